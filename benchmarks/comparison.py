@@ -24,8 +24,8 @@ from pathlib import Path
 
 from page import between
 
-from headway.files import atomic_write
-from headway.pictures import save
+from headway._common.files import atomic_write
+from headway._common.pictures import save
 from headway.study import Results, charts, compare, tables
 from headway.study.watch import Row, Watch
 

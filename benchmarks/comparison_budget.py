@@ -21,14 +21,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from headway.lines import append_lines, read_lines
+from headway._common.lines import append_lines, read_lines
+from headway._common.training import Companion
 from headway.study import corpora
 from headway.study.models import Sizes, build_transformer
 from headway.study.ngrams import ngram_bits
 from headway.study.protocol import Protocol
 from headway.study.tasks import LanguageModel
 from headway.study.train import train
-from headway.training import Companion
 
 ROWS = Path(__file__).parent / "results" / "comparison-budget.jsonl"
 STEPS = (1000, 2000, 4000, 8000)

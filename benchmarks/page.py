@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headway._common.files import atomic_write
+from headway._common.table import Table
 from headway.bench.sides import CONTIGUOUS, DENSE, DENSE_GRADIENT, HF_EAGER, HF_SDPA, OURS, PLAIN, SDPA
 from headway.bench.statistics import ALL, ALONE, MATERIALIZED
 from headway.bench.steps import X_TRANSFORMERS
-from headway.files import atomic_write
-from headway.table import Table
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "BENCHMARKS.md"

@@ -20,9 +20,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from headway._common.files import atomic_write
+from headway._common.scripts import HAN
 from headway.errors import HeadwayError
-from headway.files import atomic_write
-from headway.scripts import HAN
 from lesson import cache
 
 SERVERS = ("https://deb.debian.org/debian", "https://snapshot.debian.org/archive/debian/20261101T000000Z")

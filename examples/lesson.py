@@ -33,10 +33,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 import headway as hw
-from headway.extras import need
-from headway.files import atomic_write, need_file_place
-from headway.pictures import AMOUNT, BASELINE, COLOURS, INK, colour_bar, style
-from headway.pictures import FAINT as FAINT
+from headway._common.extras import need
+from headway._common.files import atomic_write, need_file_place
+from headway._common.pictures import AMOUNT, BASELINE, COLOURS, INK, colour_bar, style
+from headway._common.pictures import FAINT as FAINT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

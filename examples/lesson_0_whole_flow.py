@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 
 import headway as hw
-from headway.pictures import FAINT
+from headway._common.pictures import FAINT
 from lesson import Text, count, descend, handed, run, table
 from schematic import Place, arrow, box, numbers, sheet, write
 

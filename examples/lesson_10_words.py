@@ -36,7 +36,7 @@ import torch
 import torch.nn.functional as F
 
 import headway as hw
-from headway.pictures import MARKERS
+from headway._common.pictures import MARKERS
 from headway.vectors import Vectors
 from lesson import BLUE, COLOURS, INK, ORANGE, Text, data, page, percents, run, table, weights
 

@@ -38,10 +38,10 @@ from torch import Tensor
 import catalogues
 import headway as hw
 from catalogues import Pair
-from headway import training
+from headway._common import training
+from headway._common.extras import need
+from headway._common.processor import has
 from headway.bench.machine import cores, processor
-from headway.extras import need
-from headway.processor import has
 from lesson import BLUE, GREY, ORANGE, Text, count, matrix, measured, padded, page, run, table
 
 if TYPE_CHECKING:

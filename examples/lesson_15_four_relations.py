@@ -185,7 +185,7 @@ def draw_sentences(axes: Axes, found: Found, t: Text) -> None:
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
-    from headway.pictures import AMOUNT
+    from headway._common.pictures import AMOUNT
 
     shades = colormaps[AMOUNT]
     for row, one in enumerate(found.examples):

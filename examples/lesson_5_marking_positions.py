@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import headway as hw
-from headway.pictures import SIGNED, colour_bar
+from headway._common.pictures import SIGNED, colour_bar
 from headway.testing.checkpoints import cells
 from lesson import BLUE, DASHES, FAINT, GREEN, ORANGE, SKY, Text, descend, frequencies, matrix, page, run, table
 

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import headway as hw
-from headway.pictures import SIGNED, colour_bar
+from headway._common.pictures import SIGNED, colour_bar
 from lesson import BLUE, DASHES, FAINT, GREEN, GREY, INK, ORANGE, Text, count, descend, frequencies, page, run, table
 from schematic import Place, arrow, box, sheet, write
 

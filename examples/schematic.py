@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from headway.pictures import BASELINE, FAINT, INK, PAPER, SIGNED
+from headway._common.pictures import BASELINE, FAINT, INK, PAPER, SIGNED
 from lesson import page
 
 if TYPE_CHECKING:

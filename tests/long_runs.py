@@ -39,7 +39,8 @@ from torch import Tensor
 import headway as hw
 import headway.cli
 import headway.study
-from headway import masks, training
+from headway import masks
+from headway._common import pictures, store, training
 from headway.checkpoints import Checkpoint, Config
 from headway.checkpoints.llama import LLaMA
 from headway.coordinates import Coordinates
@@ -450,8 +451,8 @@ def report_to(pipe: int) -> None:
 
         return call
 
-    store = hw.store.ResultStore
-    store.add = told(store.add, lambda _, rows: list(map(row_name, rows)))  # type: ignore[method-assign]
+    rows = store.ResultStore
+    rows.add = told(rows.add, lambda _, rows: list(map(row_name, rows)))  # type: ignore[method-assign]
     training.write_checkpoint = told(training.write_checkpoint, lambda path, state: [step_name(path, state["step"])])
 
 
@@ -503,7 +504,7 @@ def quickly(folder: Path) -> Iterator[None]:
         patch.object(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0),
         patch.object(hw.study.heads, "STEPS", 1),
         patch.object(hw.study.comparison.report, "write", lambda results, out: []),
-        patch.object(hw.pictures, "save", lambda figure, path: path.touch()),
+        patch.object(pictures, "save", lambda figure, path: path.touch()),
         patch.object(tempfile, "tempdir", str(folder)),
     ):
         yield

@@ -33,15 +33,15 @@ from typing import Any
 import torch
 
 import headway as hw
-from headway import text_files
+from headway._common import text_files
+from headway._common.files import LOCK
+from headway._common.lines import write_lines
+from headway._common.training import train
 from headway.checkpoints import _conversation
 from headway.errors import HeadwayError
-from headway.files import LOCK
 from headway.inspection.texts import read_conll2012, read_conllu, read_gap, read_text
-from headway.lines import write_lines
 from headway.study import Results
 from headway.study.corpora import read as read_corpus
-from headway.training import train
 
 MEMORY = 2 << 30
 """Bytes that reading a file of some kilobytes may take beyond what Python, torch and headway have."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headway import attention_with_lse
-from headway.deprecated import deprecated_names
+from headway._common.deprecated import deprecated_names
 from headway.nn import Head, StackCache
 from headway.positions import ALiBi
 from headway.study.word_vectors import Comparison

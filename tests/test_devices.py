@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headway import HeadwayError
-from headway.devices import device_named
+from headway._common.devices import device_named
 
 
 def test_auto_takes_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

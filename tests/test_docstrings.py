@@ -17,8 +17,10 @@ ROOMS = [
     "headway",
     *("headway.attention", "headway.call", "headway.coordinates", "headway.masks", "headway.records"),
     *("headway.reductions", "headway.terms"),
-    *("headway.biases", "headway.deprecated", "headway.extras", "headway.files", "headway.fonts", "headway.lines"),
-    *("headway.progress", "headway.properties", "headway.store", "headway.table", "headway.templates"),
+    *("headway.biases", "headway.properties"),
+    *("headway._common.deprecated", "headway._common.extras", "headway._common.files", "headway._common.fonts"),
+    *("headway._common.lines", "headway._common.progress", "headway._common.store", "headway._common.table"),
+    *("headway._common.templates", "headway._common.training"),
     *("headway.bench", "headway.bench.cases", "headway.bench.machine", "headway.bench.measure", "headway.bench.memory"),
     *("headway.bench.models", "headway.bench.picture", "headway.bench.report", "headway.bench.rows"),
     *("headway.bench.run", "headway.bench.sides", "headway.bench.statistics", "headway.bench.targets"),
@@ -37,7 +39,6 @@ ROOMS = [
     *("headway.study.heads", "headway.study.intervals", "headway.study.tables"),
     *("headway.study.planted", "headway.study.word_vectors"),
     "headway.testing",
-    "headway.training",
     "headway.vectors",
 ]
 """Modules whose public names, those of ``__all__`` or else all that they define, keep to this style."""

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import tomllib
 
-from headway import HeadwayError, extras
-from headway.extras import PACKAGES, install_command, library_command, need, pip_install
+from headway import HeadwayError
+from headway._common import extras
+from headway._common.extras import PACKAGES, install_command, library_command, need, pip_install
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -98,7 +99,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any]
     """installed(origin) is a folder, with spaces, that a copy of headway was installed from."""
     place = tmp_path / "my own place"
     place.mkdir()
-    monkeypatch.setattr(extras, "__file__", str(tmp_path / "site-packages" / "headway" / "extras.py"))
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "site-packages" / "headway" / "_common" / "extras.py"))
     monkeypatch.setattr(extras, "pip_install", lambda *what: shlex.join(["pip", "install", *what]))
 
     def at(origin: Any) -> Path:
@@ -133,7 +134,7 @@ def test_a_checkout_comes_before_what_was_installed(installed: Callable[[Any], P
     checkout = tmp_path / "pyproject.toml"
     checkout.write_text('[project]\nname = "headway"\n')
     root = tmp_path
-    extras.__file__ = str(root / "src" / "headway" / "extras.py")
+    extras.__file__ = str(root / "src" / "headway" / "_common" / "extras.py")
     assert shlex.split(install_command("study")) == ["pip", "install", "-e", f"{root}[study]"]
     assert shlex.split(library_command()) == ["make", "-C", str(root), "library"]
     checkout.write_text('[project]\nname = "another"\n')
@@ -162,6 +163,6 @@ def test_pip_is_that_of_this_python(
 @pytest.mark.slow
 def test_a_command_leaves_the_imports_of_others_as_they_are() -> None:
     """A search for pip by importlib.util.find_spec would make setuptools, and so torch's compiler, fail afterwards."""
-    lines = "from headway.extras import install_command", "install_command('plot')", "import setuptools"
+    lines = "from headway._common.extras import install_command", "install_command('plot')", "import setuptools"
     environment = {**os.environ, "PATH": ""}
     subprocess.run([sys.executable, "-W", "error", "-c", "\n".join(lines)], check=True, env=environment)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.lines import read_lines
+from headway._common.lines import read_lines
 
 pytest.importorskip("transformers")
 

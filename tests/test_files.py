@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from headway.cli import vectors
-from headway.errors import HeadwayError
-from headway.files import (
+from headway._common.files import (
     LockedFolder,
     atomic_folder,
     atomic_write,
@@ -30,9 +28,11 @@ from headway.files import (
     write_tensors,
     write_text,
 )
+from headway._common.lines import append_lines, write_lines
+from headway._common.store import ResultStore
+from headway.cli import vectors
+from headway.errors import HeadwayError
 from headway.inspection._table import Table
-from headway.lines import append_lines, write_lines
-from headway.store import ResultStore
 
 SOURCE = Path(__file__).parents[1] / "src" / "headway"
 
@@ -210,7 +210,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 def drawn(path: Path) -> None:
     from matplotlib.figure import Figure
 
-    from headway.pictures import save
+    from headway._common.pictures import save
 
     save(Figure(), path)
 
@@ -313,7 +313,7 @@ CALLED = re.compile(rf"\b({'|'.join(('open', *WRITES))})\(")
 DIRECT = {
     "checkpoints/_render.py": "standard output",
     "cli/__init__.py": "the null device is opened",
-    "lines.py": "lines that are added to a file",
+    "_common/lines.py": "lines that are added to a file",
     "study/memory.py": "a file of the kernel, by which it counts anew",
 }
 """The files that write otherwise."""
@@ -366,7 +366,7 @@ def test_only_the_writer_writes() -> None:
     found = {
         place: writes
         for place, path in places.items()
-        if place != "files.py" and not place.startswith("testing/")  # whose checks write into temporary folders
+        if place != "_common/files.py" and not place.startswith("testing/")  # whose checks write into temporary folders
         if CALLED.search(text := path.read_text(encoding="utf-8")) and (writes := list(direct_writes(ast.parse(text))))
     }
     assert found.keys() == DIRECT.keys(), found
@@ -565,7 +565,7 @@ def test_a_lock_that_another_holds_is_one(tmp_path: Path, code: str, monkeypatch
 
 
 def test_a_system_without_fcntl_writes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.files.fcntl", None)
+    monkeypatch.setattr("headway._common.files.fcntl", None)
     with pytest.warns(UserWarning, match="cannot be locked"), Kept(tmp_path):
         write_text(tmp_path / "a", "whole")
     with atomic_folder(tmp_path / "b") as part:

@@ -5,8 +5,8 @@ import warnings
 
 import pytest
 
+from headway._common.fonts import FIRST, drawable, fonts_for
 from headway.errors import HeadwayError
-from headway.fonts import FIRST, drawable, fonts_for
 
 pytest.importorskip("matplotlib")
 
@@ -22,7 +22,7 @@ def test_chinese_and_japanese_have_a_font() -> None:
 
 
 def test_what_no_font_has_is_a_warning_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.fonts._characters", lambda path: frozenset(range(128)))
+    monkeypatch.setattr("headway._common.fonts._characters", lambda path: frozenset(range(128)))
     with pytest.warns(UserWarning, match=r"has CJK letters, which will be boxes: .*pip install .*\[plot\]'$"):
         assert fonts_for(["a", "猫狗"]) == [FIRST]
     with pytest.warns(UserWarning, match=r"has ARABIC letters, .* install fonts-noto-core"):
@@ -30,7 +30,7 @@ def test_what_no_font_has_is_a_warning_that_says_what_to_install(monkeypatch: py
 
 
 def test_it_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.fonts._characters", lambda path: frozenset(range(128)))
+    monkeypatch.setattr("headway._common.fonts._characters", lambda path: frozenset(range(128)))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for word in ("猫", "狗", "猫狗"):
@@ -39,7 +39,7 @@ def test_it_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_no_font_has_can_be_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.fonts._characters", lambda path: frozenset(range(128)))
+    monkeypatch.setattr("headway._common.fonts._characters", lambda path: frozenset(range(128)))
     assert fonts_for(["🤖", "\n"]) == [FIRST]
     assert drawable("a🤖 b", [FIRST]) == "aU+1F916 b"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headway.kinds import Kind, fits
+from headway._common.kinds import Kind, fits
 
 FITS: list[tuple[Kind, list[Any], list[Any]]] = [
     (int, [0, -5], [True, 1.5, "1", None]),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from headway._common.lines import append_lines, read_lines, write_lines
 from headway.errors import HeadwayError
-from headway.lines import append_lines, read_lines, write_lines
 
 ROWS: list[dict[str, Any]] = [{"name": "rope", "n": 1}, {"name": "旋转\u2028", "n": [2.5, None]}, {"name": "", "n": {}}]
 REMEDY = "give another file"

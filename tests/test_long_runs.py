@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import long_runs
+from headway._common.store import ResultStore
 
 SHORT = {
     "train t5 padded": 200,
@@ -100,7 +101,7 @@ KILLS = 3
 
 def rows_in_ten_parts(out: Path, place: str = "results.jsonl") -> None:
     """Ten rows, of which those that are there are not computed again."""
-    with long_runs.hw.store.ResultStore(out, place, ("method",)) as store:
+    with ResultStore(out, place, ("method",)) as store:
         for number in range(10):
             if not any(row["method"] == number for row in store.rows):
                 time.sleep(0.01)

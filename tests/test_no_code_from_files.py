@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import headway
+from headway._common.files import read_checkpoint
 from headway.errors import HeadwayError
-from headway.files import read_checkpoint
 
 SOURCES = Path(headway.__file__).parent
 OWN_PICKLES = {"testing/encodings.py"}

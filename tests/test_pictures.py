@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import headway as hw
-from headway.fonts import fonts_for
-from headway.pictures import BASELINE, COLOURS, INK, MARKERS, ON_DARK, colour_bar, need_format, save, style
+from headway._common.fonts import fonts_for
+from headway._common.pictures import BASELINE, COLOURS, INK, MARKERS, ON_DARK, colour_bar, need_format, save, style
 from looks import faults
 
 pytest.importorskip("matplotlib")

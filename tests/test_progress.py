@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.progress import nobody, part_of
+from headway._common.progress import nobody, part_of
 
 
 def test_a_part_tells_where_it_is_in_the_whole() -> None:

@@ -1,4 +1,4 @@
-from headway.scripts import is_han
+from headway._common.scripts import is_han
 
 
 def test_what_is_chinese() -> None:

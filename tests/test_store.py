@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from headway._common.lines import write_lines
+from headway._common.store import ResultStore, read_rows
 from headway.errors import HeadwayError
-from headway.lines import write_lines
-from headway.store import ResultStore, read_rows
 
 KEYS = ("method", "window")
 

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from headway.table import IN_LATEX, Cell, Table, signed
+from headway._common.table import IN_LATEX, Cell, Table, signed
 
 NAME = 'learned_50%(extend="interpolate") & <b>{x}$ #1 ~^\\ |'
 """A name with every sign that some format reads otherwise."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headway._common.text_files import MARKS, decoded, ending_of, lines_of
 from headway.checkpoints import tokenizer as checkpoint_tokenizer
 from headway.checkpoints._files import _json
 from headway.cli.vectors import _groups_of
@@ -19,7 +20,6 @@ from headway.inspection.texts.gap import COLUMNS
 from headway.study._word_vectors_text import documents_of
 from headway.study.corpora import read as read_corpus
 from headway.study.tokenization import Tokens
-from headway.text_files import MARKS, decoded, ending_of, lines_of
 from headway.vectors import SubWords, load
 from headway.vectors._evaluate import _sections_of, pairs_of
 

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway import training
+from headway._common import training
+from headway._common.files import read_checkpoint
+from headway._common.training import Companion, Diverged, train
 from headway.errors import HeadwayError
-from headway.files import read_checkpoint
-from headway.training import Companion, Diverged, train
 
 STEPS = 8
 

@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
+from headway._common.words import is_alphabetic, spelling, words_in
 from headway.inspection.texts import words_in as words_of_inspection
 from headway.vectors import Words
-from headway.words import is_alphabetic, spelling, words_in
 
 SCRIPTS = {
     "Latin": ("Naïve cafés — it isn't ‘rock'n'roll’", ["Naïve", "cafés", "it", "isn't", "rock'n'roll"]),

@@ -26,8 +26,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 import headway as hw
+from headway._common.table import Table
 from headway.integrations.torch import swap_attention
-from headway.table import Table
 
 Results = dict[str, Tensor]
 """The output as "output", and gradients of the parameters by their names."""

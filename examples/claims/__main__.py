@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from claims import SUBJECTS, numbers, page
-from headway.files import atomic_write
+from headway._common.files import atomic_write
 from lesson import DOCS, SPEAK, lacking
 
 EXAMPLES = Path(__file__).parents[1]

@@ -9,7 +9,7 @@ from threading import current_thread as _current_thread
 from threading import main_thread as _main_thread
 from typing import TYPE_CHECKING, Any
 
-from .version import __version__ as __version__
+from ._common.version import __version__ as __version__
 
 _is_command = (
     _basename("".join(_sys.orig_argv[-len(_sys.argv) :][:1])) == "headway"  # or python -m headway

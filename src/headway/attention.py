@@ -13,10 +13,10 @@ from torch import Tensor
 from typing_extensions import Never, Unpack
 
 from . import plans
+from ._common.deprecated import deprecated
 from ._torch import without_data
 from .call import KEPT, Arguments, make_call, seeded
 from .coordinates import Coordinates
-from .deprecated import deprecated
 from .errors import HeadwayError, refuse, refuses_others
 from .kernels import KERNELS, Call, Kernel, Problem, choose, kernel_for
 from .kernels import reference as spec

@@ -23,7 +23,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from .coordinates import FAR, Coordinates
-from .deprecated import deprecated_names
+from ._common.deprecated import deprecated_names
 from .errors import HeadwayError
 from .records import Divisible, Sizes, named
 from .tracing import searchsorted

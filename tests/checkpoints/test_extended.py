@@ -14,8 +14,8 @@ from headway.checkpoints._extended import extend, extended
 from headway.masks import Window
 from headway.models import Decoder, Stack
 from headway.nn import Block, Embedding, Head
+from headway.positions._encodings.rope import RoPE
 from headway.positions._rescaling import METHODS
-from headway.positions.rope import RoPE
 
 from .small_llama import CONFIG, VOCABULARY, WINDOW, small, tokens
 

@@ -17,9 +17,9 @@ import torch
 
 import headway
 from headway import HeadwayError
+from headway._common.extras import PACKAGES, install_command, library_command
 from headway.cli import _diagnosis, main
 from headway.cli._diagnosis import CHECKS, VARIABLES, Section, examine
-from headway.extras import PACKAGES, install_command, library_command
 from headway.kernels import KERNELS
 from headway.kernels.cpu import _library
 
@@ -220,7 +220,7 @@ def no_font(monkeypatch: Patch, tmp_path: Path) -> None:
     def fonts_for(texts: list[str]) -> list[str]:
         raise HeadwayError(f"no font of this machine has {texts[0]!r}")
 
-    monkeypatch.setattr("headway.fonts.fonts_for", fonts_for)
+    monkeypatch.setattr("headway._common.fonts.fonts_for", fonts_for)
 
 
 FAULTS: dict[str, tuple[str, Callable[[Patch, Path], None], str, str, bool]] = {

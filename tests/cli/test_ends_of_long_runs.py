@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headway import HeadwayError, cli, study
-from headway.store import reporting
+from headway._common.store import reporting
 
 LONG = {
     "compare": ["compare", "text.txt", "--out", "out"],

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from headway import cli, files
+from headway import cli
+from headway._common import files
+from headway._common.version import version_line
 from headway.cli import _diagnosis, inspect
 from headway.errors import HeadwayError
-from headway.version import version_line
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")

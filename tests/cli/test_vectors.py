@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from headway import training
+from headway._common import training
+from headway._common.files import LockedFolder
 from headway.cli import main
-from headway.files import LockedFolder
 from headway.vectors import VECTORS, FastText, Word2Vec, load
 
 pytest.importorskip("gensim")

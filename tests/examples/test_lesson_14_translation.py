@@ -216,8 +216,8 @@ def test_training_resumes_and_the_model_learns(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(lesson, "VOCABULARY", 300)
     monkeypatch.setattr(lesson, "Sizes", partial(lesson.Sizes, 32, 1, 2, 0.0))
     monkeypatch.setattr(lesson.Course, "EVERY", 40)
-    monkeypatch.setattr("headway.training.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    monkeypatch.setattr("headway.training.SECONDS_OF_WRITING", 1e9)
+    monkeypatch.setattr("headway._common.training.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr("headway._common.training.SECONDS_OF_WRITING", 1e9)
     parts = catalogues.Parts(TOY, TOY[:2], TOY[3:])
     ended = []
     for name, stop in (("undisturbed", None), ("stopped", 50)):

@@ -27,9 +27,9 @@ from typing import Any
 import torch
 from rich.progress import track
 
+from headway._common.lines import append_lines, read_lines, write_lines
 from headway.bench.machine import cores
 from headway.integrations.transformers import register
-from headway.lines import append_lines, read_lines, write_lines
 
 from . import page
 from .architectures import Part, architectures

@@ -23,8 +23,8 @@ from cpu_calls import Piece, pool_of
 import headway as hw
 from headway import masks as M
 from headway import terms as T
+from headway._common.extras import library_command
 from headway.errors import HeadwayError
-from headway.extras import library_command
 from headway.kernels import KERNELS
 from headway.kernels.cpu import _library
 

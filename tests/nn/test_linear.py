@@ -20,7 +20,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import headway
-from headway import HeadwayError, _torch, processor
+from headway import HeadwayError, _torch
+from headway._common import processor
 from headway.models import Decoder, RecurrentLM, TransformerConfig
 from headway.nn import FeedForward, Head, MultiHeadAttention, linear_kernel, prepack, unprepack
 from headway.nn import linear as module

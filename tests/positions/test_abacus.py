@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headway.errors import HeadwayError
-from headway.positions.abacus import Abacus
+from headway.positions._encodings.abacus import Abacus
 
 DIGITS = range(10)
 IDS = [

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.axial_rope import AxialRoPE
-from headway.positions.rope import RoPE
+from headway.positions._encodings.axial_rope import AxialRoPE
+from headway.positions._encodings.rope import RoPE
 
 COLUMN_ROW = torch.tensor([[0, 0], [1, 0], [2, 0], [0, 1], [1, 1], [2, 1]])[None]
 

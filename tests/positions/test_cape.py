@@ -8,8 +8,9 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions import ALiBi, Compose, RoPE, Sinusoidal, cape
-from headway.positions.cape import CAPE
+from headway.positions import ALiBi, Compose, RoPE, Sinusoidal
+from headway.positions._encodings import cape
+from headway.positions._encodings.cape import CAPE
 
 # gcambara/cape, cape/cape.py, commit d456950: CAPE1d(6, …).eval().compute_pos_emb(…)
 AUDIO = [

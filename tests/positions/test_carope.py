@@ -12,7 +12,7 @@ from headway.errors import HeadwayError
 from headway.masks import Causal
 from headway.nn import KeyValueCache, MultiHeadAttention
 from headway.positions import RoPE
-from headway.positions.carope import CARoPE
+from headway.positions._encodings.carope import CARoPE
 
 
 def prepared(encoding: CARoPE, q: Tensor, x: Tensor) -> Tensor:

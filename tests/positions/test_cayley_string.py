@@ -6,9 +6,9 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.cayley_string import CayleySTRING
-from headway.positions.mixed_rope import MixedRoPE
-from headway.positions.rope import RoPE
+from headway.positions._encodings.cayley_string import CayleySTRING
+from headway.positions._encodings.mixed_rope import MixedRoPE
+from headway.positions._encodings.rope import RoPE
 
 PLACES = torch.tensor([[0, 0], [1, 0], [2, 0], [0, 1], [1, 1], [2, 1]])[None]
 

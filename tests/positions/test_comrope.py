@@ -6,7 +6,7 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.comrope import ComRoPE
+from headway.positions._encodings.comrope import ComRoPE
 
 PLACES = torch.tensor([[0, 0], [1, 0], [2, 0], [0, 1], [1, 1], [2, 1]])[None]
 AUTHORS = {

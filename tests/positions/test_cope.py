@@ -9,7 +9,7 @@ from torch import Tensor
 from headway import attention_steps
 from headway.errors import HeadwayError
 from headway.masks import Causal, Window
-from headway.positions.cope import CoPE
+from headway.positions._encodings.cope import CoPE
 
 
 def scores(encoding: CoPE, q: Tensor, k: Tensor, **arguments: object) -> Tensor:

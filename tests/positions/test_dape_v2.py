@@ -10,8 +10,8 @@ from headway import attention_steps
 from headway.errors import HeadwayError
 from headway.masks import Causal
 from headway.positions import PositionEncoding
-from headway.positions.dape import DAPE
-from headway.positions.dape_v2 import DAPEv2
+from headway.positions._encodings.dape import DAPE
+from headway.positions._encodings.dape_v2 import DAPEv2
 
 
 def wave(*shape: int, a: float) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.deberta import DeBERTa
+from headway.positions._encodings.deberta import DeBERTa
 from headway.properties import Pairs
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from headway import attention
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.dinov3_rope import DINOv3RoPE
+from headway.positions._encodings.dinov3_rope import DINOv3RoPE
 
 ROW_COLUMN = torch.tensor([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]])[None]
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from headway.coordinates import Coordinates
-from headway.positions.dynamic_interpolation import DynamicInterpolation
-from headway.positions.position_interpolation import PositionInterpolation
+from headway.positions._encodings.dynamic_interpolation import DynamicInterpolation
+from headway.positions._encodings.position_interpolation import PositionInterpolation
 
 # jquesnelle/yarn (the author's), scaled_rope/LlamaDynamicScaledRotaryEmbedding.py at 995db5b, run in float64:
 # dim 8, 64 positions, base 10000, ntk False, a sequence of 160, its last token

@@ -5,8 +5,8 @@ import torch
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.dynamic_ntk import DynamicNTK
-from headway.positions.ntk_aware import NTKAware
+from headway.positions._encodings.dynamic_ntk import DynamicNTK
+from headway.positions._encodings.ntk_aware import NTKAware
 
 # jquesnelle/yarn (the author's), scaled_rope/LlamaDynamicScaledRotaryEmbedding.py at 995db5b, run in float64:
 # dim 16, 64 positions, base 10000, ntk 2, then a sequence of 100; dim 8, ntk 1, a sequence of 300

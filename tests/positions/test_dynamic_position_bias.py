@@ -6,7 +6,7 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.dynamic_position_bias import DynamicPositionBias
+from headway.positions._encodings.dynamic_position_bias import DynamicPositionBias
 from headway.properties import Pairs
 
 

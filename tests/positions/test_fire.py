@@ -7,7 +7,7 @@ from torch import Tensor
 import headway as hw
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.fire import FIRE
+from headway.positions._encodings.fire import FIRE
 from headway.properties import Pairs
 
 

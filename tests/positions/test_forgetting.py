@@ -13,7 +13,7 @@ from headway.errors import HeadwayError
 from headway.masks import Causal, Padding
 from headway.positions import RoPE
 from headway.positions._compose import Compose
-from headway.positions.forgetting import ForgettingGate
+from headway.positions._encodings.forgetting import ForgettingGate
 from headway.terms import TokenBias
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from headway import attention, attention_steps
 from headway.errors import HeadwayError
 from headway.masks import Causal
-from headway.positions.alibi import ALiBi
-from headway.positions.grape_a import GRAPEA
+from headway.positions._encodings.alibi import ALiBi
+from headway.positions._encodings.grape_a import GRAPEA
 
 
 def wave(*shape: int, a: float) -> Tensor:

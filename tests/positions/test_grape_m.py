@@ -9,7 +9,7 @@ from torch import Tensor
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import RoPE
-from headway.positions.grape_m import GRAPEM
+from headway.positions._encodings.grape_m import GRAPEM
 
 
 def wave(*shape: int, a: float) -> Tensor:

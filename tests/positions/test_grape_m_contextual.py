@@ -10,8 +10,8 @@ from headway import attention
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.masks import Causal
-from headway.positions.grape_m import GRAPEM
-from headway.positions.grape_m_contextual import GRAPEMContextual
+from headway.positions._encodings.grape_m import GRAPEM
+from headway.positions._encodings.grape_m_contextual import GRAPEMContextual
 
 
 def wave(*shape: int, a: float, b: float = 0.0) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import RoPE
-from headway.positions.hope import HoPE
+from headway.positions._encodings.hope import HoPE
 
 AT = Coordinates.span(1)
 # 0-5788719150923125/praxis, praxis/encoding/hope.py at e7a642e, its choice of frequencies run in float64:

@@ -12,17 +12,17 @@ import torch
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import PositionEncoding, RoPE
+from headway.positions._encodings.dynamic_ntk import DynamicNTK
+from headway.positions._encodings.hope import HoPE
+from headway.positions._encodings.llama3 import Llama3
+from headway.positions._encodings.longrope import LongRoPE
+from headway.positions._encodings.ntk_aware import NTKAware
+from headway.positions._encodings.p_rope import ProportionalRoPE
+from headway.positions._encodings.partial_rope import PartialRoPE
+from headway.positions._encodings.position_interpolation import PositionInterpolation
+from headway.positions._encodings.yarn import YaRN
 from headway.positions._huggingface import from_rope_parameters, to_rope_parameters
 from headway.positions._rotary import Rotary
-from headway.positions.dynamic_ntk import DynamicNTK
-from headway.positions.hope import HoPE
-from headway.positions.llama3 import Llama3
-from headway.positions.longrope import LongRoPE
-from headway.positions.ntk_aware import NTKAware
-from headway.positions.p_rope import ProportionalRoPE
-from headway.positions.partial_rope import PartialRoPE
-from headway.positions.position_interpolation import PositionInterpolation
-from headway.positions.yarn import YaRN
 
 LONGEST = 4096
 ORIGINAL = "original_max_position_embeddings"

@@ -3,8 +3,8 @@
 import torch
 
 from headway.coordinates import Coordinates
-from headway.positions.interleaved_m_rope import InterleavedMRoPE
-from headway.positions.m_rope import MRoPE
+from headway.positions._encodings.interleaved_m_rope import InterleavedMRoPE
+from headway.positions._encodings.m_rope import MRoPE
 
 
 def test_each_axis_has_fast_and_slow_pairs() -> None:

@@ -8,8 +8,8 @@ import torch
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import ALiBi, Compose, RoPE, Sinusoidal
-from headway.positions.interpolated import Interpolated
-from headway.positions.position_interpolation import PositionInterpolation
+from headway.positions._encodings.interpolated import Interpolated
+from headway.positions._encodings.position_interpolation import PositionInterpolation
 
 
 def test_with_rope_it_is_position_interpolation() -> None:

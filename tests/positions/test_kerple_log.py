@@ -6,7 +6,7 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.kerple_log import KERPLELog
+from headway.positions._encodings.kerple_log import KERPLELog
 from headway.properties import Pairs
 
 

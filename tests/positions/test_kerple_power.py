@@ -9,7 +9,7 @@ from torch import Tensor
 import headway as hw
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.kerple_power import KERPLEPower
+from headway.positions._encodings.kerple_power import KERPLEPower
 from headway.properties import Pairs
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 import headway as hw
 from headway.errors import HeadwayError
 from headway.positions import ALiBi, Compose
-from headway.positions.learned_sink import LearnedSink
+from headway.positions._encodings.learned_sink import LearnedSink
 
 
 def waves(*shape: int, at: float) -> Tensor:

@@ -9,8 +9,8 @@ from torch import Tensor
 from headway import attention
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.liere import LieRE
-from headway.positions.mixed_rope import MixedRoPE
+from headway.positions._encodings.liere import LieRE
+from headway.positions._encodings.mixed_rope import MixedRoPE
 
 PLACES = torch.tensor([[0, 0], [1, 0], [2, 0], [0, 1], [1, 1], [2, 1]])[None]
 

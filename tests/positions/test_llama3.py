@@ -8,7 +8,7 @@ import torch
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import RoPE
-from headway.positions.llama3 import Llama3
+from headway.positions._encodings.llama3 import Llama3
 
 AT = Coordinates.span(1)
 

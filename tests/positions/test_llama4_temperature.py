@@ -8,7 +8,7 @@ import torch
 from headway import attention_weights
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.llama4_temperature import Llama4Temperature
+from headway.positions._encodings.llama4_temperature import Llama4Temperature
 
 
 def factors(encoding: Llama4Temperature, positions: list[float]) -> list[float]:

@@ -10,7 +10,7 @@ from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.masks import Causal, Documents
 from headway.positions import Compose, RoPE
-from headway.positions.log_n import LogN
+from headway.positions._encodings.log_n import LogN
 
 
 def factors(encoding: LogN, at: Coordinates) -> list[float]:

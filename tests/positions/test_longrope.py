@@ -7,8 +7,8 @@ import torch
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.longrope import LongRoPE
-from headway.positions.position_interpolation import PositionInterpolation
+from headway.positions._encodings.longrope import LongRoPE
+from headway.positions._encodings.position_interpolation import PositionInterpolation
 
 SHORT, LONG = [1.0, 1.1, 1.3, 1.7], [1.0, 1.5, 4.0, 7.5]
 # microsoft/LongRoPE (the authors'), rope/longrope.py at c9e56aa, run in float64: dim 8, rescale factors 1, 1.5, 4, 7.5,

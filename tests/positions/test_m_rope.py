@@ -5,9 +5,9 @@ import torch
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.interleaved_m_rope import InterleavedMRoPE
-from headway.positions.m_rope import MRoPE
-from headway.positions.rope import RoPE
+from headway.positions._encodings.interleaved_m_rope import InterleavedMRoPE
+from headway.positions._encodings.m_rope import MRoPE
+from headway.positions._encodings.rope import RoPE
 
 
 def letters(encoding: MRoPE) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.mixed_rope import MixedRoPE
+from headway.positions._encodings.mixed_rope import MixedRoPE
 
 COLUMN_ROW = torch.tensor([[0, 0], [1, 0], [2, 0], [0, 1], [1, 1], [2, 1]])[None]
 

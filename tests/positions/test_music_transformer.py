@@ -7,7 +7,7 @@ from torch import Tensor
 import headway as hw
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.music_transformer import MusicTransformer
+from headway.positions._encodings.music_transformer import MusicTransformer
 from headway.properties import Pairs
 
 

@@ -148,7 +148,7 @@ def test_a_class_that_takes_any_arguments(mine: Path) -> None:
 
 
 def test_a_class_of_a_module() -> None:
-    assert type(encoding("headway.positions.rope:RoPE(base=20)", head_dim=4)) is RoPE
+    assert type(encoding("headway.positions:RoPE(base=20)", head_dim=4)) is RoPE
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_class_of_a_module() -> None:
         ("mine.py:FACTOR", "mine.py:FACTOR is a int: derive it"),
         ("neighbour.py", "neighbour.py has no class derived .*: give neighbour.py:Class"),
         ("no_such_module_at_all:Mine", "module no_such_module_at_all cannot be imported: ModuleNotFoundError"),
-        ("headway.positions.rope:Nope", "headway.positions.rope has no Nope: it has RoPE"),
+        ("headway.positions._encodings.rope:Nope", "headway.positions._encodings.rope has no Nope: it has RoPE"),
         ("broken.py:Mine", "broken.py has a syntax error in line 2"),
         ("failing.py:Mine", "failing.py cannot be run: ZeroDivisionError: division by zero"),
     ],

@@ -7,7 +7,7 @@ from headway import attention
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.masks import Causal
-from headway.positions.nope_scaling import NoPEScaling
+from headway.positions._encodings.nope_scaling import NoPEScaling
 
 
 def test_it_is_another_scale() -> None:

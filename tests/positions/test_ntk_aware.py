@@ -6,8 +6,8 @@ import torch
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import RoPE
-from headway.positions.ntk_aware import NTKAware
-from headway.positions.position_interpolation import PositionInterpolation
+from headway.positions._encodings.ntk_aware import NTKAware
+from headway.positions._encodings.position_interpolation import PositionInterpolation
 
 AT = Coordinates.span(1)
 # jquesnelle/yarn (the author's), scaled_rope/LlamaNTKScaledRotaryEmbedding.py at 995db5b, run in float64:

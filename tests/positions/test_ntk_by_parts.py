@@ -8,8 +8,8 @@ import torch
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import RoPE
-from headway.positions.llama3 import Llama3
-from headway.positions.ntk_by_parts import NTKByParts
+from headway.positions._encodings.llama3 import Llama3
+from headway.positions._encodings.ntk_by_parts import NTKByParts
 
 AT = Coordinates.span(1)
 

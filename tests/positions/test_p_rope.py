@@ -6,8 +6,8 @@ import torch
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import RoPE
-from headway.positions.p_rope import ProportionalRoPE
-from headway.positions.partial_rope import PartialRoPE
+from headway.positions._encodings.p_rope import ProportionalRoPE
+from headway.positions._encodings.partial_rope import PartialRoPE
 
 AT = Coordinates.span(1)
 

@@ -6,7 +6,7 @@ import torch
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import RoPE
-from headway.positions.partial_rope import PartialRoPE
+from headway.positions._encodings.partial_rope import PartialRoPE
 
 
 def test_the_denominator_is_what_is_turned() -> None:

@@ -13,7 +13,7 @@ from headway.errors import HeadwayError
 from headway.kernels import reference
 from headway.masks import Causal
 from headway.nn import KeyValueCache, MultiHeadAttention
-from headway.positions.path import PaTH, along
+from headway.positions._encodings.path import PaTH, along
 from headway.terms import Product
 
 

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from headway import attention, attention_steps
 from headway.masks import Causal
 from headway.positions import Compose
-from headway.positions.forgetting import ForgettingGate
-from headway.positions.path import PaTH
-from headway.positions.path_fox import PaTHFoX, _along_and_faded
+from headway.positions._encodings.forgetting import ForgettingGate
+from headway.positions._encodings.path import PaTH
+from headway.positions._encodings.path_fox import PaTHFoX, _along_and_faded
 from headway.terms import Product
 
 

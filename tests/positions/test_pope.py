@@ -9,7 +9,7 @@ from headway import attention
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.masks import Causal
-from headway.positions.pope import PoPE
+from headway.positions._encodings.pope import PoPE
 
 
 def test_an_example_by_hand() -> None:

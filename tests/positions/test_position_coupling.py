@@ -5,7 +5,7 @@ import torch
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.position_coupling import PositionCoupling
+from headway.positions._encodings.position_coupling import PositionCoupling
 
 addition = PositionCoupling.addition
 

@@ -5,7 +5,7 @@ import torch
 
 from headway.coordinates import Coordinates
 from headway.positions import RoPE
-from headway.positions.position_interpolation import PositionInterpolation
+from headway.positions._encodings.position_interpolation import PositionInterpolation
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])

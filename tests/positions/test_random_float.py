@@ -6,7 +6,7 @@ import torch
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import Compose, RoPE
-from headway.positions.random_float import RandomFloat
+from headway.positions._encodings.random_float import RandomFloat
 
 
 def test_evaluation_spreads_tokens_over_the_range() -> None:

@@ -9,7 +9,7 @@ from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.models import Decoder, TransformerConfig
 from headway.positions import Compose, RoPE, Sinusoidal
-from headway.positions.randomized import RandomizedPositions
+from headway.positions._encodings.randomized import RandomizedPositions
 
 # google-deepmind/randomized_positional_encodings, models/positional_encodings.py, commit e8c6474, run with NumPy in
 # place of JAX: noisy_fixed_positional_encodings(sinusoid_position_encoding(20, 6), 4), which drew 1, 8, 18, 19

@@ -9,10 +9,10 @@ from headway.errors import HeadwayError
 from headway.models import Decoder, TransformerConfig
 from headway.nn import MultiHeadAttention
 from headway.positions import RECIPES, ALiBi, Compose, NoPE, RoPE, drop_positions
-from headway.positions.axial_rope import AxialRoPE
-from headway.positions.llama4_temperature import Llama4Temperature
-from headway.positions.log_n import LogN
-from headway.positions.mixed_rope import MixedRoPE
+from headway.positions._encodings.axial_rope import AxialRoPE
+from headway.positions._encodings.llama4_temperature import Llama4Temperature
+from headway.positions._encodings.log_n import LogN
+from headway.positions._encodings.mixed_rope import MixedRoPE
 
 CONFIG = TransformerConfig(vocab_size=11, embed_dim=32, num_layers=8, num_heads=4, num_kv_heads=2, kernel="reference")
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from headway import attention, attention_steps
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.relative_projection import RelativeProjection
+from headway.positions._encodings.relative_projection import RelativeProjection
 from headway.terms import DenseBias
 
 

@@ -8,7 +8,7 @@ from headway.errors import HeadwayError
 from headway.masks import Causal
 from headway.nn import KeyValueCache, MultiHeadAttention
 from headway.positions import ALiBi, Compose, RoPE
-from headway.positions.repo import RePo
+from headway.positions._encodings.repo import RePo
 
 # SakanaAI/repo, OLMo/olmo/model.py, commit 1508a73: dynamic_position_encoding_swigluex_multihead of two sequences, for
 # the first of two heads, with the weights and inputs below

@@ -7,8 +7,8 @@ from headway import Coordinates, attention
 from headway.errors import HeadwayError
 from headway.masks import Causal
 from headway.positions import Compose, RoPE
-from headway.positions.repo import RePo
-from headway.positions.repo_rope import RePoRoPE
+from headway.positions._encodings.repo import RePo
+from headway.positions._encodings.repo_rope import RePoRoPE
 
 # SakanaAI/repo, OLMo/olmo/model.py, commit 1508a73: q·k of two sequences and two heads after
 # dynamic_position_encoding_swigluex_multihead and RotaryEmbedding, rope_theta 500000, weights and inputs as below

@@ -9,7 +9,7 @@ import headway as hw
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import RoPE
-from headway.positions.rerope import ReRoPE
+from headway.positions._encodings.rerope import ReRoPE
 from headway.properties import Pairs
 
 # bojone/rerope (the author's), rerope_patch.py and leaky_rerope_patch.py at acfe788, run in float64 on six tokens with

@@ -9,18 +9,18 @@ import torch
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import PositionEncoding, RoPE
+from headway.positions._encodings.dynamic_interpolation import DynamicInterpolation
+from headway.positions._encodings.dynamic_ntk import DynamicNTK
+from headway.positions._encodings.hope import HoPE
+from headway.positions._encodings.llama3 import Llama3
+from headway.positions._encodings.longrope import LongRoPE
+from headway.positions._encodings.ntk_aware import NTKAware
+from headway.positions._encodings.ntk_by_parts import NTKByParts
+from headway.positions._encodings.p_rope import ProportionalRoPE
+from headway.positions._encodings.partial_rope import PartialRoPE
+from headway.positions._encodings.position_interpolation import PositionInterpolation
+from headway.positions._encodings.yarn import YaRN
 from headway.positions._rescaled import Rescaled
-from headway.positions.dynamic_interpolation import DynamicInterpolation
-from headway.positions.dynamic_ntk import DynamicNTK
-from headway.positions.hope import HoPE
-from headway.positions.llama3 import Llama3
-from headway.positions.longrope import LongRoPE
-from headway.positions.ntk_aware import NTKAware
-from headway.positions.ntk_by_parts import NTKByParts
-from headway.positions.p_rope import ProportionalRoPE
-from headway.positions.partial_rope import PartialRoPE
-from headway.positions.position_interpolation import PositionInterpolation
-from headway.positions.yarn import YaRN
 
 FAMILY = (
     PartialRoPE,

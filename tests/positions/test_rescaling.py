@@ -8,9 +8,9 @@ import torch
 
 from headway.coordinates import Coordinates
 from headway.positions import NTKAware
+from headway.positions._encodings.partial_rope import PartialRoPE
+from headway.positions._encodings.rope import RoPE
 from headway.positions._rescaling import METHODS
-from headway.positions.partial_rope import PartialRoPE
-from headway.positions.rope import RoPE
 
 RESCALED = [name for name in METHODS if name != "none"]
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.sandwich import Sandwich
+from headway.positions._encodings.sandwich import Sandwich
 from headway.properties import Pairs
 
 

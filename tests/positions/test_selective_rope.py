@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.selective_rope import SelectiveRoPE
+from headway.positions._encodings.selective_rope import SelectiveRoPE
 
 
 def wave(*shape: int, a: float, b: float = 0.0) -> Tensor:

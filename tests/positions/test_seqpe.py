@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headway.errors import HeadwayError
-from headway.positions.seqpe import SeqPE
+from headway.positions._encodings.seqpe import SeqPE
 
 # ghrua/seqpe, text_seqpe/src/transformers/custom_modules/sequential_pe.py, commit 4c4b908: SequentialPE(8, 2, 2,
 # max_digits, use_last_layernorm=True, mask_padding=False, data_dim) in evaluation, its parameter number k (in the order

@@ -6,7 +6,7 @@ import torch
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import Compose, Sinusoidal
-from headway.positions.shape import SHAPE
+from headway.positions._encodings.shape import SHAPE
 
 # butsugiri/shape, onmt/modules/embeddings.py, commit a2b04a2: PositionalEncoding(0.0, 6, pe_noise_size=20) of zeros
 # [3, 2, 6]. In training after torch.manual_seed(5), which shifts the two sequences by 11 and 14; and in evaluation.

@@ -5,7 +5,7 @@ import torch
 
 import headway as hw
 from headway.errors import HeadwayError
-from headway.positions.softmax_one import SoftmaxOne
+from headway.positions._encodings.softmax_one import SoftmaxOne
 
 
 def test_it_is_torchs_further_key_and_value_of_zeros() -> None:

@@ -9,7 +9,7 @@ from headway import attention_weights
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.masks import Causal
-from headway.positions.ssmax import SSMax
+from headway.positions._encodings.ssmax import SSMax
 
 
 def test_weights_are_powers_of_the_number_of_keys() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headway import attention, attention_weights
 from headway.masks import Boolean, Causal
-from headway.positions.stick_breaking import StickBreaking
+from headway.positions._encodings.stick_breaking import StickBreaking
 
 
 def wave(*shape: int, a: float) -> Tensor:

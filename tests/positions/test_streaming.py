@@ -11,7 +11,7 @@ from headway.masks import Causal, Padding
 from headway.models import Decoder, TransformerConfig
 from headway.nn import KeyValueCache, MultiHeadAttention
 from headway.positions import ALiBi, Compose, RoPE
-from headway.positions.streaming import StreamingLLM
+from headway.positions._encodings.streaming import StreamingLLM
 
 # mit-han-lab/streaming-llm, streaming_llm/kv_cache.py, commit 2e50426: the tokens in StartRecentKVCache(4, 6) at the
 # steps 9, 10, 11 and 15, with evict_for_space before each; and after 14 tokens in two calls of 7

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.swin import Swin
+from headway.positions._encodings.swin import Swin
 from headway.properties import Pairs
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions.swin_v2 import SwinV2
+from headway.positions._encodings.swin_v2 import SwinV2
 from headway.properties import Pairs
 
 

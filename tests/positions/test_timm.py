@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from headway.coordinates import Coordinates
-from headway.positions.axial_rope import AxialRoPE
-from headway.positions.dinov3_rope import DINOv3RoPE
-from headway.positions.interleaved_m_rope import InterleavedMRoPE
-from headway.positions.mixed_rope import MixedRoPE
+from headway.positions._encodings.axial_rope import AxialRoPE
+from headway.positions._encodings.dinov3_rope import DINOv3RoPE
+from headway.positions._encodings.interleaved_m_rope import InterleavedMRoPE
+from headway.positions._encodings.mixed_rope import MixedRoPE
 
 ROW_COLUMN = torch.tensor([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]])[None]
 

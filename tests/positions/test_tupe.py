@@ -8,7 +8,7 @@ import headway as hw
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import T5, Compose
-from headway.positions.tupe import TUPE
+from headway.positions._encodings.tupe import TUPE
 from headway.properties import Pairs
 
 

@@ -10,8 +10,8 @@ from headway import attention
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.masks import Causal
-from headway.positions.rope import RoPE
-from headway.positions.xpos import XPos
+from headway.positions._encodings.rope import RoPE
+from headway.positions._encodings.xpos import XPos
 
 
 def given(seed: int, n: int = 5) -> Tensor:

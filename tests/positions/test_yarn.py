@@ -8,8 +8,8 @@ import torch
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import RoPE
-from headway.positions.ntk_by_parts import NTKByParts
-from headway.positions.yarn import YaRN
+from headway.positions._encodings.ntk_by_parts import NTKByParts
+from headway.positions._encodings.yarn import YaRN
 
 AT = Coordinates.span(1)
 # jquesnelle/yarn (the authors'), scaled_rope/LlamaYaRNScaledRotaryEmbedding.py at 995db5b, run in float64:

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import headway
-from headway import training
+from headway._common import training
+from headway._common.training import Diverged, Trained
 from headway.errors import HeadwayError
 from headway.study import Watch, compare, comparison, models, run
 from headway.study.watch import Row
-from headway.training import Diverged, Trained
 
 MINE = """
 from headway.positions import PositionEncoding

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from headway import training
+from headway._common import training
 from headway.inspection import read_head_log
 from headway.models import Decoder, TransformerConfig
 from headway.study import Results, Watch, compare, heads, report

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from headway._common.store import read_rows
 from headway.errors import HeadwayError
-from headway.store import read_rows
 from headway.study.store import KEYS, Store
 
 SETTINGS = {"lengths": [16, 32], "steps": 4}

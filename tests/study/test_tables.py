@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from headway._common.table import Table
 from headway.study import tables
 from headway.study.protocol import Protocol
 from headway.study.results import Results
-from headway.table import Table
 
 VIEW = 'learned(extend="interpolate")'
 

@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 import torch
 
-from headway import training as loop
+from headway._common import training as loop
+from headway._common.files import read_checkpoint
 from headway.errors import HeadwayError
-from headway.files import read_checkpoint
 from headway.study import corpora, heads, train
 from headway.study.heads import HeadWatch
 from headway.study.models import Sizes, build_transformer

@@ -13,13 +13,13 @@ from torch import Tensor
 
 import headway
 from headway import HeadwayError
+from headway._common.words import spelling
 from headway.checkpoints import BERT, FAMILIES, Checkpoint, Config
 from headway.vectors import SubWords, Words, _train_bert
 from headway.vectors import bert as ours
 from headway.vectors._files import load
 from headway.vectors._pretrained import Pretrained
 from headway.vectors.bert import Bert
-from headway.words import spelling
 
 tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")

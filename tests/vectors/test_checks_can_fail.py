@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.progress import Share
+from headway._common.progress import Share
 from headway.testing.vectors import VECTOR_CHECKS, Trial, check_vectors
 from headway.vectors import Table, Vocabulary, WordCorpus
 

@@ -18,8 +18,8 @@ from gensim.models import KeyedVectors
 from gensim.models.fasttext import load_facebook_model, load_facebook_vectors, save_facebook_model
 from gensim.test.utils import datapath
 
+from headway._common.text_files import packed_as
 from headway.errors import HeadwayError
-from headway.text_files import packed_as
 from headway.vectors import _formats
 from headway.vectors._fasttext_bin import ARGUMENTS, MAGIC, SHAPE, SIZES
 from headway.vectors._files import FORMATS, load, write

@@ -8,10 +8,10 @@ import pytest
 import torch
 from gensim.test.utils import datapath
 
+from headway._common.words import spelling
 from headway.errors import HeadwayError
 from headway.vectors import OneHot, SubWords, Vocabulary, WordCorpus, Words
 from headway.vectors._text import described, tokenizer_from
-from headway.words import spelling
 
 LEE = Path(datapath("lee_background.cor")).read_text().splitlines()[:60]
 

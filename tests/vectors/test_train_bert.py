@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 import headway
-from headway import HeadwayError, training
+from headway import HeadwayError
+from headway._common import training
+from headway._common.training import Diverged
 from headway.checkpoints import tokenizer
-from headway.training import Diverged
 from headway.vectors import _train_bert
 from headway.vectors._train_bert import CLS, MASK, SEP, SPECIAL, hide, rate, train_bert
 

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._common.table import Cell, Table
 from .._torch import onednn_linear
 from ..nn.linear import Products, _products
-from ..table import Cell, Table
 from .machine import processor
 
 Size = tuple[int, int, int]

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from .._common.processor import cpuinfo
+from .._common.version import __version__
 from ..errors import HeadwayError
 from ..kernels.cpu import _library
-from ..processor import cpuinfo
-from ..version import __version__
 
 BURST = 5e7, 1e9
 """The least and the most floating-point operations of one run of the register-only loop."""

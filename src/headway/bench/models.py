@@ -23,11 +23,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import checkpoints
+from .._common.files import write_text
+from .._common.text_files import read_text
 from ..errors import HeadwayError
-from ..files import write_text
 from ..integrations.transformers import register, use_bias_table
 from ..nn import prepack
-from ..text_files import read_text
 from . import report, steps
 from .cases import DTYPES, STEP_MODELS, ModelCase, ModelPlan
 from .machine import busy, where

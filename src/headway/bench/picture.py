@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..pictures import BASELINE as GREY
-from ..pictures import COLOURS, PAPER, save, style
+from .._common.pictures import BASELINE as GREY
+from .._common.pictures import COLOURS, PAPER, save, style
 from ..study.charts import frame
 from .cases import DIRECTIONS
 from .rows import Row

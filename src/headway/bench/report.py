@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..table import Table
+from .._common.table import Table
 from . import statistics
 from .cases import STATISTICS_MEMORY, WINDOW, Case, ModelCase, pairs
 from .rows import Row

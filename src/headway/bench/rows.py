@@ -6,10 +6,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ..kinds import Kind, fits
-from ..lines import read_lines
-from ..store import ResultStore
-from ..store import Row as Row
+from .._common.kinds import Kind, fits
+from .._common.lines import read_lines
+from .._common.store import ResultStore
+from .._common.store import Row as Row
 from .cases import AnyCase, Case
 from .sides import OURS
 

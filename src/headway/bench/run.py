@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..files import write_text
-from ..store import reporting
-from ..templates import need_reports
+from .._common.files import write_text
+from .._common.store import reporting
+from .._common.templates import need_reports
 from . import picture, report
 from .cases import AnyCase, Case, Plan
 from .machine import Roof, busy, where

@@ -13,9 +13,9 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
+from .._common.extras import need, pip_install
+from .._common.files import atomic_write, make_folder, write_text
 from ..errors import HeadwayError, right_call
-from ..extras import need, pip_install
-from ..files import atomic_write, make_folder, write_text
 from ._files import CONFIG, _json, _text, check_folder
 from ._gguf import ends, read_metadata
 from ._hub import local_path

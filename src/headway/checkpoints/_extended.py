@@ -15,10 +15,10 @@ from ..errors import HeadwayError
 from ..masks import Mask, Window
 from ..models import Decoder
 from ..positions import PositionEncoding, encoding_name, to_rope_parameters
+from ..positions._encodings.dynamic_ntk import DynamicNTK
+from ..positions._encodings.partial_rope import PartialRoPE
+from ..positions._encodings.rope import RoPE
 from ..positions._rescaling import METHODS, need_factor, need_method
-from ..positions.dynamic_ntk import DynamicNTK
-from ..positions.partial_rope import PartialRoPE
-from ..positions.rope import RoPE
 from ._load import Checkpoint
 from ._table import ARCHITECTURES
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._common.extras import need
+from .._common.files import from_json, make_folder, write_tensors, write_text
+from .._common.text_files import read_text
 from ..errors import HeadwayError
-from ..extras import need
-from ..files import from_json, make_folder, write_tensors, write_text
-from ..text_files import read_text
 from ._rules import renamed, unwrapped_name
 
 CONFIG = "config.json"

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._common.extras import need
 from ..errors import HeadwayError, unknown
-from ..extras import need
 from ._rules import Paired
 
 MAGIC = b"GGUF"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._common.extras import need
+from .._common.files import given_path
 from ..errors import HeadwayError
-from ..extras import need
-from ..files import given_path
 
 READ = (
     "config.json",

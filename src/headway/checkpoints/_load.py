@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..devices import device_named
+from .._common.devices import device_named
 from ..errors import HeadwayError, right_call, unknown
 from ..nn.prepacked import is_prepacked
 from ._base import Config, Family

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._common.extras import need
 from ..errors import HeadwayError
-from ..extras import need
 from ._files import _text, check_folder
 from ._gguf import CONTROL, NORMAL, USER_DEFINED, read_metadata
 from ._hub import local_path

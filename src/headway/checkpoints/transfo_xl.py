@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._common.devices import need_numbers
 from ..coordinates import Coordinates
-from ..devices import need_numbers
 from ..errors import HeadwayError
 from ..masks import Window
 from ..models import Decoder, Stack

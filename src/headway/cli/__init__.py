@@ -64,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0, or 2 with one line on stderr if the input is wrong, 1 with one if standard output cannot be
         written, or 130 if it was interrupted.
     """
+    from .._common.extras import PACKAGES
     from ..errors import HeadwayError
-    from ..extras import PACKAGES
 
     if "_HEADWAY_COMPLETE" in os.environ:  # a shell asks, which headway/__init__.py has seen too
         from ._completion import complete
@@ -111,7 +111,7 @@ def _called(given: list[str]) -> int:
 
             return show("--json" in given)
         if given[0] == "--version":
-            from ..version import version_line
+            from .._common.version import version_line
 
             print(version_line())
             return 0
@@ -175,7 +175,7 @@ def _refuses(stream: TextIO, more: str = "") -> bool:
 
 
 def _needs(package: str | None, what: str, extra: str) -> str:
-    from ..extras import install_command
+    from .._common.extras import install_command
 
     return f"headway needs {package} for {what}: {install_command(extra)}"
 

@@ -96,7 +96,7 @@ def examples_of(command: Any) -> list[str]:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from ..version import version_line
+        from .._common.version import version_line
 
         typer.echo(version_line())
         raise typer.Exit

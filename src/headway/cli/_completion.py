@@ -18,8 +18,8 @@ from typing import Annotated, Any
 
 import typer
 
+from .._common.files import cache_folder, make_folder, write_text
 from ..errors import HeadwayError
-from ..files import cache_folder, make_folder, write_text
 from ._app import Group, app_of, command_of
 from ._options import completing
 

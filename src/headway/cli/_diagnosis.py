@@ -23,11 +23,11 @@ from torch import Tensor
 
 import headway
 
+from .._common.extras import PACKAGES, Package, install_command, library_command, pip_install
+from .._common.files import cache_folder, given_path
 from ..attention import attention, attention_steps, explain
 from ..bench.machine import cores, processor
 from ..errors import HeadwayError, nearest
-from ..extras import PACKAGES, Package, install_command, library_command, pip_install
-from ..files import cache_folder, given_path
 from ..kernels import KERNELS
 from ..kernels.cpu import _library
 from ..masks import Causal
@@ -419,7 +419,7 @@ def _not_writable(folder: Path) -> str | None:
 
 def fonts() -> Section:
     """The fonts of pictures with Chinese text."""
-    from ..fonts import fonts_for
+    from .._common.fonts import fonts_for
 
     if _version("matplotlib") is None:
         return Section({"Chinese in pictures": "no pictures without matplotlib"})

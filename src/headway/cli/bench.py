@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._common.files import need_folder_place
+from .._common.table import Cell, Table
 from ..bench.cases import FULL, MODEL_PARTS, MODELS, PARTS, QUICK, QUICK_MODELS, AnyCase
 from ..errors import HeadwayError
-from ..files import need_folder_place
-from ..table import Cell, Table
 from ._console import Progress, consoles, going_on, print_json
 from ._options import Json, OutFolder, Quiet, completing, encoding_names
 from .compare import numbers, split_names

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from .._common.files import need_folder_place
+from .._common.table import Table
 from ..errors import HeadwayError
-from ..files import need_folder_place
 from ..positions._naming import split_outside
 from ..study import DEFAULT_ENCODINGS, Protocol
 from ..study.comparison import BYTES_FOR_STEP, FULL, MOST_BYTES, QUICK
 from ..study.protocol import DTYPES
-from ..table import Table
 from ._console import consoles, going_on, points, print_json
 from ._options import Device, Json, OutFolder, Quiet, completing, encoding_names
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._common.files import need_file_place
+from .._common.table import Cell, Table
 from ..errors import HeadwayError
-from ..files import need_file_place
-from ..table import Cell, Table
 from ._console import consoles, print_json
 from ._options import Json, completing, encoding_names
 
@@ -110,7 +110,7 @@ def run(
 
 
 def _draw(encoding: PositionEncoding, name: str, out: Path) -> None:
-    from ..pictures import save
+    from .._common.pictures import save
     from ..study.portrait import portrait
 
     save(portrait(encoding, name, untrained=True), out)

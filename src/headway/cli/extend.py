@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..devices import device_named
+from .._common.devices import device_named
+from .._common.extras import need
+from .._common.files import atomic_folder, need_folder_place
+from .._common.store import reporting
+from .._common.templates import need_reports
+from .._common.text_files import read_text
 from ..errors import HeadwayError
-from ..extras import need
-from ..files import atomic_folder, need_folder_place
-from ..store import reporting
-from ..templates import need_reports
-from ..text_files import read_text
 from ._console import Progress, consoles, going_on, points, print_json
 from ._options import Device, Dtype, Json, OutFolder, Quiet, completing, dtype_named
 

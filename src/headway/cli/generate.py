@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..devices import device_named
+from .._common.devices import device_named
 from ..errors import HeadwayError
 from ._console import console
 from ._options import Device, Dtype, dtype_named

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..devices import device_named
+from .._common.devices import device_named
+from .._common.files import given_path, make_folder, need_file_place, need_folder_place
+from .._common.table import Table
+from .._common.text_files import decoded, ending_of
 from ..errors import HeadwayError, unknown
-from ..files import given_path, make_folder, need_file_place, need_folder_place
-from ..table import Table
-from ..text_files import decoded, ending_of
 from ._console import Progress, consoles, points, print_json
 from ._options import Device, Json, Quiet, completing
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
 
+    from .._common.progress import Tell
     from ..inspection import HeadRoles, Seen
     from ..inspection._table import Table as Rows
     from ..inspection.texts import AnnotatedText, EncodedText
-    from ..progress import Tell
 
 READERS = {
     ".conllu": "read_conllu",
@@ -265,7 +265,7 @@ def _check_places(out: Path | None, csv: Path | None) -> None:
     if csv is not None:
         need_file_place(csv)
     if out is not None:
-        from ..pictures import need_format
+        from .._common.pictures import need_format
 
         need_format(None)  # that there is matplotlib
         need_folder_place(out)
@@ -339,7 +339,7 @@ def small_model(language: str | None, given: Sequence[AnnotatedText], train: boo
     Raises:
         HeadwayError: if there is no such language, no seed meets the criteria, or the model cannot be kept.
     """
-    from ..scripts import is_han
+    from .._common.scripts import is_han
     from ..study import planted
 
     if language is None:

@@ -60,8 +60,8 @@ def run(
         headway new-encoding my-bias
         headway new-encoding my-rotation --kind rotary --out mine
     """
+    from .._common.files import make_folder, need_folder_place, write_text
     from ..errors import HeadwayError
-    from ..files import make_folder, need_folder_place, write_text
     from ..positions import ENCODINGS
 
     if not re.fullmatch(r"[A-Za-z]+([-_]?[A-Za-z0-9]+)*", name):

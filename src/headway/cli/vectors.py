@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._common.extras import install_command, need
+from .._common.files import LockedFolder, atomic_write, need_file_place, need_folder_place, remove_folder, write_tensors
+from .._common.store import reporting
+from .._common.table import Table
+from .._common.templates import need_reports
+from .._common.text_files import read_text
 from ..errors import HeadwayError, unknown
-from ..extras import install_command, need
-from ..files import LockedFolder, atomic_write, need_file_place, need_folder_place, remove_folder, write_tensors
-from ..store import reporting
 from ..study.store import FILE
 from ..study.word_vectors import QUICK, Protocol
-from ..table import Table
-from ..templates import need_reports
-from ..text_files import read_text
 from ..vectors import VECTORS
 from ._app import Group
 from ._console import Progress, console, consoles, going_on, points, print_json
@@ -595,8 +595,8 @@ def _groups_of(given: Sequence[str], file: Path | None) -> dict[str, list[str]]:
 
 def _frequent(found: Vectors) -> list[str]:
     """The most frequent words except for short ones, which are mostly grammatical."""
+    from .._common.words import is_alphabetic
     from ..vectors._text import has_short_words
-    from ..words import is_alphabetic
 
     least = 2 if has_short_words(found.words[:MOST_FREQUENT]) else 4
     words = [word for word in found.words[: 20 * MOST_FREQUENT] if len(word) >= least and is_alphabetic(word)]

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._common.kinds import Kind, fits
+from .._common.lines import append_lines, read_lines
 from ..errors import HeadwayError
-from ..kinds import Kind, fits
-from ..lines import append_lines, read_lines
 from ._ablate import REPLACEMENTS, ablate
 from ._bootstrap import interval
 from ._capture import capture

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._common.files import need_file_place
+from .._common.kinds import Kind, fits
+from .._common.lines import append_lines, read_lines, write_lines
 from ..errors import HeadwayError, need_positive
-from ..files import need_file_place
-from ..kinds import Kind, fits
-from ..lines import append_lines, read_lines, write_lines
 from ._capture import capture
 from ._evaluation import called, checked_inputs, evaluating, ids_in
 from ._record import AttentionRecord, Seen

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._common.pictures import DASHES, need_format, save, style
 from ..errors import HeadwayError
-from ..pictures import DASHES, need_format, save, style
 from ._head_log import read_head_log
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .._common.fonts import drawable
+from .._common.pictures import AMOUNT, COLOURS, HIDDEN, INK, colour_bar, need_format, style
+from .._common.pictures import BASELINE as GREY
 from ..errors import HeadwayError
-from ..fonts import drawable
-from ..pictures import AMOUNT, COLOURS, HIDDEN, INK, colour_bar, need_format, style
-from ..pictures import BASELINE as GREY
 from ._numbers import index_of
 from .statistics import PooledMap, WeightMap
 

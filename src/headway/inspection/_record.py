@@ -432,7 +432,7 @@ class Seen:
             HeadwayError: if there is no such layer, head, example or call, the capture kept nothing that can be drawn,
                 or arcs are asked for of several heads or of many tokens.
         """
-        from ..pictures import save
+        from .._common.pictures import save
         from ._picture import check, picture_of_head, picture_of_heads
 
         check(kind, out)

@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ..files import write_text
+from .._common.files import write_text
 
 
 class Table(list[dict[str, Any]]):

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Never, Self, Unpack
 
+from .._common.devices import need_numbers
 from ..constants import writes
 from ..coordinates import Coordinates
-from ..devices import need_numbers
 from ..errors import HeadwayError, refuse, refuses_others, right_call
 from ..masks import Boolean, Causal, Mask, hiding_padding
 from ..nn._coordinates import check_coordinates, continued, joined

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..deprecated import deprecated_names
+from .._common.deprecated import deprecated_names
 from .attention import MultiHeadAttention as MultiHeadAttention
 from .block import Block as Block
 from .block import ParallelBlock as ParallelBlock

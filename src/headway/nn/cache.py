@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from .._common.deprecated import deprecated
 from ..coordinates import Coordinates
-from ..deprecated import deprecated
 from ..errors import HeadwayError
 from ..masks import And, Chunked, KeepFirst, Mask, Or, Prefix, Window
 from ..positions import Compose, PositionEncoding

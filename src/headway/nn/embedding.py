@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ..deprecated import deprecated
-from ..devices import need_numbers
+from .._common.deprecated import deprecated
+from .._common.devices import need_numbers
 from ..errors import HeadwayError
 from .linear import linear
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from .. import processor
+from .._common import processor
 from .._torch import ONEDNN_LINEAR, any_autocast, calls_forward_alone, onednn_in_float32, onednn_linear
 from ..errors import HeadwayError
 from ..kernels._autograd import ORDINARY, eager_apply

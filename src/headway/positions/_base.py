@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from .._common.deprecated import deprecated
+from .._common.devices import need_numbers
 from ..constants import constant, writes
 from ..coordinates import Coordinates, Placed
-from ..deprecated import deprecated
-from ..devices import need_numbers
 from ..errors import HeadwayError
 from ..records import owner
 from ..terms import Rotation, Term

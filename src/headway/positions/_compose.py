@@ -266,9 +266,9 @@ class Compose(PositionEncoding):
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
-        from .alibi import ALiBi
-        from .log_n import LogN
-        from .rope import RoPE
-        from .shaw import Shaw
+        from ._encodings.alibi import ALiBi
+        from ._encodings.log_n import LogN
+        from ._encodings.rope import RoPE
+        from ._encodings.shaw import Shaw
 
         return [cls(RoPE(8), ALiBi(4), LogN(3)), cls(ALiBi(6), Shaw(8, max_distance=3))]

@@ -15,7 +15,7 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..terms import Bias, DistanceBias, ScoreMap, Stretched
 from ._base import Input, Pair, PositionEncoding, Terms
-from .alibi import ALiBi
+from ._encodings.alibi import ALiBi
 
 SLOPE = 0.01
 """The slope of the leaky ReLU below 0."""

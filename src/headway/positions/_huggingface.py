@@ -10,15 +10,15 @@ from typing import Any
 
 from ..errors import HeadwayError, unknown
 from ._base import PositionEncoding
+from ._encodings.dynamic_ntk import DynamicNTK
+from ._encodings.llama3 import Llama3
+from ._encodings.longrope import LongRoPE
+from ._encodings.p_rope import ProportionalRoPE
+from ._encodings.partial_rope import PartialRoPE
+from ._encodings.position_interpolation import PositionInterpolation
+from ._encodings.rope import RoPE
+from ._encodings.yarn import YaRN
 from ._rescaled import Rescaled
-from .dynamic_ntk import DynamicNTK
-from .llama3 import Llama3
-from .longrope import LongRoPE
-from .p_rope import ProportionalRoPE
-from .partial_rope import PartialRoPE
-from .position_interpolation import PositionInterpolation
-from .rope import RoPE
-from .yarn import YaRN
 
 LENGTH = "original_max_position_embeddings"
 PART = "partial_rotary_factor"

@@ -10,11 +10,11 @@ from torch import nn
 from ..errors import HeadwayError, need_positive
 from ..masks import Chunked, Mask, Window
 from ._base import PositionEncoding
+from ._encodings.llama4_temperature import Llama4Temperature
+from ._encodings.nope import NoPE
+from ._encodings.rope import RoPE
+from ._encodings.rotary_values import RotaryValues
 from ._rotary import Rotary
-from .llama4_temperature import Llama4Temperature
-from .nope import NoPE
-from .rope import RoPE
-from .rotary_values import RotaryValues
 
 
 class Recipe(NamedTuple):

@@ -9,12 +9,12 @@ from typing import Any
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, unknown
 from ._base import PositionEncoding
-from .dynamic_ntk import DynamicNTK
-from .llama3 import Llama3
-from .longrope import LongRoPE
-from .ntk_aware import need_slow_pairs
-from .position_interpolation import PositionInterpolation
-from .yarn import YaRN
+from ._encodings.dynamic_ntk import DynamicNTK
+from ._encodings.llama3 import Llama3
+from ._encodings.longrope import LongRoPE
+from ._encodings.ntk_aware import need_slow_pairs
+from ._encodings.position_interpolation import PositionInterpolation
+from ._encodings.yarn import YaRN
 
 MANY_TURNS = 32
 """A pair of dimensions that turns so often within the window has seen all of its angles (YaRN's beta_fast)."""

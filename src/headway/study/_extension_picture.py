@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ..pictures import BASELINE, COLOURS, INK, MARKERS, style
+from .._common.pictures import BASELINE, COLOURS, INK, MARKERS, style
 from .charts import GREY_DASHES, WIDE, Layout, Line, Style, frame, name_lines, range_of
 
 if TYPE_CHECKING:

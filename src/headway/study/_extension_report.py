@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..files import write_text
-from ..table import Cell, Table
-from ..templates import render
+from .._common.files import write_text
+from .._common.table import Cell, Table
+from .._common.templates import render
 from ._extension_results import RESTARTED, ExtensionResults
 
 
@@ -77,7 +77,7 @@ class Extension(ExtensionResults):
 
     def write(self, out: str | Path) -> None:
         """Writes extension.md and extension.png to the folder ``out``."""
-        from ..pictures import save
+        from .._common.pictures import save
         from ._extension_picture import draw
 
         write_text(Path(out, "extension.md"), self.markdown())

@@ -8,8 +8,8 @@ from itertools import pairwise
 from statistics import mean, stdev
 from typing import Any
 
-from ..store import Row
-from ..table import signed
+from .._common.store import Row
+from .._common.table import signed
 
 RESTARTED = "restarted"
 """The baseline: the model unchanged, with an empty cache at the start of each window."""

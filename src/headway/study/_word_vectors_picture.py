@@ -6,9 +6,9 @@ import math
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from ..pictures import BASELINE as GREY
-from ..pictures import COLOURS, FAINT, INK, style
-from ..table import signed
+from .._common.pictures import BASELINE as GREY
+from .._common.pictures import COLOURS, FAINT, INK, style
+from .._common.table import signed
 from ..vectors._map_picture import draw_legend, draw_points, looks
 from ._word_vectors_results import BASELINE, COLUMNS, Column, WordVectorResults
 

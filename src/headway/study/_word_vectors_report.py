@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from ..files import write_text
-from ..pictures import save
-from ..table import Cell, Table, signed
-from ..templates import render
+from .._common.files import write_text
+from .._common.pictures import save
+from .._common.table import Cell, Table, signed
+from .._common.templates import render
 from ._word_vectors_picture import draw_map, draw_scores
 from ._word_vectors_results import BASELINE, COLUMNS, PUBLISHED, Column, WordVectorResults
 from ._word_vectors_text import DEFAULT_NAME

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..deprecated import deprecated
+from .._common.deprecated import deprecated
 from .watch import Row
 
 PUBLISHED = "bert-published"

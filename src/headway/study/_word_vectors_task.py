@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..models import Decoder, Stack, TransformerConfig
 from ..nn import Embedding, Head
-from ..positions.rope import RoPE
+from ..positions._encodings.rope import RoPE
 from ..vectors import Vectors, Vocabulary
 from .evaluate import predictions
 from .models import start_alike

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._common.extras import need
 from ..errors import HeadwayError
-from ..extras import need
 from .corpora import read as read_text
 
 DEFAULT_NAME = "enwiki sample in gensim"

@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from ..errors import unknown
-from ..pictures import (
+from .._common.pictures import (
     BASELINE,
     BASELINE_ON_DARK,
     COLOURS,
@@ -24,6 +23,7 @@ from ..pictures import (
     PAPER_ON_DARK,
     style,
 )
+from ..errors import unknown
 from .results import Results
 
 if TYPE_CHECKING:

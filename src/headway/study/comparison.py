@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import torch
 
-from ..devices import device_named
+from .._common.devices import device_named
+from .._common.store import reporting
+from .._common.templates import need_reports
 from ..errors import HeadwayError
-from ..store import reporting
-from ..templates import need_reports
 from . import corpora, pace, report
 from .candidates import Candidate, candidates
 from .models import Sizes, automatic_device

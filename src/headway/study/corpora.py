@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._common.text_files import read_text
 from ..errors import HeadwayError
-from ..text_files import read_text
 from .tokenization import BYTES, Part, Tokens
 
 DEFAULT_NAME = "pydoc_data.topics"

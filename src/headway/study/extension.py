@@ -21,15 +21,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._common.kinds import Kind, fits
+from .._common.progress import Share, Tell, nobody
 from ..checkpoints._extended import extend, extended, need_scalable, rescaled, trained_window
 from ..errors import HeadwayError, need_positive
-from ..kinds import Kind, fits
 from ..models import Decoder
 from ..nn import prepack, unprepack
 from ..nn.prepacked import is_prepacked
 from ..positions import encoding_name
 from ..positions._rescaling import METHODS, need_factor, need_method
-from ..progress import Share, Tell, nobody
 from ._extension_report import Extension
 from ._extension_results import RESTARTED
 from .store import Store

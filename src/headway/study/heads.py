@@ -9,8 +9,8 @@ from statistics import mean
 
 from torch import Tensor, nn
 
+from .._common.training import Companion
 from ..inspection import HeadLog
-from ..training import Companion
 
 LINES = 8
 """The most lines after the first."""

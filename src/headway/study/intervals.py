@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from ..table import signed
+from .._common.table import signed
 
 LEVEL = 0.95
 """The confidence of every interval."""

@@ -10,7 +10,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from ..training import Diverged
+from .._common.training import Diverged
 from .evaluate import predictions
 from .models import Sizes
 from .protocol import Protocol

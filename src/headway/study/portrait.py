@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .._common.pictures import BASELINE, COLOURS, DASHES, INK, SIGNED, colour_bar, style
 from ..attention import attention
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..masks import Causal
-from ..pictures import BASELINE, COLOURS, DASHES, INK, SIGNED, colour_bar, style
 from ..positions import PositionEncoding
 from ..properties import Pairs
 

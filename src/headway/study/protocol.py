@@ -7,8 +7,8 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from .._common.kinds import Kind, fits
 from ..errors import HeadwayError, need_positive, unknown
-from ..kinds import Kind, fits
 
 PROTOCOL_VERSION = 2
 """Changes whenever the same settings would give other numbers."""

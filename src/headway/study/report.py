@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files import make_folder, write_text
-from ..pictures import save
-from ..table import Table
-from ..templates import render
+from .._common.files import make_folder, write_text
+from .._common.pictures import save
+from .._common.table import Table
+from .._common.templates import render
 from . import charts
 from .results import Results
 from .tables import tables_of

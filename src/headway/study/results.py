@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from .._common.files import from_json
+from .._common.store import read_rows
 from ..errors import HeadwayError
-from ..files import from_json
-from ..store import read_rows
 from .intervals import LEVEL, Difference, paired
 from .protocol import Protocol
 from .store import FILE, KEYS, ROW

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .._common.training import Diverged, Trained
 from ..errors import HeadwayError
-from ..training import Diverged, Trained
 from . import corpora
 from .candidates import Candidate
 from .heads import HeadWatch

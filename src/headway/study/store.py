@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._common.files import from_json, make_folder, write_text
+from .._common.kinds import Kind, fits
+from .._common.store import ResultStore
 from ..errors import HeadwayError
-from ..files import from_json, make_folder, write_text
-from ..kinds import Kind, fits
-from ..store import ResultStore
 
 FILE = "results.jsonl"
 KEYS = ("encoding", "seed", "length")

@@ -7,7 +7,7 @@ from itertools import product
 from statistics import mean
 from typing import Any
 
-from ..table import Cell, Table
+from .._common.table import Cell, Table
 from . import charts
 from .intervals import Difference, mean_and_half
 from .results import Results

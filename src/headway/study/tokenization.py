@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .._common.extras import need
+from .._common.text_files import read_text
 from ..checkpoints import tokenizer as tokenizer_of
 from ..errors import HeadwayError
-from ..extras import need
-from ..text_files import read_text
 
 BYTES = "bytes"
 BPE = "bpe:"

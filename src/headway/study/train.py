@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import training as loop
-from ..training import Companion, Trained
+from .._common import training as loop
+from .._common.training import Companion, Trained
 from .models import parameter_groups
 from .protocol import Training
 from .tasks import Task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..store import Row as Row
+from .._common.store import Row as Row
 from .protocol import Protocol
 
 

@@ -22,16 +22,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..deprecated import deprecated_names
+from .._common.deprecated import deprecated_names
+from .._common.extras import need
+from .._common.files import make_folder
+from .._common.kinds import Kind
+from .._common.progress import Share, Tell, nobody, part_of
+from .._common.words import is_alphabetic
 from ..errors import HeadwayError, need_positive, unknown
-from ..extras import need
-from ..files import make_folder
-from ..kinds import Kind
-from ..progress import Share, Tell, nobody, part_of
 from ..vectors import VECTORS, Vectors, Vocabulary, WordCorpus, Words, load, word_analogies, word_map, word_similarity
 from ..vectors._evaluate import pairs_of
 from ..vectors._text import has_short_words
-from ..words import is_alphabetic
 from ._word_vectors_report import Comparison, protocol_of
 from ._word_vectors_results import BASELINE, COLUMNS, PUBLISHED
 from ._word_vectors_task import NextWord, build, inputs_of

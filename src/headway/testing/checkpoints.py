@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._common.table import Table
 from ..checkpoints import ARCHITECTURES, FAMILIES, load, save
 from ..checkpoints._rules import entries, named_tensors
 from ..coordinates import Coordinates
 from ..masks import Padding
 from ..models import Decoder, Encoder, EncoderDecoder, Stack
 from ..positions import ENCODINGS, Compose, PositionEncoding
-from ..table import Table
 
 CLOSE = 1e-5
 """The largest difference allowed in float32, as a share of the largest number where that is above one."""

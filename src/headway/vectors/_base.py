@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from .._common.progress import Share, nobody
 from ..errors import HeadwayError
-from ..progress import Share, nobody
 from . import _saved
 from ._neighbours import NUMBERS, TENTH, Chance, Neighbours
 from ._text import Tokenizer, Vocabulary, WordCorpus, Words, described, index_of

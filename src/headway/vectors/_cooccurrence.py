@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..progress import Share
+from .._common.progress import Share
 from ._text import WordCorpus
 
 PAIRS = 2**22

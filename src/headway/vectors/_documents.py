@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._common.extras import need
+from .._common.progress import Share
 from ..errors import HeadwayError
-from ..extras import need
-from ..progress import Share
 from ._base import Vectors
 from ._text import WordCorpus
 

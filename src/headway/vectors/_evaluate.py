@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._common.text_files import lines_of
+from .._common.words import spelling
 from ..errors import HeadwayError
-from ..text_files import lines_of
-from ..words import spelling
 from ._base import Vectors
 
 PAIRS = 256

@@ -15,10 +15,10 @@ from typing import IO, Any, cast
 
 from torch import Tensor
 
+from .._common.files import atomic_write
+from .._common.text_files import ending_of, mark_of, packed_as
 from ..checkpoints._hub import hub_model
 from ..errors import HeadwayError
-from ..files import atomic_write
-from ..text_files import ending_of, mark_of, packed_as
 from . import _fasttext_bin, _formats, _saved
 from ._base import Vectors
 from ._formats import naming

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._common.extras import need
+from .._common.files import need_file_place
+from .._common.pictures import save
 from ..errors import HeadwayError, unknown
-from ..extras import need
-from ..files import need_file_place
-from ..pictures import save
 from ._base import Vectors
 from ._unknown import UnknownWordError
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..fonts import drawable, fonts_for
-from ..pictures import COLOURS, FAINT, INK, MARKERS, style
+from .._common.fonts import drawable, fonts_for
+from .._common.pictures import COLOURS, FAINT, INK, MARKERS, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

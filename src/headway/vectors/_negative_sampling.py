@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .._common.progress import Share
 from ..errors import HeadwayError, need_positive
-from ..progress import Share
 from ._base import Table
 from ._text import Tokenizer, WordCorpus
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from .._common.progress import Share
 from ..errors import HeadwayError
-from ..progress import Share
 from ._base import Table
 from ._text import Tokenizer, WordCorpus, Words
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._common.extras import need
+from .._common.files import write_tensors
 from ..errors import HeadwayError
-from ..extras import need
-from ..files import write_tensors
 
 OURS = "headway.vectors"
 

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .._common.extras import need
+from .._common.progress import Share
+from .._common.scripts import HAN, KANA, has_han
+from .._common.text_files import read_text
+from .._common.words import Span, spelling, words_in
 from ..errors import HeadwayError
-from ..extras import need
-from ..progress import Share
-from ..scripts import HAN, KANA, has_han
-from ..text_files import read_text
-from ..words import Span, spelling, words_in
 
 
 class TooRareError(HeadwayError):

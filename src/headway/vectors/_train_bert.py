@@ -15,15 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import training as loop
+from .._common import training as loop
+from .._common.extras import need
+from .._common.files import from_json, make_folder, write_text
+from .._common.lines import write_lines
+from .._common.progress import Share, nobody
 from ..checkpoints import BERT, Checkpoint, Config, load, save
 from ..checkpoints import tokenizer as read_tokenizer
 from ..errors import HeadwayError
-from ..extras import need
-from ..files import from_json, make_folder, write_text
-from ..lines import write_lines
 from ..models import Encoder
-from ..progress import Share, nobody
 from ._text import need_texts
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -7,8 +7,8 @@ from difflib import SequenceMatcher
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
+from .._common.words import spelling
 from ..errors import HeadwayError
-from ..words import spelling
 
 if TYPE_CHECKING:
     from ._base import Vectors

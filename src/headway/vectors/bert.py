@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from .. import checkpoints
+from .._common.files import atomic_folder, write_text
+from .._common.progress import Share, nobody, part_of
 from ..errors import HeadwayError, need_positive
-from ..files import atomic_folder, write_text
 from ..masks import Padding
 from ..models import Encoder
 from ..positions import Learned
-from ..progress import Share, nobody, part_of
 from . import _saved
 from ._base import Table
 from ._formats import naming

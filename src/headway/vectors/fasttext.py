@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._common.extras import need
+from .._common.progress import Share
 from ..errors import HeadwayError
-from ..extras import need
-from ..progress import Share
 from ._fasttext_bin import Model
 from ._negative_sampling import NegativeSampling, frequencies
 from ._text import WordCorpus, has_short_words

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._common.progress import Share, part_of
 from ..errors import HeadwayError, need_positive
-from ..progress import Share, part_of
 from ._base import Table
 from ._cooccurrence import cooccurrences
 from ._text import Tokenizer, WordCorpus

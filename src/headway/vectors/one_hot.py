@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._common.progress import Share
 from ..errors import HeadwayError
-from ..progress import Share
 from ._base import Vectors
 from ._text import WordCorpus
 

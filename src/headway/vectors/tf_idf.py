@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._common.extras import need
 from ..errors import HeadwayError
-from ..extras import need
 from ._documents import Documents
 from ._text import Tokenizer
 

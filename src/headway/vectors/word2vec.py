@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ..extras import need
-from ..progress import Share
+from .._common.extras import need
+from .._common.progress import Share
 from ._negative_sampling import NegativeSampling, frequencies
 from ._text import WordCorpus
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway import training
+from headway._common import training
+from headway._common.files import read_checkpoint
 from headway.errors import HeadwayError
-from headway.files import read_checkpoint
 from headway.study.planted import LANGUAGES, Language, PlantedWords, _training, tokenizer, trained
 from headway.study.planted._tokens import MASK, vocabulary
 from headway.study.protocol import Training

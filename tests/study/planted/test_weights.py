@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from headway._common.progress import nobody
 from headway.errors import HeadwayError
 from headway.inspection import ROLES, head_roles
-from headway.progress import nobody
 from headway.study.planted import (
     CRITERIA,
     LANGUAGES,

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ...words import spelling
+from ..._common.words import spelling
 from .._run import Statistics
 from ..statistics import Statistic
 from ..texts import AnnotatedText, Choice, EncodedText

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...pictures import BASELINE, COLOURS, INK, style
+from ..._common.pictures import BASELINE, COLOURS, INK, style
 from ._table import ROLES
 
 if TYPE_CHECKING:

@@ -186,7 +186,7 @@ class HeadRoles:
         Raises:
             HeadwayError: if no role was measured, or the file cannot be written.
         """
-        from ...pictures import need_format, save
+        from ..._common.pictures import need_format, save
         from ._picture import picture_of_roles
 
         if not self._measured:

@@ -1,6 +1,6 @@
 """Texts with words and annotation, readers of their files, and what a model reads of them."""
 
-from ...words import words_in as words_in
+from ..._common.words import words_in as words_in
 from ._encode import encode as encode
 from ._text import AnnotatedText as AnnotatedText
 from ._text import Choice as Choice

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..._common.words import Span
 from ...errors import HeadwayError, need_positive
-from ...words import Span
 from ._text import AnnotatedText, EncodedText
 from .plain import plain_text
 

@@ -6,8 +6,8 @@ import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..._common.words import Span
 from ...errors import HeadwayError
-from ...words import Span
 
 ROOT, NOT_ANNOTATED = -1, -2
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..._common.text_files import lines_of
+from ..._common.words import Span
 from ...errors import HeadwayError
-from ...text_files import lines_of
-from ...words import Span
 from ._file import broken
 from ._text import NOT_ANNOTATED, AnnotatedText
 

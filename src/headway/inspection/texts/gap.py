@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ..._common.text_files import lines_of
+from ..._common.words import Span, words_in
 from ...errors import HeadwayError
-from ...text_files import lines_of
-from ...words import Span, words_in
 from ._file import broken
 from ._text import AnnotatedText, Choice
 

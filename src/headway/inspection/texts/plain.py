@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ..._common.scripts import is_han
+from ..._common.text_files import read_text as read_file
+from ..._common.words import Span, words_in
 from ...errors import HeadwayError
-from ...scripts import is_han
-from ...text_files import read_text as read_file
-from ...words import Span, words_in
 from ._text import AnnotatedText
 
 ENDS = frozenset(".!?…。！？؟۔।")

@@ -6,8 +6,8 @@ import inspect
 from importlib import import_module
 from typing import Any
 
+from ..._common.extras import pip_install
 from ...errors import HeadwayError
-from ...extras import pip_install
 
 NAME = "headway"
 TABLE = "headway_table"

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from ..._common.extras import library_command
 from ...errors import HeadwayError, unknown
-from ...extras import library_command
 
 ISAS = ("portable", "avx2", "avx512", "avx512bf16")
 """Instruction sets in the order of their numbers in the C interface; later ones are preferred."""

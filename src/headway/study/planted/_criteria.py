@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..._common.progress import Share, nobody
 from ...inspection import capture
-from ...progress import Share, nobody
 from ._cases import Cases
 from ._grammar import Language, Sentence
 from ._heads import best_head, links_found

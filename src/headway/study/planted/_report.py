@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...table import Table, signed
+from ..._common.table import Table, signed
 
 MARGIN = 0.1
 """What a relation has to lose for it to be said to need a head, and the others may lose at most."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...extras import need
+from ..._common.extras import need
 from ._grammar import Language, Sentence
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..._common.files import LockedFolder, cache_folder, naming_checkpoint, read_checkpoint
 from ...errors import HeadwayError
-from ...files import LockedFolder, cache_folder, naming_checkpoint, read_checkpoint
 from ...models import Encoder, TransformerConfig
 from ...nn import Head
 from ...positions import encoding

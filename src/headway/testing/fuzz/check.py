@@ -19,7 +19,7 @@ from ...kernels import KERNELS, Call, Problem, kernel_for
 from ...kernels import reference as spec
 from ...masks import Causal
 from ...positions import PositionEncoding
-from ...positions.xpos import XPos, reach
+from ...positions._encodings.xpos import XPos, reach
 from ...terms import Normalizer, Term
 from ..inputs import Sizes, on_axes, randomized, term_examples
 from ..kernels import Draws, leaves_of, upstream_of

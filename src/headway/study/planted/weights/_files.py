@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...._common.extras import need
+from ...._common.files import write_tensors
 from ....errors import HeadwayError
-from ....extras import need
-from ....files import write_tensors
 from ....inspection.roles import HeadRoles
 from ....inspection.roles._state import from_state, state_of
 from ....models import Encoder

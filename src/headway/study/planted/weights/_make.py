@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
+from ...._common.files import make_folder, need_folder_place
+from ...._common.progress import Tell, nobody
 from ....errors import HeadwayError
-from ....files import make_folder, need_folder_place
 from ....inspection import head_roles
 from ....inspection.texts import EncodedText
 from ....models import Encoder
-from ....progress import Tell, nobody
 from ...protocol import Training
 from .._criteria import CRITERIA, measured
 from .._grammar import Language

@@ -1,0 +1,133 @@
+"""Files of JSON objects, one on each line, that grow while something runs and survive its end at any moment."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import HeadwayError
+from .files import write_text
+
+__all__ = ["append_lines", "read_lines", "write_lines"]
+
+
+MOST_DIGITS = 18
+"""The most digits of a whole number."""
+
+
+def read_lines(path: Path, remedy: str, parsed: Callable[[Any], dict[str, Any]] = dict) -> list[dict[str, Any]]:
+    """Reads the objects of a file, except for a last line that was cut off.
+
+    Args:
+        path: the file; it may be missing.
+        remedy: what the message about a damaged line advises.
+        parsed: maps an object to what is returned of it; it raises ValueError, KeyError or TypeError for one that is
+            not what it should be, and for None.
+
+    Raises:
+        HeadwayError: if the file cannot be read, or another line is no such object; the message names the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise HeadwayError(f"{path} cannot be read ({error.strerror}): {remedy}") from None
+    *lines, last = text.split("\n")
+    if _object(last) is not None:
+        lines.append(last)
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            found.append(parsed(_object(line)))
+        except (ValueError, KeyError, TypeError):
+            raise HeadwayError(f"{path} line {number} is damaged: {remedy}") from None
+    return found
+
+
+def append_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Adds lines to a file, in place of a last line that was cut off; they are on the disk when it returns.
+
+    A process that is killed meanwhile leaves all earlier lines, and the first of the new ones.
+
+    Args:
+        path: the file; it may be missing.
+        rows: the objects.
+
+    Raises:
+        HeadwayError: if the file cannot be written.
+    """
+    new = "".join(map(_line, rows)).encode("utf-8", "backslashreplace")  # as write_text
+    try:
+        with path.open("a+b") as file:
+            _end_line(file)
+            file.write(new)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise HeadwayError(
+            f"{path} cannot be written ({error.strerror}): give a file in a folder that can be written to"
+        ) from None
+
+
+def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Writes a file anew; it is replaced at once, by one that is whole.
+
+    Args:
+        path: the file.
+        rows: the objects.
+
+    Raises:
+        HeadwayError: if the file cannot be written.
+    """
+    new = "".join(map(_line, rows))
+    write_text(path, new)
+
+
+def _end_line(file: IO[bytes]) -> None:
+    """Removes a last line that was cut off, and ends one that lacks nothing but its end."""
+    size = file.tell()
+    if not size:
+        return
+    file.seek(size - 1)
+    if file.read(1) == b"\n":
+        return
+    file.seek(0)
+    held = file.read()
+    start = held.rfind(b"\n") + 1
+    if _object(held[start:].decode(errors="replace")) is None:
+        file.truncate(start)
+    else:
+        file.write(b"\n")
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    """The object that a line has; None if it has none, as a line that was cut off anywhere."""
+    try:
+        row = json.loads(line, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _finite(text: str) -> float:
+    """A number as ``append_lines`` writes them: "1e999" is infinity."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > MOST_DIGITS:  # no float and no count is so long
+        raise ValueError(f"{text:.20}… is too long")
+    return int(text)
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n"

@@ -1,0 +1,1 @@
+"""The encodings, one file for each; ``headway.positions`` has their classes."""

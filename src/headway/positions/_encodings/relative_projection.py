@@ -1,0 +1,86 @@
+"""A bias that each query mixes from learned curves over the distance."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ...coordinates import Coordinates
+from ...errors import need_positive
+from ...terms import DenseBias
+from .._base import Input, Pair, PositionEncoding, Terms, normal, whole
+from .._content import Contextual, projected
+
+
+class RelativeProjection(Contextual):
+    """Adds a mixture of learned curves over the distance, with weights that the query computes for each head.
+
+        score[h,i,j] = s·⟨qᵢ, kⱼ⟩ + Σ_r w_h(xᵢ)_r·bank[r, pᵢ − pⱼ],   0 unless 0 ≤ pᵢ − pⱼ < max_distance
+        w_h(x) = W_h·x + b_h,   x the layer's input
+
+    16 curves over 1024 distances, and b, are those of x-transformers; Hugging Face's Inkling has no b. The bias is not
+    multiplied by the scale of the scores. A distance that is not a whole number is rounded down. Memory O(rows·(m +
+    max_distance)).
+
+    Args:
+        embed_dim: the width of the layer's input, at least 1.
+        num_heads: the number of query heads, at least 1.
+        curves: the number of curves, at least 1.
+        max_distance: the number of distances that a curve has, at least 1.
+        bias: whether b is learned.
+
+    Attributes:
+        weight: W [num_heads·curves, embed_dim], initialized as nn.Linear does.
+        bias: b [num_heads·curves], likewise, or None.
+        bank: [curves, max_distance], initially N(0, 0.02²).
+
+    Raises:
+        HeadwayError: if a size is below 1, or inputs have another embed_dim.
+
+    References:
+        Thinking Machines 2026, the released model's code; there is no paper.
+    """
+
+    name = "relative-projection"
+    citation = "thinkingmachines2026inkling"
+    year = 2026
+    evidence = "independent"
+    extrapolates = True
+    axes = 1
+    causal_only = False
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, curves: int = 16, max_distance: int = 1024, bias: bool = True
+    ) -> None:
+        super().__init__()
+        need_positive(embed_dim=embed_dim, num_heads=num_heads, curves=curves, max_distance=max_distance)
+        self.embed_dim, self.num_heads, self.curves, self.max_distance = embed_dim, num_heads, curves, max_distance
+        linear = nn.Linear(embed_dim, num_heads * curves, bias=bias)
+        self.weight, self.bias = linear.weight, linear.bias
+        self.bank = normal(curves, max_distance)
+
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
+        """Returns the map that adds the bias for one block of queries."""
+        mixed = projected(self.read(q_input), self.weight, self.bias)
+        mixed = mixed.unflatten(-1, (self.num_heads, self.curves)).transpose(1, 2)
+        return (DenseBias(_mixed, (mixed, self.bank, q_at.axis(), k_at.axis())),)
+
+    def oracle(self, pair: Pair) -> float:
+        assert pair.x is not None
+        back, total = int(-pair.distance // 1), 0.0
+        for r in range(self.curves if 0 <= back < self.max_distance else 0):
+            row = pair.h * self.curves + r
+            constant = 0.0 if self.bias is None else self.bias[row].item()
+            total += (float(self.weight[row].double() @ pair.x[pair.i]) + constant) * self.bank[r, back].item()
+        return pair.scale * pair.dot + total
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(32, 4, max_distance=30), cls(48, 6, curves=3, max_distance=5, bias=False)]
+
+
+def _mixed(rows: Tensor, mixed: Tensor, bank: Tensor, q_position: Tensor, k_position: Tensor) -> Tensor:
+    by_distance = mixed[:, :, rows] @ bank
+    back = q_position[:, rows, None] - k_position[:, None]
+    back = whole(back)[:, None]
+    near = back.clamp(0, bank.shape[1] - 1).expand(*by_distance.shape[:3], -1)
+    return by_distance.gather(-1, near).masked_fill((back < 0) | (back >= bank.shape[1]), 0)
