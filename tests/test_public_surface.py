@@ -3,8 +3,11 @@
 import importlib
 import importlib.metadata
 import inspect
+import pydoc
+import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -44,6 +47,9 @@ SURFACE = {
 MODULES = [
     "checkpoints",
     "inspection",
+    "inspection.roles",
+    "inspection.texts",
+    "integrations",
     "integrations.torch",
     "integrations.transformers",
     "masks",
@@ -57,21 +63,11 @@ MODULES = [
 ]
 
 
-def names_of(module: ModuleType) -> list[str]:
-    """What a public module offers: its __all__, or what it defines without a leading underscore."""
-    own = [
-        name
-        for name, thing in vars(module).items()
-        if not name.startswith("_") and getattr(thing, "__module__", "").startswith(module.__name__)
-    ]
-    return list(getattr(module, "__all__", own))
-
-
 def public_objects() -> Iterator[tuple[str, Any]]:
     """(dotted name, object) of every class and function of the surface and of the public modules."""
     owners: list[ModuleType] = [headway, *(importlib.import_module(f"headway.{name}") for name in MODULES)]
     for owner in owners:
-        for name in names_of(owner):
+        for name in owner.__all__:
             thing = getattr(owner, name)
             if inspect.isclass(thing) or inspect.isroutine(thing):
                 yield f"{owner.__name__}.{name}", thing
@@ -92,7 +88,43 @@ def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
 def test_surface_is_pinned() -> None:
     assert set(headway.__all__) == SURFACE
     assert len(headway.__all__) == len(SURFACE)
-    assert set(dir(headway)) >= SURFACE
+
+
+def tour() -> str:
+    """The code in the docstring of the package, with which ``help(headway)`` begins."""
+    text = inspect.getdoc(headway) or ""
+    return textwrap.dedent(re.findall(r"::\n\n((?: {4}.*\n|\n)+)", text)[0])
+
+
+def test_help_begins_with_a_tour(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 10 <= len([line for line in tour().splitlines() if line]) <= 12
+    exec(compile(tour(), "the tour", "exec"), names := {})
+    said = capsys.readouterr().out
+    assert names["out"].shape == (2, 8, 100, 64)
+    assert "kernel: " in said
+    assert "entropy" in said
+    shown = pydoc.plain(pydoc.render_doc(headway)).splitlines()[:30]
+    assert {line.strip() for line in tour().splitlines()} <= {line.strip() for line in shown}
+
+
+@pytest.mark.parametrize("name", ["", *MODULES])
+def test_dir_is_what_a_module_offers(name: str) -> None:
+    """What an editor completes: the public names, and neither imports nor a file beside the class in it."""
+    module = importlib.import_module(f"headway.{name}".rstrip("."))
+    assert dir(module) == sorted(set(module.__all__))
+    assert len(module.__all__) == len(set(module.__all__))
+    submodules = {entry for entry in dir(module) if inspect.ismodule(getattr(module, entry))}
+    assert {f"{name}.{entry}".lstrip(".") for entry in submodules} <= set(MODULES)
+
+
+def test_no_public_module_is_left_out() -> None:
+    found, ahead = set(), [headway]
+    while ahead:
+        module = ahead.pop()
+        below = [thing for entry in module.__all__ if inspect.ismodule(thing := getattr(module, entry))]
+        found |= {thing.__name__.removeprefix("headway.") for thing in below}
+        ahead += below
+    assert found - set(MODULES) == set()
 
 
 @pytest.mark.parametrize("name", sorted(SURFACE))
@@ -121,9 +153,8 @@ def test_public_modules_offer_something(name: str) -> None:
     module = importlib.import_module(f"headway.{name}")
     assert "." in name or module is getattr(headway, name)
     assert inspect.getdoc(module)
-    offered = names_of(module)
-    assert offered
-    assert [entry for entry in offered if not hasattr(module, entry)] == []
+    assert module.__all__
+    assert [entry for entry in module.__all__ if not hasattr(module, entry)] == []
 
 
 def test_everything_public_is_documented() -> None:

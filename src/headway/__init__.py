@@ -1,4 +1,24 @@
-"""headway: multi-head attention for PyTorch into which any position encoding plugs."""
+"""headway: multi-head attention for PyTorch into which any position encoding plugs.
+
+A tour::
+
+    import torch, headway as hw
+
+    q, k, v = (torch.randn(2, 8, 100, 64) for _ in range(3))    # [batch, heads, tokens, head_dim]
+    rope = hw.encoding("rope", head_dim=64)                     # help(hw.positions) lists the others
+    causal = hw.masks.Causal()                                  # masks combine with & and |
+    out = hw.attention(q, k, v, encoding=rope, mask=causal)     # [2, 8, 100, 64]
+    print(hw.explain(q, k, v, encoding=rope, mask=causal))      # which kernel computes it, and why
+
+    layer = hw.nn.MultiHeadAttention(512, 8, encoding=rope)     # a layer; hw.models has whole models
+    with hw.capture(layer, statistics=("entropy",)) as seen:    # what each head attends to
+        layer(torch.randn(2, 100, 512))
+    print(seen.table())
+
+``load`` and ``save`` read and write published models, ``inspection`` measures what heads do, ``study`` compares
+encodings on a text, ``testing`` checks your own encoding, ``vectors`` makes vectors of words, and ``integrations``
+brings headway's attention into other libraries. ``headway --help`` shows the commands.
+"""
 
 import signal as _signal
 import sys as _sys
@@ -99,4 +119,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -20,6 +20,33 @@ from .errors import HeadwayError, need_lengths
 from .records import Divisible, Sizes, named, owner
 from .tracing import watched
 
+__all__ = [
+    "Mask",
+    "Causal",
+    "Window",
+    "sliding_window",
+    "Chunked",
+    "Prefix",
+    "KeepFirst",
+    "Dilated",
+    "Documents",
+    "Padding",
+    "Boolean",
+    "And",
+    "Or",
+    "Slot",
+    "Bound",
+    "Bounds",
+    "conjuncts",
+    "hiding_padding",
+    "looks_ahead",
+    "real_stop",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 class Slot(NamedTuple):
     """The key slot i + offset for the query in slot i.

@@ -22,11 +22,54 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from .coordinates import FAR, Coordinates
 from ._common.deprecated import deprecated_names
+from .coordinates import FAR, Coordinates
 from .errors import HeadwayError
 from .records import Divisible, Sizes, named
 from .tracing import searchsorted
+
+__all__ = [
+    "Term",
+    "TERMS",
+    "DistanceBias",
+    "Bias",
+    "BIASES",
+    "Rows",
+    "Linear",
+    "Log",
+    "Power",
+    "Piecewise",
+    "Sinusoids",
+    "Cosines",
+    "Stretched",
+    "Map",
+    "Clip",
+    "Bucketize",
+    "Classes",
+    "Grid",
+    "distance",
+    "RelativeKeys",
+    "RelativeQueries",
+    "RelativeValues",
+    "TokenBias",
+    "DenseBias",
+    "QueryScale",
+    "Sink",
+    "SoftCap",
+    "Product",
+    "ScoreMap",
+    "Normalizer",
+    "Rotation",
+    "LAYOUTS",
+    "rotate",
+    "Part",
+    "check",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 # ---------------------------------------------------------------- from a pair of tokens to a row of a table
 

@@ -28,3 +28,7 @@ __all__ = [
     "Config",
     "Checkpoint",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

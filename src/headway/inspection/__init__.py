@@ -34,3 +34,7 @@ from .statistics import WeightMap as WeightMap
 globals()["__all__"] = [
     name for name, thing in globals().items() if not (name.startswith("_") or isinstance(thing, _ModuleType))
 ]
+
+
+def __dir__() -> list[str]:
+    return globals()["__all__"]

@@ -4,3 +4,7 @@ from . import torch as torch
 from . import transformers as transformers
 
 __all__ = ["torch", "transformers"]
+
+
+def __dir__() -> list[str]:
+    return __all__

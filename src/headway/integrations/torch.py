@@ -23,6 +23,11 @@ from ..tracing import refuse_script, refuse_tracers
 
 __all__ = ["restore_attention", "swap_attention", "swapped_attention", "swapped_linear"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 Model = TypeVar("Model", bound=nn.Module)
 Spec = str | PositionEncoding | type[PositionEncoding]
 Choice = Spec | Callable[[str, nn.MultiheadAttention], Spec | None]

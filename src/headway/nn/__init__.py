@@ -33,5 +33,10 @@ __all__ = [
     "unprepack",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 if not TYPE_CHECKING:  # so that type checkers still find names that do not exist
     __getattr__ = deprecated_names(__name__, {"pack": "prepack", "unpack": "unprepack"})

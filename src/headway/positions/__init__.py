@@ -24,3 +24,7 @@ from ._table import ENCODINGS as ENCODINGS
 globals()["__all__"] = [
     name for name, thing in globals().items() if not (name.startswith("_") or isinstance(thing, _ModuleType))
 ]
+
+
+def __dir__() -> list[str]:
+    return globals()["__all__"]

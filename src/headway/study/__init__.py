@@ -13,3 +13,7 @@ from .results import Results as Results
 from .watch import Watch as Watch
 
 __all__ = ["DEFAULT_ENCODINGS", "Protocol", "Results", "Watch", "compare"]
+
+
+def __dir__() -> list[str]:
+    return __all__

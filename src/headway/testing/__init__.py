@@ -18,3 +18,7 @@ __all__ = [
     "check_kernel",
     "check_vectors",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,5 +1,6 @@
 """Words into vectors: counted, learned from what stands around them, or read in their sentence."""
 
+from .._common.training import Diverged as Diverged
 from ._base import Table as Table
 from ._base import Vectors as Vectors
 from ._evaluate import word_analogies as word_analogies
@@ -39,6 +40,7 @@ __all__ = [
     "Pretrained",
     "Neighbours",
     "UnknownWordError",
+    "Diverged",
     "load",
     "write",
     "train_bert",
@@ -51,3 +53,7 @@ __all__ = [
     "Vocabulary",
     "WordCorpus",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

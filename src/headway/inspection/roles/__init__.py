@@ -17,3 +17,7 @@ from ._table import ROLES as ROLES
 globals()["__all__"] = [
     name for name, thing in globals().items() if not (name.startswith("_") or isinstance(thing, _ModuleType))
 ]
+
+
+def __dir__() -> list[str]:
+    return globals()["__all__"]

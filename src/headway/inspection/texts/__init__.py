@@ -29,3 +29,7 @@ __all__ = [
     "python_manual",
     "read_text",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

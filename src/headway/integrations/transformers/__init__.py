@@ -18,6 +18,10 @@ from ._models import refuse_early
 __all__ = ["register", "use_bias_table"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def register() -> None:
     """Makes "headway" an attention implementation of transformers.
 
