@@ -70,7 +70,7 @@ class FlexKernel(Kernel):
         return list(_against(problem)) if reason is None else [reason]
 
     def defers(self, problem: Problem) -> Deferral:
-        return Deferral("reference", "it has not been run on a GPU yet: choose it by kernel='flex'")
+        return Deferral("reference", "its tests have not passed on a GPU yet: choose it by kernel='flex'")
 
     def _not_here(self, problem: Problem) -> str | None:
         """Returns why FlexAttention cannot be compiled for the device; None if it can."""

@@ -40,7 +40,7 @@ class TritonKernel(NativeKernel[TritonCall]):
         return reasons_against(problem)
 
     def defers(self, problem: Problem) -> Deferral:
-        return Deferral("reference", "it has not been run on a GPU yet: choose it by kernel='triton'")
+        return Deferral("reference", "not all of its tests have passed on a GPU yet: choose it by kernel='triton'")
 
     def note(self) -> str:
         return _installed.missing() or ""
