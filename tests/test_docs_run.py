@@ -29,7 +29,11 @@ from headway.positions import ENCODINGS
 
 ROOT = Path(__file__).parents[1]
 MUST_EXIST = ["README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md", "DESIGN.md", "BENCHMARKS.md"]
-FOUND = [str(p.relative_to(ROOT)) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]]
+FOUND = [
+    str(path.relative_to(ROOT))
+    for pattern in ("*.md", "docs/**/*.md", "src/**/README.md", "tests/README.md", "examples/README.md")
+    for path in ROOT.glob(pattern)
+]
 DOCUMENTS = sorted({*MUST_EXIST, *FOUND})
 
 SHELL = {"sh", "console"}

@@ -1,4 +1,4 @@
-"""``headway new-encoding`` writes what CONTRIBUTING.md shows, under a name of one's own, and it works."""
+"""``headway new-encoding`` writes what docs/extending.md shows, under a name of one's own, and it works."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from headway import cli
 from headway.cli.new_encoding import CLASS, Kind, example
 from headway.testing import ENCODING_CHECKS
 
-CONTRIBUTING = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 SLOW = {"keeps_the_promise_in_every_dtype", "compiles_as_one_graph", "measures_its_properties"}
 
 
@@ -22,12 +22,12 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("kind", Kind)
 def test_the_page_shows_what_is_written(kind: Kind) -> None:
-    assert f"```python\n# {CLASS[kind].lower()}.py\n{example(kind)}```" in CONTRIBUTING
+    assert f"```python\n# {CLASS[kind].lower()}.py\n{example(kind)}```" in PAGE
 
 
 @pytest.mark.parametrize("kind", Kind)
 def test_it_writes_an_encoding_that_passes_the_checks(kind: Kind, capsys: pytest.CaptureFixture[str]) -> None:
-    """The slow checks run on the examples of CONTRIBUTING.md, which are the same but for the name."""
+    """The slow checks run on the examples of docs/extending.md, which are the same but for the name."""
     assert cli.main(["new-encoding", "my-Own_2", "--kind", kind.value]) == 0
     assert "pytest test_my_own_2.py" in capsys.readouterr().out
     found = hw.encoding("my_own_2.py:MyOwn2", num_heads=4, head_dim=8, embed_dim=32)

@@ -94,7 +94,7 @@ def run(
 
 
 def example(kind: Kind) -> str:
-    """Returns the source of the example of a kind, as CONTRIBUTING.md shows it."""
+    """Returns the source of the example of a kind, as docs/extending.md shows it."""
     return (files("headway.cli._examples") / f"{kind.value}.py").read_text(encoding="utf-8")
 
 

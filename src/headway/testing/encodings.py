@@ -211,7 +211,7 @@ def _has_an_oracle(encoding: PositionEncoding) -> None:
                 hook,
                 "def oracle(self, pair), which returns the score of one pair, such as pair.scale * pair.dot + bias",
             )
-            + " (CONTRIBUTING.md has examples)"
+            + " (docs/extending.md has examples)"
         )
 
 

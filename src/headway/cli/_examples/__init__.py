@@ -1,1 +1,1 @@
-"""The encodings of CONTRIBUTING.md, which ``headway new-encoding`` writes under another name."""
+"""The encodings of docs/extending.md, which ``headway new-encoding`` writes under another name."""
