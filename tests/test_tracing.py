@@ -328,7 +328,7 @@ def inference(module: nn.Module, traced: Inputs, inputs: Inputs) -> Found:
 JIT = r"torch.jit.trace (would keep what attention decides|cannot keep prepacked weights)"
 SYMBOLIC = r"torch.fx.symbolic_trace gives a Proxy without a shape: use torch.export.export"
 PREPACKED = "x requires a gradient, which prepacked weights do not have"
-FORWARD = "forward-mode differentiation and functionalize follow plain operations alone, as kernel 'reference'"
+FORWARD = "forward-mode differentiation and functionalize support only plain torch operations: use kernel='reference'"
 BATCHED = "kernel 'cpu' takes one gradient at a time .* choose kernel='reference'"
 ONCE = "gives first derivatives alone: to differentiate a gradient choose kernel='reference'"
 

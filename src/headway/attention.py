@@ -83,8 +83,8 @@ def attention(
             has no value.
         soft_cap: c > 0, which replaces each score by c·tanh(score/c).
         q_positions: positions of the queries: a tensor [n], [batch, n] or [batch, n, axes], or ``Coordinates``.
-            Default: the last query stands at the last key, and one before it at the key before, also for n > m, where
-            the first queries stand before all keys; with an encoding n > m needs positions.
+            Default: the last query stands at the last key, the one before it at the key before, and so on. For n > m
+            the first queries stand before all keys; with an encoding, n > m needs positions.
         k_positions: positions of the keys, likewise. Default: 0 … m − 1.
         q_input: the layer's input for the queries, [batch, n, embed_dim], for encodings that read it.
         k_input: the layer's input for the keys, [batch, m, embed_dim].
@@ -297,7 +297,7 @@ class Explanation:
 
 @_takes_the_arguments_of_attention
 def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **arguments: Unpack[Arguments]) -> Explanation:
-    """Tells which kernel ``attention`` would choose for a call, and why no other; computes no scores.
+    """Explains which kernel ``attention`` would choose for a call, and why no other, without computing scores.
 
     Args:
         q: queries, as for ``attention``.
@@ -361,7 +361,7 @@ def _run(call: Call, name: str) -> Computed:
 
 
 class Computation:
-    """Computes a call that is observed, by a kernel, which an observer may ask for more than the output.
+    """Computes an observed call by a kernel, which an observer may ask for more than the output.
 
     Args:
         call: the call.

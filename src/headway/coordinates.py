@@ -185,13 +185,13 @@ class Coordinates(Record):
 
         Args:
             lengths: the tokens of each document.
-            last: of each document only its last tokens, this many: the queries of packed keys that have a cache.
-                Default: all tokens.
+            last: for each document, the number of its last tokens that are here: the queries for packed keys in a
+                cache. Default: all tokens.
             device: where the tensors are created.
 
         Raises:
             HeadwayError: if a tensor of lengths looks like the ends of documents, as ``cu_seqlens`` holds, a length is
-                negative, or ``last`` has not one number from 0 to its length for each document.
+                negative, or ``last`` does not have one number for each document, from 0 to the document's length.
         """
         if isinstance(lengths, int):
             raise HeadwayError(f"lengths is {lengths}: give the tokens of each document, such as [{lengths}]")

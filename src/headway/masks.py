@@ -348,7 +348,7 @@ class Prefix(Mask):
 
 @dataclass(frozen=True, eq=False)
 class KeepFirst(Mask):
-    """Every query attends to the first tokens, as to attention sinks: ``Causal() & (Window(left=255) | KeepFirst(4))``.
+    """Every query attends to the first tokens (attention sinks): ``Causal() & (Window(left=255) | KeepFirst(4))``.
 
     Args:
         count: the number of these tokens, at least 0.
@@ -463,8 +463,8 @@ def _by_row(ids: Tensor) -> Tensor:
 class Padding(Mask):
     """No query attends to padding.
 
-    ``lengths`` are those of one call: the next one has more keys. Where the coordinates of the keys state the padding,
-    as those of ``Coordinates.padded`` do, they are all that counts.
+    ``lengths`` hold for one call, since the next one has more keys. If the coordinates of the keys state the padding,
+    as those of ``Coordinates.padded`` do, only the coordinates count.
 
     Args:
         lengths: the real tokens of each row, integers [batch] or a list. Default: padding has an index below 0 or from
@@ -472,8 +472,8 @@ class Padding(Mask):
         side: where the padding is, "left" or "right".
 
     Raises:
-        HeadwayError: for another side, and for negative lengths, or in a call lengths above its keys or other than
-            those of its coordinates, that can be read without waiting for a device.
+        HeadwayError: for another side or negative lengths; and in a call, for lengths above its number of keys or
+            other than those of its coordinates. Lengths that need waiting for a device are not checked.
     """
 
     axes = named(lengths="batch")
@@ -552,7 +552,7 @@ def real_stop(k: Coordinates) -> Tensor | None:
 def hiding_padding(mask: Mask | None, k: Coordinates) -> Mask | None:
     """Returns the mask that also hides the padding that the coordinates of the keys state.
 
-    Lengths that the mask has itself are those of the coordinates, or of an earlier call.
+    The mask's own lengths are those of the coordinates, or of an earlier call.
 
     Args:
         mask: the mask; None hides nothing.

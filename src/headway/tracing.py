@@ -46,7 +46,7 @@ def searchsorted(edges: Tensor, x: Tensor, *, right: bool = False) -> Tensor:
 
 
 PLAIN_ALONE = (
-    "forward-mode differentiation and functionalize follow plain operations alone, as kernel 'reference' has them"
+    "forward-mode differentiation and functionalize support only plain torch operations: use kernel='reference'"
 )
 
 

@@ -599,7 +599,9 @@ def test_transforms_that_it_has_no_rule_for_raise(calls: list[int]) -> None:
     calls.append(0)
     leaves, loss = learned()
     values = [leaf.detach() for leaf in leaves]
-    refused = "forward-mode differentiation and functionalize follow plain operations alone, as kernel 'reference'"
+    refused = (
+        "forward-mode differentiation and functionalize support only plain torch operations: use kernel='reference'"
+    )
     with pytest.raises(hw.HeadwayError, match=refused):
         torch.func.jvp(loss, tuple(values), tuple(values))
     with torch.autograd.forward_ad.dual_level(), pytest.raises(hw.HeadwayError, match=refused):

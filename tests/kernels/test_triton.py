@@ -441,7 +441,7 @@ def test_reductions_that_it_refuses() -> None:
     assert kernel.why_not_reduce(found, [own()]) == ["it has no reduction OfMyOwn"]
     with FakeTensorMode():
         assert kernel.why_not_reduce(found, [R.Entropy()]) == [
-            "it computes reductions where nothing looks on, such as a compiler or a mode"
+            "it computes reductions only where no compiler or mode observes the call"
         ]
 
 

@@ -1,4 +1,4 @@
-"""Fonts for pictures with text of any script: none of their characters is drawn as an empty box."""
+"""Fonts for pictures with text of any script, so that no character is drawn as an empty box."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def fonts_for(texts: Iterable[str]) -> list[str]:
     """Returns the names of fonts that together have every letter of the texts, for matplotlib's ``font.family``.
 
     The first is DejaVu Sans, which matplotlib brings. Chinese and Japanese are in the font of the package zhplot, if it
-    is installed; other characters in fonts that the machine has. A script that no font has is a warning, which says
-    what to install.
+    is installed; other characters in fonts that the machine has. For a script that no font has, a warning says what to
+    install.
 
     Args:
         texts: what is to be written.

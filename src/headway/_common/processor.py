@@ -10,7 +10,8 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @cache
 def cpuinfo() -> dict[str, str]:
-    """Returns what Linux tells of the first processor, such as "vendor_id" and "flags"; nothing on other systems."""
+    """Returns the facts that Linux states about the first processor, such as "vendor_id" and "flags"; none on other
+    systems."""
     facts: dict[str, str] = {}
     if CPUINFO.exists():
         for line in CPUINFO.read_text(errors="replace").split("\n"):

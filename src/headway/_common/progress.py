@@ -1,4 +1,4 @@
-"""How long work tells of its progress: by functions that get the share that is done."""
+"""Functions by which long work reports its progress: they receive the share that is done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tell = Callable[[str, float], None]
 
 
 def nobody(*told: object) -> None:
-    """Is told of progress and does nothing.
+    """Receives progress and does nothing.
 
     Args:
         *told: what is told.
@@ -21,7 +21,7 @@ def nobody(*told: object) -> None:
 
 
 def part_of(watch: Share, start: float, size: float) -> Share:
-    """Returns a function that tells of a part of the work, which is 0 … 1 by itself.
+    """Returns a function that reports a part of the work, whose own progress runs from 0 to 1.
 
     Args:
         watch: is told of the whole.

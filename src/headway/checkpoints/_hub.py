@@ -93,8 +93,8 @@ def model_name(given: str | Path) -> str:
 def local_path(given: str | Path, complete: Callable[[Path], bool]) -> Path:
     """Returns the folder or file of a model on this machine.
 
-    A path that exists is taken as it is; for a folder with one GGUF file and no config.json, that file is taken. Files
-    of an id are taken from the cache of ``huggingface_hub``, without network, and downloaded into it if they are not
+    A path that exists is returned unchanged. A folder with one GGUF file and no config.json gives that file. Files of
+    an id are taken from the cache of ``huggingface_hub``, without network, and downloaded into it if they are not
     complete.
 
     Args:

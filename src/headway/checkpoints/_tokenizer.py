@@ -44,9 +44,9 @@ def tokenizer(path: str | Path) -> Tokenizer:
         ids = tokenizer("SmolLM2-135M").encode("The capital of France is").ids
 
     A folder's tokenizer.json is read with the tokens and settings, such as do_lower_case, that tokenizer_config.json
-    adds to it, as in transformers; padding and truncation are switched off. From vocab.txt a WordPiece
-    tokenizer is made, which lower-cases unless tokenizer_config.json says otherwise. From a GGUF file a byte-pair
-    tokenizer is made (tokenizer.ggml.model "gpt2"). Special tokens are added if the file adds them; ``encode(text,
+    adds to it, as in transformers; padding and truncation are switched off. A vocab.txt gives a WordPiece tokenizer,
+    which lower-cases unless tokenizer_config.json says otherwise. From a GGUF file a byte-pair tokenizer is made
+    (tokenizer.ggml.model "gpt2"). Special tokens are added if the file adds them; ``encode(text,
     add_special_tokens=False)`` leaves them out.
 
     Args:

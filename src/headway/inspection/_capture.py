@@ -41,7 +41,7 @@ def capture(
     heads: Sequence[int] | None = None,
     rows: slice | int | Sequence[int] | None = None,
 ) -> Iterator[Seen]:
-    """Looks on at every attention call of a model for the duration of a block.
+    """Records every attention call of a model for the duration of a block.
 
         with headway.capture(model) as seen:
             model(ids)
@@ -52,11 +52,12 @@ def capture(
 
     It sees headway's layers and models, any model of transformers whose attention goes through its attention interface
     (with any ``attn_implementation``), ``nn.MultiheadAttention``, and every module that calls
-    ``F.scaled_dot_product_attention``. The model computes what it computes otherwise, bit by bit, with the same
-    gradients; only ``nn.MultiheadAttention`` and the layers of torch around it leave their fast paths for inference,
-    whose results are equal to rounding, and ``note`` of their records says so. What ``torch.utils.checkpoint`` computes
-    again in a backward pass is no call of its own. An attention call that headway did not
-    compute is checked: its output for three queries is compared with that of the captured queries, keys and mask.
+    ``F.scaled_dot_product_attention``. The model computes the same numbers as without the block, bit by bit, with the
+    same gradients. One exception: ``nn.MultiheadAttention`` and the layers of torch around it do not take their fast
+    paths for inference. Their results are then equal up to rounding, and ``note`` of their records says so. What
+    ``torch.utils.checkpoint`` computes again in a backward pass is no call of its own. An attention call that headway
+    did not compute is checked: its output for three queries is compared with that of the captured queries, keys and
+    mask.
 
     A capture sees the calls of its own model in its own thread. Captures nest. Hooks are taken out at the end of the
     block, whatever happens in it.

@@ -33,7 +33,7 @@ class HeadEffects(HeadScores):
     """What changes without each head, of each text.
 
     It is read as other scores are, by layer: ``effects["encoder.layers.0.attention"]`` is [texts, heads], the mean of
-    each text. Means over all texts are those over everything that counts, so that long texts weigh more.
+    each text. Means over all texts are means over everything that counts, so long texts weigh more.
 
     Args:
         name: the name of the effect.
@@ -100,7 +100,7 @@ def head_effects(
         effects.table()          # layer, head, cross_entropy, low, high
         effects.top(5)
 
-    The model runs once as it is, and once for each head, in eval mode. Each row of a batch is a text. The effect is
+    The model runs once unchanged, and once for each head, in eval mode. Each row of a batch is a text. The effect is
 
     - "cosine": 1 − cos(yᵢ, y′ᵢ) of each token's output y and the output y′ without the head, for encoders;
     - "cross_entropy": −ln p′(xᵢ₊₁) + ln p(xᵢ₊₁) in nats, of each token that has one after it, for causal language
@@ -126,7 +126,7 @@ def head_effects(
         The effects. Numbers are float64.
 
     Raises:
-        HeadwayError: before any pass, if an argument does not fit, or the file is that of other measurements; in it, if
+        HeadwayError: before any pass, if an argument does not fit, or the file has other measurements; in a pass, if
             outputs do not fit the effect, and as ``capture`` and ``ablate`` do.
 
     References:

@@ -45,7 +45,7 @@ class HeadLog:
       V > 1: 1 for a head that looks everywhere, 0 for one that looks at one key;
     - ``first``: the weight of the first token, an attention sink;
     - ``sink``: the weight that learned sinks take;
-    - ``previous_token``: the weight of the token before, as the score of that name has it;
+    - ``previous_token``: the weight of the token before, as in the score of that name;
     - ``induction``: the same for the token after an earlier copy of the query's token, of random tokens that are
       repeated once; the tokens are the same at each step.
 

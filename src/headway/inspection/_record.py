@@ -50,7 +50,7 @@ class AttentionRecord:
         n: the queries.
         m: the keys.
         padding: the queries that are not padding, [batch, n] bool; None if that is not known.
-        note: what is different because somebody looks on, such as a fast path of torch that yields; else "".
+        note: side effects of capturing, such as a disabled fast path of torch; else "".
     """
 
     layer: str

@@ -142,7 +142,7 @@ class Found:
     site: Callable[[], Site]
 
     def look(self) -> Site:
-        """What can be seen of it, of which the model has no trace."""
+        """Returns what can be seen of the call; the model has no trace of this."""
         with looking():
             return self.site()
 
@@ -219,10 +219,10 @@ class Finder:
         raise NotImplementedError
 
     def begins(self, frame: Frame) -> None:
-        """Is told of each module whose forward begins."""
+        """Is called for each module whose forward begins."""
 
     def ends(self, frame: Frame, returned: bool) -> None:
-        """Is told of each module whose forward has returned or raised."""
+        """Is called for each module whose forward has returned or raised."""
 
     def at_work(self) -> bool:
         """Whether it is the one that finds attention calls in this thread."""
@@ -399,7 +399,7 @@ class Watch(Finder):
             self.missed[frame.name] = type(frame.module).__name__
 
     def watching(self) -> AbstractContextManager[None]:
-        """Looks on for the duration of a block, and takes every hook out at its end."""
+        """Watches a model for the duration of a block, and removes every hook at its end."""
         return self.finding()
 
     def label(self, found: Found) -> tuple[str, str, int]:

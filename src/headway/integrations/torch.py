@@ -1,4 +1,4 @@
-"""headway's attention in place of torch's: swaps each ``nn.MultiheadAttention`` of a model, and restores it."""
+"""Replaces each ``nn.MultiheadAttention`` of a model by headway's attention, and restores it."""
 
 from __future__ import annotations
 

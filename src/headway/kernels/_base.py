@@ -36,7 +36,7 @@ class Planned(Protocol):
 
 
 class Kernel(ABC):
-    """The base class of kernels, which know terms, masks and rotations, and no encoding."""
+    """The base class of kernels, which know terms, masks and rotations, but no encoding."""
 
     name: ClassVar[str]
 

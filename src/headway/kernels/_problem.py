@@ -76,7 +76,7 @@ class Call(Record):
 
 
 def without_tables(call: Call) -> Call:
-    """Returns the call with only what kernels read: no tables, and no rotation or function of the output."""
+    """Returns the call with only what kernels read: without tables, rotation or function of the output."""
     q_at, k_at = _bare(call.q_coordinates), _bare(call.k_coordinates)
     return call._with(q_coordinates=q_at, k_coordinates=k_at, out_rotation=None, restore=None)
 

@@ -491,7 +491,7 @@ class _OneStack(Transformer):
 
 
 class Encoder(_OneStack):
-    """A Transformer encoder: every token sees every other, and hidden states come out.
+    """A Transformer encoder: every token attends to every other, and a call returns hidden states.
 
     ``encoder.logits(hidden)`` returns a logit for each token id, for masked language models. A model that is made with
     a head (``of_parts``) returns these logits from a call.

@@ -57,7 +57,7 @@ out. A product of the size given takes 40 times as long as what a call of oneDNN
 
 
 class Products(NamedTuple):
-    """Which of the three products of a linear map are oneDNN's."""
+    """Which of the three products of a linear map oneDNN computes."""
 
     forward: bool
     d_input: bool
@@ -111,8 +111,8 @@ _FORWARD = nn.Linear.forward
 def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
     """Returns ``layer(x)``, by the faster matrix products if the layer is torch's own and its call does nothing else.
 
-    The layers of a model thus are torch's own class, for which tools that quantize, adapt or count layers look. What
-    such a tool puts in the place of a layer, or hangs on it, is called as it is.
+    The layers of a model therefore are torch's own class, which tools that quantize, adapt or count layers look for. If
+    such a tool replaces a layer or adds a hook, the layer is called as it is.
 
     Args:
         layer: an ``nn.Linear``, or what stands in its place.

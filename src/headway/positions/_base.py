@@ -163,8 +163,8 @@ class PositionEncoding(nn.Module):
     same_function_as: ClassVar[str | None] = None
     """The name of another row of the table that computes the same function, if there is one."""
     extrapolates: ClassVar[bool] = False
-    """Whether lengths beyond the trained ones bring nothing by construction that training did not have: all far
-    distances share one number, or it keeps falling."""
+    """Whether longer inputs produce no values unseen in training, by construction: all far distances share one
+    number, or it keeps falling."""
 
     axes: int | None = 1
     """The axes of the positions that it reads; None for any number."""
@@ -217,7 +217,7 @@ class PositionEncoding(nn.Module):
     ) -> tuple[Coordinates, Coordinates]:
         """Changes positions a second time, in every layer, with both sides and the layer's input.
 
-        For positions and phases that depend on content. It needs ``cache_prepared = False`` if keys depend on it.
+        It serves positions and phases that depend on content. If keys depend on it, set ``cache_prepared = False``.
 
         Args:
             q_at: placed coordinates of the queries.
@@ -517,7 +517,7 @@ class PositionEncoding(nn.Module):
         return self.place(Coordinates.of(coordinates, n))
 
     def properties(self) -> Properties:
-        """Measures the four demands on a position encoding on this one; see ``Properties``."""
+        """Measures the four properties of this encoding; see ``Properties``."""
         return PositionEncoding._measure(self)
 
     def arguments(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def linear(rope: Any, factor: float, window: int) -> PositionEncoding:
 
 
 def ntk(rope: Any, factor: float, window: int) -> PositionEncoding:
-    """Returns RoPE with the base·factor^(d/(d − 2)), for d rotated dimensions: ``NTKAware`` (bloc97 2023)."""
+    """Returns RoPE with the base base·factor^(d/(d − 2)), for d rotated dimensions: ``NTKAware`` (bloc97 2023)."""
     width = 2 * rope.pairs
     need_slow_pairs(width)
     found: PositionEncoding = type(rope)(**{**rope.arguments(), "base": rope.base * factor ** (width / (width - 2))})
@@ -57,9 +57,9 @@ def longrope_style(rope: Any, factor: float, window: int) -> PositionEncoding:
 
         λ_c = factor^(1 − γ_c),   γ_c = ln(r_c)/ln(32) within 0 … 1,   r_c = window·θ_c/2π
 
-    So λ is 1 for pairs that turn 32 times within the window, the factor for pairs that do not turn once, and between
-    them follows the logarithm of the turns. It applies beyond the window; up to the window all λ are 1. Scores grow by
-    LongRoPE's μ at any length. There is no search, and no fine-tuning either, which the paper does.
+    So λ is 1 for pairs that turn 32 times within the window, and the factor for pairs that do not turn once. Between
+    them it follows the logarithm of the turns. λ applies beyond the window only; up to the window all λ are 1. Scores
+    grow by LongRoPE's μ at any length. Unlike the paper, this method has neither a search nor fine-tuning.
     """
     turns = [window * theta / (2 * math.pi) for theta in rope.frequencies(Coordinates.span(1)).tolist()]
     kept = [min(max(math.log(r) / math.log(MANY_TURNS), 0.0), 1.0) for r in turns]
@@ -73,7 +73,7 @@ def longrope_style(rope: Any, factor: float, window: int) -> PositionEncoding:
 
 
 def llama3(rope: Any, factor: float, window: int) -> PositionEncoding:
-    """Keeps pairs of above 4 turns within the window, slows those below 1, as Llama 3.1 (Grattafiori et al. 2024)."""
+    """Keeps pairs above 4 turns within the window and slows pairs below 1, as Llama 3.1 (Grattafiori et al. 2024)."""
     return Llama3(factor=factor, max_length=window, **_like(rope))
 
 

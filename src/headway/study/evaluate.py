@@ -73,7 +73,7 @@ def separate_windows(text: Tensor, start: int, count: int, length: int) -> tuple
 
 
 def overlapping_windows(text: Tensor, start: int, count: int, length: int) -> tuple[Tensor, Tensor]:
-    """Cuts a text into windows that overlap by half, of which the second half is to be predicted.
+    """Cuts a text into windows that overlap by half; the second half of each is to be predicted.
 
     For any length the targets are the same ``count`` bytes, each once and with at least half a window before it.
     Targets of the first halves are −100.

@@ -106,7 +106,7 @@ def check_family(config: Mapping[str, Any], folder: Path) -> Difference:
         The largest differences of outputs and hidden states.
 
     Raises:
-        AssertionError: if anything differs; the message says what.
+        AssertionError: if anything differs; the message names it.
     """
     theirs = their_model(config)
     theirs.save_pretrained(folder / "theirs")

@@ -47,8 +47,8 @@ def check_encoding(encoding: PositionEncoding) -> list[str]:
 
     Raises:
         HeadwayError: if it is no object of an encoding.
-        AssertionError: at the first check that fails, also by an error that the encoding raises; the message names the
-            check and says what it found, and in which line.
+        AssertionError: at the first check that fails, or in which the encoding raises an error; the message names the
+            check, what it found, and the line.
     """
     if not isinstance(encoding, PositionEncoding):
         given = encoding.__name__ if isinstance(encoding, type) else repr(encoding)
@@ -497,7 +497,7 @@ def decoding_equals_a_full_pass(encoding: PositionEncoding) -> None:
 
 
 def packed_equals_separate(encoding: PositionEncoding) -> None:
-    """Checks that documents packed into one row give the same as each by itself."""
+    """Checks that documents packed into one row give the same results as each document alone."""
     layer = _layer(encoding)
     lengths = [4, 1, 6]
     x = _x(layer, 1, sum(lengths))

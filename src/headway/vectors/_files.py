@@ -36,7 +36,7 @@ START = 2**16
 
 @dataclass(frozen=True)
 class Format:
-    """A format of others that ``write`` writes; ``ending`` is that of the files which can hold no other."""
+    """A format of other programs that ``write`` writes; files with this ``ending`` can hold no other format."""
 
     holds: str
     write: Callable[[Vectors, IO[bytes]], None]
@@ -85,11 +85,11 @@ def load(
         load("folder")                                   # a BERT that save() wrote → Bert
         load("sentence-transformers/all-MiniLM-L6-v2")   # an encoder on the Hugging Face hub → Bert
 
-    Text and word2vec's binary may be compressed (.gz, .bz2, .xz), and text may begin with a byte-order mark. Of a word
-    that occurs twice the first row is kept, which is that of the more frequent one; some published files have such
-    words. A word may have spaces, such as "1 000" in some files of GloVe: a row with one number too many is read as a
-    word with a space where that number is a whole one and no other is. Bytes that are not in the encoding, in at most
-    one word of a hundred, are read as escapes such as \\xe4.
+    Text and word2vec's binary may be compressed (.gz, .bz2, .xz), and text may begin with a byte-order mark. If a word
+    occurs twice, its first row is kept, which belongs to the more frequent one. Some published files have such words. A
+    word may have spaces, such as "1 000" in some files of GloVe: a row with one number too many is read as a word with
+    a space where that number is a whole one and no other is. Bytes that are not in the encoding, in at most one word of
+    a hundred, are read as escapes such as \\xe4.
 
     Args:
         path: the file; the folder of a BERT; or its id on the Hugging Face hub, as for ``headway.load``.

@@ -59,8 +59,8 @@ class WordMap:
     def plot(self, path: str | Path | None = None, title: str | None = None) -> Figure:
         """Draws the map: each word with its name, each group in a colour and a shape of its own.
 
-        Names do not overprint: a name without room beside its point stands further away, with a line; one without any
-        room is left out, which the picture says. Below the title is what the map keeps of the vectors.
+        Names do not overprint. A name without room beside its point stands further away, with a line. A name without
+        any room is left out, and the picture says so. Below the title is what the map keeps of the vectors.
 
         Args:
             path: the file to write, .png, .pdf or .svg; none if None.

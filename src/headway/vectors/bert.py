@@ -49,12 +49,12 @@ class Bert(Table):
         v(w, text) = mean over the pieces t of w of hidden[t],   hidden = encoder([CLS] text [SEP])
         v(w)       = mean over the occurrences of w in the fitted texts of v(w, text)
 
-    The encoder reads the text as it is. The tokenizer finds the words in it, and each word gets the mean of the
-    pieces that stand where it stands. Pieces unknown to the encoder's tokenizer do not count, and a word of nothing
-    else has no vector. ``vector`` returns v(w) for words of the vocabulary, and v(w, w) for any other word.
-    ``document`` is the mean over all tokens, special ones included, which sentence encoders are trained for. A text
-    longer than the model reads is cut into windows that overlap by a quarter; each token is taken from the window in
-    which it is further from the edge. The same seed and texts give the same vectors.
+    The encoder reads the text unchanged. The tokenizer finds the words in it, and each word gets the mean of the pieces
+    that stand where it stands. Pieces unknown to the encoder's tokenizer do not count, and a word of nothing else has
+    no vector. ``vector`` returns v(w) for words of the vocabulary, and v(w, w) for any other word. ``document`` is the
+    mean over all tokens, special ones included, which sentence encoders are trained for. A text longer than the model
+    reads is cut into windows that overlap by a quarter; each token is taken from the window in which it is further from
+    the edge. The same seed and texts give the same vectors.
 
     Args:
         path: the folder of a checkpoint that ``headway.load`` reads as an encoder, such as BERT, MiniLM or RoBERTa,
@@ -241,7 +241,7 @@ class Bert(Table):
     def vector(self, word: str) -> Tensor:
         """Returns the mean vector of a word over the fitted texts.
 
-        A word outside the vocabulary is read by itself.
+        A word outside the vocabulary is read alone, without a sentence.
 
         Args:
             word: any word.

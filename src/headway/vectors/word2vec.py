@@ -11,7 +11,7 @@ from ._text import WordCorpus
 
 
 class Word2Vec(NegativeSampling):
-    """Vectors that tell the neighbours of a word from words drawn at random, learned by gensim.
+    """Vectors that distinguish the neighbours of a word from words drawn at random, learned by gensim.
 
         maximise  Σ over words w and their neighbours c:  ln σ(u_c·v_w) + Σₖ ln σ(−u_k·v_w),   k drawn by count^¾
 

@@ -13,7 +13,7 @@ from .._watch import Finder
 
 
 class Observers:
-    """The finders of all threads that look on at one function, which is replaced while there are any."""
+    """The finders of all threads that watch one function, which is replaced while there are any."""
 
     def __init__(self) -> None:
         self.finders: list[Finder] = []

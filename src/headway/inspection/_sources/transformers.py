@@ -53,7 +53,7 @@ class Transformers:
             yield
 
     def _observing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """``get_interface`` as it is while somebody looks on."""
+        """Returns the ``get_interface`` that is in place during a capture."""
 
         def get_interface(interface: Any, implementation: str, default: Any) -> Any:
             function = original(interface, implementation, default)

@@ -47,8 +47,8 @@ class Evidence(NamedTuple):
     """What the heads of a layer did in each text of a batch.
 
     Attributes:
-        hits: the cases in which a head did what the role says, or the sum over the cases of the weight that it gave,
-            [batch, H, candidates].
+        hits: the number of cases in which a head did what the role says, or the sum of the weights that it gave in
+            them, [batch, H, candidates].
         cases: the number of cases, [batch, 1 or H, candidates].
     """
 
@@ -60,7 +60,7 @@ class Role(Record, ABC):
     """The base class of roles of attention heads.
 
     The figure of a head is the sum of its hits divided by the number of cases. A role has candidates, such as offsets
-    or relations, with a figure each, and guesses that need no model, of which the best one is the baseline. A head has
+    or relations, each with a figure. It also has guesses that need no model; the best one is the baseline. A head has
     the role if for one of the candidates its figure is at least ``threshold``, and at least ``margin`` above the
     baseline, on each half of the texts, and the difference is certain to be above 0 (see ``head_roles``).
 

@@ -43,9 +43,9 @@ def head_roles(
         found.of("layers.2.attention", 3)     # the roles of a head
         found.best("syntactic")               # the best head for each relation
 
-    Every figure stands beside a baseline that needs no model. Nothing is reported on the texts by which it was chosen:
-    candidates, heads and guesses are chosen on the texts 0, 2, 4, …, figures and their 95 % intervals (a bootstrap over
-    texts) are those of the texts 1, 3, 5, …. A head has a role if on both halves its figure is at least the role's
+    Every figure stands beside a baseline that needs no model. Nothing is reported on the texts by which it was chosen.
+    Candidates, heads and guesses are chosen on the texts 0, 2, 4, …. Figures and their 95 % intervals (a bootstrap over
+    texts) are computed on the texts 1, 3, 5, …. A head has a role if on both halves its figure is at least the role's
     threshold and at least its margin above the baseline, if the interval of the difference is above 0, and if there are
     at least 30 cases in each half, in at least 10 texts. Roles are no exclusive classes: a head may have several.
 

@@ -16,9 +16,9 @@ class Induction(TokenScore):
 
         S[h] = meanᵢ Σⱼ A[h,i,j] over the keys j ≤ i with id(j − 1) = id(i)
 
-    In "A B … A" the target of the second A is B, which an induction head predicts. This is what Olsson et al. describe
-    an induction head by, and what public code measures; their text on the prefix-matching score says something else,
-    which is ``PrefixMatching``. They measure it on random tokens that are repeated, so that nothing else predicts them.
+    In "A B … A" the target of the second A is B, which an induction head predicts. By this score Olsson et al. describe
+    an induction head, and public code measures it. Their text on the prefix-matching score defines another one:
+    ``PrefixMatching``. They measure it on random tokens that are repeated, so that nothing else predicts them.
 
     Args:
         ids: the id of each key's token, whole numbers [m] or [batch, m]; −1 for what is no token.

@@ -16,7 +16,7 @@ from ...reductions import Reduction
 class Statistic(Record, ABC):
     """The base class of statistics of attention weights.
 
-    A subclass says which reductions of the weights it is made of, and what it makes of them. It has a row in
+    A subclass names the reductions of the weights that it needs, and computes its result from them. It has a row in
     ``STATISTICS``, or is given to ``attention_statistics`` as an object. Shapes are given with H heads, n queries, m
     keys. A[h,i,j] are the weights before dropout.
     """

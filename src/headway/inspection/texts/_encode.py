@@ -41,8 +41,8 @@ def encode(
         What the model reads of each text.
 
     Raises:
-        HeadwayError: if the tokenizer gives no offsets or cuts a text, if a text has no words, none of them has a
-            token, or it is longer than ``longest`` and too_long is "raise"; and if an argument has another value.
+        HeadwayError: if the tokenizer gives no offsets or cuts a text; if a text has no words, if none of its words has
+            a token, or if it is longer than ``longest`` and too_long is "raise"; and if an argument has another value.
     """
     if isinstance(texts, (str, AnnotatedText)):
         raise HeadwayError("texts is one text: give a list of texts")

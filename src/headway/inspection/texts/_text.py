@@ -18,7 +18,7 @@ class Mention(NamedTuple):
     Attributes:
         start: the first of its words.
         stop: the one after its last word.
-        entity: the number of whom or what it stands for; mentions of one entity have the same.
+        entity: the number of the person or thing that it stands for; mentions of one entity have the same number.
         head: the word of the mention that the others depend on.
     """
 
@@ -29,12 +29,12 @@ class Mention(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A mention, such as a pronoun, and two others, such as names, of which one stands for the same.
+    """A mention, such as a pronoun, and two others, such as names, one of which stands for the same entity.
 
     Attributes:
         mention: its span of words.
-        right: that of the one that stands for the same; None if neither does.
-        wrong: that of the other.
+        right: the span of the one that stands for the same entity; None if neither does.
+        wrong: the span of the other.
     """
 
     mention: Span

@@ -1,4 +1,4 @@
-"""Passages of GAP: a pronoun, and two names of which it may be one."""
+"""Passages of GAP: a pronoun and two names; the pronoun may stand for one of them."""
 
 from __future__ import annotations
 

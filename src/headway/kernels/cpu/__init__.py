@@ -66,7 +66,7 @@ class CpuKernel(NativeKernel[LoweredCall]):
 
     def why_not_reduce(self, problem: Problem, reductions: Sequence[Reduction]) -> list[str]:
         if watched() or torch.compiler.is_compiling():
-            return ["it computes reductions where nothing looks on, such as a compiler or a mode"]
+            return ["it computes reductions only where no compiler or mode observes the call"]
         kinds = dict.fromkeys(type(one) for one in reductions)
         if problem.m >= MANY and TopKeys in kinds:
             return [f"it numbers the largest weights of at most {MANY - 1:,} keys"]

@@ -1,7 +1,7 @@
 """Which calls "auto" leaves to torch's SDPA although the CPU kernel could run them: those that SDPA runs faster.
 
-Nothing is timed at run time. What was measured on x86-64 stands in a table, and a case that was not measured is not in
-it. On other processors, such as Arm, nothing was measured, and every call that SDPA can run is left to it.
+Nothing is timed at run time. A table holds what was measured on x86-64; a case that was not measured is not in it. On
+other processors, such as Arm, nothing was measured, and every call that SDPA can run is left to it.
 """
 
 from __future__ import annotations

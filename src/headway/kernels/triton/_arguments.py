@@ -1,8 +1,8 @@
-"""What programs get: tensors with their strides, and the parts of scores, as named tuples.
+"""The arguments of programs: tensors with their strides, and the parts of scores, as named tuples.
 
-A field is None where a call has no such part; what may be None has no field that may, and in ``Terms`` none that is a
-tuple with constants, such as a layout (triton 3.6 could not compare it with None). Strides are in elements. Every whole
-number is passed by ``number``.
+A field is None if a call has no such part. An optional field is never nested in another optional field. An optional
+field of ``Terms`` holds no tuple with constants, such as a layout: triton 3.6 could not compare it with None. Strides
+are in elements. Every whole number is passed by ``number``.
 """
 
 from __future__ import annotations

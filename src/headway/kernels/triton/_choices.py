@@ -1,8 +1,8 @@
 """How large the blocks of a program are, and how many warps and stages it has: fixed, since a graph of a GPU can only
 capture programs that are not tuned while they run.
 
-Those of ``MEASURED`` by time on an H100, the others by what the compiler says of registers and shared memory
-(tests/golden/triton.json).
+The sizes of ``MEASURED`` were chosen by time on an H100, the others by the registers and shared memory that the
+compiler reports (tests/golden/triton.json).
 """
 
 from __future__ import annotations

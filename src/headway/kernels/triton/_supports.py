@@ -69,7 +69,7 @@ def reasons_against(problem: Problem) -> list[str]:
 def reasons_against_reductions(problem: Problem, reductions: Sequence[Reduction]) -> list[str]:
     """Returns every reason why the kernel cannot compute reductions of a call that it can run."""
     if watched() or torch.compiler.is_compiling():
-        return ["it computes reductions where nothing looks on, such as a compiler or a mode"]
+        return ["it computes reductions only where no compiler or mode observes the call"]
     kinds = dict.fromkeys(type(one) for one in reductions)
     reasons = [f"it has no reduction {kind.__name__}" for kind in kinds if kind not in REDUCTIONS]
     if any(isinstance(one, TopKeys) and one.count > MOST_REDUCED for one in reductions):

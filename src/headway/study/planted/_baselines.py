@@ -1,4 +1,4 @@
-"""What the words at fixed offsets, and words in any order, tell of a decided word."""
+"""How well the words at fixed offsets, and the words in any order, predict a decided word."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def chance(train: Sequence[Sentence], held_out: Sequence[Sentence], relation: st
 def by_offset(
     train: Sequence[Sentence], held_out: Sequence[Sentence], relation: str, offsets: Sequence[int] = OFFSETS
 ) -> dict[int, float]:
-    """Returns for each offset the share of cases in which the word there tells the decided word.
+    """Returns for each offset the share of cases in which the word there predicts the decided word.
 
     The word at the offset votes for the decided word that it most often came with in training; a word that never was
     there, and a place outside the sentence, for the most frequent one.
@@ -54,7 +54,7 @@ def by_offset(
 
 
 def by_bag(train: Sequence[Sentence], held_out: Sequence[Sentence], relation: str) -> float:
-    """Returns the share of cases in which the words of the sentence, in any order, tell the decided word.
+    """Returns the share of cases in which the words of the sentence, in any order, predict the decided word.
 
     Naive Bayes over the words that occur, with a count of one added.
 

@@ -48,8 +48,8 @@ TRAININGS = {
 class PlantedWords(Task):
     """Predicts the decided words of sentences, from the nouns that decide them.
 
-    Four of five decided words are replaced by [MASK], the others by one of the relation's decided words, drawn evenly:
-    what stands there tells nothing, of this word as of others. A batch has sentences of one length.
+    [MASK] replaces four of five decided words. One of the relation's decided words, drawn evenly, replaces the others.
+    What stands in that place therefore gives no information. A batch has sentences of one length.
 
     Args:
         language: the language.

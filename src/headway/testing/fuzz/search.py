@@ -128,7 +128,7 @@ def shrink(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Case, Outcome]:
-    """Makes a case that fails smaller, as long as it fails with the same type of error.
+    """Shrinks a failing case while it still raises the same error type.
 
     Args:
         case: the case.
@@ -137,7 +137,7 @@ def shrink(
         clock: seconds.
 
     Returns:
-        A case of which no field can be made simpler, or the simplest found in a minute, and how it fails.
+        The case and how it fails. Either no field of it can be made simpler, or it is the simplest found in a minute.
     """
     begun, names = clock(), [field.name for field in fields(case)]
     before = None
