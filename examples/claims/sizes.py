@@ -71,7 +71,7 @@ SUBJECT: Subject = (
                 "It holds where an answer takes several steps, one after another. On a circle of twelve tokens, "
                 f"each of which names the next, one to six layers are right after two hops for {of_layers(f, 2)}, "
                 f"after four for {of_layers(f, 4)} and after six for {of_layers(f, 6)} (medians of three seeds; "
-                "guessing: 9.1%). Where one layer is enough, more bring nothing. With windows of 8 tokens each "
+                "guessing: 9.1%). Where one layer is enough, more layers do not help. With windows of 8 tokens each "
                 "layer sees 8 further: "
                 f"{f.reach['8']}, {f.reach['8, two layers']} and {f.reach['8, four layers']} with one, two and four.",
                 "答案要一步接一步才能得到时成立。十二个词元连成一圈，每个写着下一个是谁：一到六层，"
@@ -128,10 +128,10 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             IMAGES,
             lambda f: (
-                "Positions are what it needs: on handwritten digits as 16 patches, a small encoder without "
+                "It needs positions: on handwritten digits as 16 patches, a small encoder without "
                 f"positions is right for {median(f.accuracy['none']['whole']):.0%}, with learned ones for "
                 f"{median(f.accuracy['learned']['whole']):.0%}, with rotations by row and column for "
-                f"{median(f.accuracy['axial-rope']['whole']):.0%}. But strong it is not with 1,347 images: logistic "
+                f"{median(f.accuracy['axial-rope']['whole']):.0%}. But with 1,347 images it is not strong: logistic "
                 "regression is right for "
                 f"{median(f.logistic['whole']):.0%}, a vote of the three nearest images for "
                 f"{median(f.nearest['whole']):.0%}. Large models and data were not measured.",
