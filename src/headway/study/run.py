@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .._common.training import Diverged, Trained
+from .._common.version import __version__
 from ..errors import HeadwayError
 from . import corpora
 from .candidates import Candidate
@@ -272,6 +273,4 @@ def _finite(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    from .. import __version__
-
     return {"headway": __version__, "torch": torch.__version__, "python": platform.python_version()}
