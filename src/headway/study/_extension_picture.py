@@ -6,13 +6,12 @@ import math
 from typing import TYPE_CHECKING
 
 from .._common.pictures import BASELINE, COLOURS, INK, MARKERS, style
+from ._extension_results import ExtensionResults
 from .charts import GREY_DASHES, WIDE, Layout, Line, Style, frame, name_lines, range_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from .extension import Extension
 
 MARKS: tuple[tuple[float, ...], ...] = (
     (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8),
@@ -25,7 +24,7 @@ FAR = 40.0
 """A method that differs from the restarted model by more per cent, on average, does not set the range of the axis."""
 
 
-def draw(found: Extension, layout: Layout = WIDE) -> Figure:
+def draw(found: ExtensionResults, layout: Layout = WIDE) -> Figure:
     """Draws perplexity by position, and below it the difference from the restarted model, with standard errors."""
     from matplotlib.figure import Figure
 
@@ -57,7 +56,7 @@ def draw(found: Extension, layout: Layout = WIDE) -> Figure:
         return figure
 
 
-def _styles(found: Extension) -> dict[str, Style]:
+def _styles(found: ExtensionResults) -> dict[str, Style]:
     """Colours and markers of the methods; the unchanged and the restarted model are dashed."""
     look = {
         "none": Style(INK, GREY_DASHES[0], "s", hollow=True),
@@ -69,7 +68,7 @@ def _styles(found: Extension) -> dict[str, Style]:
     return look
 
 
-def _perplexity(axes: Axes, found: Extension, look: dict[str, Style]) -> None:
+def _perplexity(axes: Axes, found: ExtensionResults, look: dict[str, Style]) -> None:
     """All methods, on a logarithmic axis."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
@@ -95,7 +94,7 @@ def _perplexity(axes: Axes, found: Extension, look: dict[str, Style]) -> None:
     name_lines(axes, lines, look, low, high, form=lambda bits: f"{2**bits:,.0f}")
 
 
-def _relative(axes: Axes, found: Extension, look: dict[str, Style]) -> None:
+def _relative(axes: Axes, found: ExtensionResults, look: dict[str, Style]) -> None:
     """The methods that are not far away, each with the standard error over windows of text, side by side."""
     curves = {name: found.relative(name, "restarted") for name in found.methods if name != "restarted"}
     near = [name for name, (_, y, _) in curves.items() if abs(sum(y)) / len(y) <= FAR]
@@ -123,7 +122,7 @@ def _relative(axes: Axes, found: Extension, look: dict[str, Style]) -> None:
     legend.set_in_layout(False)
 
 
-def _ticks(found: Extension) -> list[int]:
+def _ticks(found: ExtensionResults) -> list[int]:
     """Multiples of the window, or of its half if these are few."""
     step = found.window if found.length >= 4 * found.window else max(1, found.window // 2)
     step *= max(1, math.ceil(found.length / step / 8))
