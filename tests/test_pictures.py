@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,17 +161,15 @@ def head_log(word: str) -> Any:
 
 
 def roles_picture(word: str) -> Any:
+    from headway.inspection.roles._finding import Finding
     from headway.inspection.roles._picture import picture_of_roles
 
     held = {(0, 0): ("positional", "−1"), (0, 2): ("a user's own", word), (1, 1): ("induction", "repeats")}
-    layers = ["stack.blocks.0.attention", "stack.blocks.1.attention"]
-
-    def of(layer: str, head: int) -> list[Any]:
-        role = held.get((layers.index(layer), head))
-        return [SimpleNamespace(role=role[0], candidate=role[1], figure=0.83)] if role else []
-
-    roles = tuple(dict.fromkeys(role for role, _ in held.values()))
-    return picture_of_roles(SimpleNamespace(layers=layers, heads=lambda layer: 4, of=of, roles=roles), word)  # type: ignore[arg-type]
+    primary: dict[str, list[Finding | None]] = {f"stack.blocks.{layer}.attention": [None] * 4 for layer in range(2)}
+    for (layer, head), (role, candidate) in held.items():
+        name = f"stack.blocks.{layer}.attention"
+        primary[name][head] = Finding(role, candidate, name, head, 0.83, 0.8, 0.86, 0.1, 100, True)
+    return picture_of_roles(primary, [role for role, _ in held.values()], word)
 
 
 def charts() -> Any:

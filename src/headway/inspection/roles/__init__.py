@@ -5,7 +5,7 @@ from types import ModuleType as _ModuleType
 from ._base import Batch as Batch
 from ._base import Evidence as Evidence
 from ._base import Role as Role
-from ._results import Finding as Finding
+from ._finding import Finding as Finding
 from ._results import HeadRoles as HeadRoles
 from ._run import batches as batches
 from ._run import head_roles as head_roles

@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..._common.pictures import BASELINE, COLOURS, INK, style
+from ._finding import Finding
 from ._table import ROLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ._results import Finding, HeadRoles
-
 COLOURS_OF_ROLES = (*COLOURS, BASELINE, "#a8b2c1", "#d5dbe3")
 NO_ROLE = "#f3f4f6"
 
 
-def picture_of_roles(found: HeadRoles, title: str) -> Figure:
-    """Each head in the colour of its primary role, with what it has the role for and its figure."""
+def picture_of_roles(primary: Mapping[str, Sequence[Finding | None]], measured: Collection[str], title: str) -> Figure:
+    """Each head in the colour of its primary role, with what it has the role for and its figure.
+
+    Args:
+        primary: the finding of each head's primary role, by layer; None for a head without a role.
+        measured: the names of the roles that were measured.
+        title: what is written above.
+    """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle
 
-    layers = found.layers
-    held = {layer: [_first(found, layer, head) for head in range(found.heads(layer))] for layer in layers}
-    most = max(map(len, held.values()))
-    colours = _colours(found, {one.role for line in held.values() for one in line if one is not None})
+    layers = list(primary)
+    held = [one for line in primary.values() for one in line if one is not None]
+    most = max(map(len, primary.values()))
+    colours = _colours(measured, {one.role for one in held})
     size = max(0.62, min(1.0, 12 / most))
     room = int(15 * size)  # letters in a cell
-    words = [one.candidate for line in held.values() for one in line if one is not None]
-    with style([title, *layers, *words]):
+    with style([title, *layers, *(one.candidate for one in held)]):
         figure = Figure(figsize=(size * most + 3.4, 0.62 * len(layers) + 1.9), layout="constrained")
         axes = figure.subplots()
         for y, layer in enumerate(layers):
-            for x, one in enumerate(held[layer]):
+            for x, one in enumerate(primary[layer]):
                 colour = NO_ROLE if one is None else colours[one.role]
                 axes.add_patch(Rectangle((x + 0.04, y + 0.06), 0.92, 0.88, facecolor=colour, linewidth=0))
                 if one is not None:
@@ -51,7 +56,7 @@ def picture_of_roles(found: HeadRoles, title: str) -> Figure:
             spine.set_visible(False)
         axes.set(xlabel="head", ylabel="layer")
         axes.set_title(title, loc="left", fontsize=12, pad=10)
-        there = [role for role in colours if any(one and one.role == role for line in held.values() for one in line)]
+        there = [role for role in colours if any(one.role == role for one in held)]
         patches = [Patch(color=colours[role], label=role.replace("_", " ")) for role in there]
         figure.legend(
             handles=[*patches, Patch(color=NO_ROLE, label="no role held")],
@@ -65,16 +70,12 @@ def picture_of_roles(found: HeadRoles, title: str) -> Figure:
     return figure
 
 
-def _colours(found: HeadRoles, shown: set[str]) -> dict[str, str]:
+def _colours(measured: Collection[str], shown: set[str]) -> dict[str, str]:
     """A colour for each role, the same in every picture; a user's own roles take those of roles that are not shown."""
     colours = dict(zip(ROLES, COLOURS_OF_ROLES, strict=True))
     free = [colour for role, colour in colours.items() if role not in shown] or list(COLOURS_OF_ROLES)
-    own = [role for role in found.roles if role not in ROLES]
+    own = [role for role in measured if role not in ROLES]
     return colours | {role: free[number % len(free)] for number, role in enumerate(own)}
-
-
-def _first(found: HeadRoles, layer: str, head: int) -> Finding | None:
-    return next(iter(found.of(layer, head)), None)
 
 
 def _dark(colour: str) -> bool:

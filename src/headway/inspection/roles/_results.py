@@ -14,39 +14,11 @@ from .._numbers import index_of
 from .._table import Table
 from .._watch import layer_named
 from ._base import Role
+from ._finding import Finding
 from ._judge import Judged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One head and one candidate of a role, on the texts that were held out.
-
-    Attributes:
-        role: the name of the role.
-        candidate: what the head has the role for, such as an offset or a relation.
-        layer: the name of the layer.
-        head: the number of the head.
-        figure: the share of hits.
-        low: the lower end of its 95 % interval.
-        high: the upper end of its 95 % interval.
-        baseline: the share of hits of the best guess that needs no model; NaN for a role without one.
-        cases: the number of cases.
-        holds: whether the head has the role.
-    """
-
-    role: str
-    candidate: str
-    layer: str
-    head: int
-    figure: float
-    low: float
-    high: float
-    baseline: float
-    cases: int
-    holds: bool
 
 
 @dataclass(frozen=True)
@@ -192,7 +164,10 @@ class HeadRoles:
         if not self._measured:
             raise HeadwayError(f"no role was measured: {self.lacking}")
         need_format(out)
-        figure = picture_of_roles(self, title)
+        primary: dict[str, list[Finding | None]] = {layer: [] for layer in self.layers}
+        for (layer, _), held in zip(self._heads, self._primary(), strict=True):
+            primary[layer].append(held)
+        figure = picture_of_roles(primary, self.roles, title)
         if out is not None:
             save(figure, out)
         return figure
@@ -210,6 +185,10 @@ class HeadRoles:
             for c in chosen_by.nan_to_num(-torch.inf).argsort(descending=True, stable=True).tolist():
                 if holds[c]:
                     yield self._finding(measured, number, c)
+
+    def _primary(self) -> list[Finding | None]:
+        """The finding of each head's primary role; None for a head without a role."""
+        return [next(self._held(number), None) for number in range(len(self._heads))]
 
     def _finding(self, measured: Measured, head: int, candidate: int) -> Finding:
         judged = measured.judged
@@ -230,7 +209,7 @@ class HeadRoles:
         )
 
     def __repr__(self) -> str:
-        held = [next(self._held(number), None) for number in range(len(self._heads))]
+        held = self._primary()
         counts = {role: sum(one is not None and one.role == role for one in held) for role in self._measured}
         said = ", ".join(f"{count} {role}" for role, count in counts.items() if count)
         return f"HeadRoles({len(self.layers)} layers, {len(self._heads)} heads: {said or 'no role held'})"
