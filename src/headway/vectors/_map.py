@@ -76,10 +76,20 @@ class WordMap:
         need("matplotlib", "a map of words", extra="plot")
         from ._map_picture import picture_of_map
 
-        figure = picture_of_map(self, title or "Words in two dimensions")
+        rows = zip(self.words, self.groups, self.points.tolist(), strict=True)
+        points = [(word, group, x, y) for word, group, (x, y) in rows]
+        figure = picture_of_map(points, title or "Words in two dimensions", self._facts())
         if place is not None:
             save(figure, place, dpi=200)
         return figure
+
+    def _facts(self) -> str:
+        """What the map keeps of the vectors."""
+        kept = f"trustworthiness {self.trustworthiness:.2f} of 1 ({self.neighbours} nearest words)"
+        if self.variance is None:
+            return f"t-SNE: axes and large distances mean nothing · {kept}"
+        first, second = (100 * share for share in self.variance)
+        return f"PCA: the axes keep {first:.0f} % and {second:.0f} % of the variance · {kept}"
 
 
 def word_map(

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ._map import WordMap
-
 WIDTH, HEIGHT = 8.3, 6.6
 RADII = (6.0, 10.0, 16.0, 23.0, 31.0, 40.0, 52.0)
 """Distances of a name from its point, in points of type; from the second on it has a line."""
@@ -23,27 +21,31 @@ DIRECTIONS = (90, 270, 0, 180, 45, 135, 315, 225, 20, 160, 340, 200, 70, 110, 29
 WITH_LINE = 9.0
 
 
-def picture_of_map(found: WordMap, title: str) -> Figure:
-    """Returns the picture of a map with a title, the facts about it, a legend of the groups, and named points."""
+def picture_of_map(points: Sequence[tuple[str, str, float, float]], title: str, facts: str) -> Figure:
+    """Returns the picture of a map with a title, the facts about it, a legend of the groups, and named points.
+
+    Args:
+        points: word, group, x and y of each point.
+        title: the title.
+        facts: what stands below the title.
+    """
     from matplotlib.figure import Figure
 
-    names = list(dict.fromkeys(found.groups))
-    with style([title, *found.words, *names]) as fonts:
+    names = list(dict.fromkeys(group for _, group, *_ in points))
+    with style([title, *(word for word, *_ in points), *names]) as fonts:
         figure = Figure(figsize=(WIDTH, HEIGHT))
         legend = names != [""]
         head = 0.98 if legend else 0.72
         axes = figure.add_axes((0.012, 0.012, 0.976, 1 - (head + 0.02) / HEIGHT))
         look = looks(names)
-        points = [(word, group, x, y) for word, group, (x, y) in zip(
-            found.words, found.groups, found.points.tolist(), strict=True
-        )]  # fmt: skip
         left_out = draw_points(axes, points, look, fonts, size=9)
+        no_room = f" · {len(left_out)} name{'s have' if len(left_out) > 1 else ' has'} no room" if left_out else ""
         said: dict[str, Any] = {"ha": "left", "va": "center", "parse_math": False}
         own = fonts_for([title])
         weight = "bold" if len(own) == 1 else "normal"  # other fonts have one weight
         heading: dict[str, Any] = {"fontsize": 14, "fontweight": weight, "fontfamily": own}
         figure.text(0.014, 1 - 0.24 / HEIGHT, drawable(title, own), color=INK, **heading, **said)
-        figure.text(0.014, 1 - 0.5 / HEIGHT, _facts(found, left_out), fontsize=9, color=INK, **said)
+        figure.text(0.014, 1 - 0.5 / HEIGHT, facts + no_room, fontsize=9, color=INK, **said)
         if legend:
             draw_legend(figure, look, 1 - 0.58 / HEIGHT, fonts)
     return figure
@@ -168,13 +170,3 @@ def _fourth(dots: Any, number: int) -> float:
 def _side(offset: float, radius: float) -> int:
     """1 for a name on the right of its point or above it, −1 for the other side, 0 if neither."""
     return 0 if abs(offset) < 0.2 * radius else 1 if offset > 0 else -1
-
-
-def _facts(found: WordMap, left_out: Sequence[str]) -> str:
-    kept = f"trustworthiness {found.trustworthiness:.2f} of 1 ({found.neighbours} nearest words)"
-    said = "t-SNE: axes and large distances mean nothing"
-    if found.variance is not None:
-        first, second = (100 * share for share in found.variance)
-        said = f"PCA: the axes keep {first:.0f} % and {second:.0f} % of the variance"
-    no_room = f" · {len(left_out)} name{'s have' if len(left_out) > 1 else ' has'} no room" if left_out else ""
-    return f"{said} · {kept}{no_room}"

@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from heapq import nlargest
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from .._common.words import spelling
 from ..errors import HeadwayError
-
-if TYPE_CHECKING:
-    from ._base import Vectors
 
 MOST_COMPARED = 100_000
 """The words whose spellings are compared, the most frequent; all of some millions would take a minute."""
 LEAST_ALIKE = 0.5
 """The smallest ratio of difflib between two spellings that are near: in Chinese, one character of two."""
+
+
+class Lookup(Protocol):
+    """Word vectors, as far as an error reads them."""
+
+    def __len__(self) -> int:
+        """Returns the size of the vocabulary."""
+
+    def spellings(self, word: str) -> list[str]:
+        """Returns the words of the vocabulary that are spelt most like a ``word``."""
+
+    def _remedy(self, word: str) -> str:
+        """Returns what else to do about a ``word`` without a vector."""
 
 
 class UnknownWordError(HeadwayError):
@@ -28,7 +38,7 @@ class UnknownWordError(HeadwayError):
     words: tuple[str, ...]
     """The words."""
 
-    def __init__(self, words: Sequence[str], vectors: Vectors) -> None:
+    def __init__(self, words: Sequence[str], vectors: Lookup) -> None:
         super().__init__(words)
         self.words = tuple(words)
         self._vectors = vectors
