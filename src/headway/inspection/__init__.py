@@ -10,10 +10,11 @@ from ._head_log import HeadLog as HeadLog
 from ._head_log import read_head_log as read_head_log
 from ._head_log_picture import plot_head_log as plot_head_log
 from ._record import AttentionRecord as AttentionRecord
-from ._record import Seen as Seen
+from ._record import Records as Records
 from ._run import Statistics as Statistics
 from ._run import attention_statistics as attention_statistics
 from ._run import statistics_of as statistics_of
+from ._seen import Seen as Seen
 from .roles import ROLES as ROLES
 from .roles import Finding as Finding
 from .roles import HeadRoles as HeadRoles

@@ -22,8 +22,9 @@ from ..terms import RelativeValues
 from ._memory import Estimate, Shape
 from ._numbers import index_of, numbers_of, slots_of
 from ._projection import Awaited, value_norms, weight_of, why_no_norms
-from ._record import DEFAULT, Asked, AttentionRecord, Seen
+from ._record import DEFAULT, Asked, AttentionRecord
 from ._run import Wanted, chosen
+from ._seen import Seen
 from ._sources import SOURCES
 from ._watch import Change, Found, Site, Watch, changes, looking
 from ._weights import dense_weights, refuse_above_limit, size_of

@@ -21,7 +21,7 @@ from ._ablate import REPLACEMENTS, ablate
 from ._bootstrap import interval
 from ._capture import capture
 from ._evaluation import called, checked_inputs, evaluating, ids_in
-from ._record import Seen
+from ._record import Records
 from ._table import Table
 from .scores import HeadScores
 
@@ -261,7 +261,7 @@ KNOWN = {
 }
 
 
-def _refuse_known_answers(seen: Seen) -> None:
+def _refuse_known_answers(seen: Records) -> None:
     """Raises HeadwayError if a layer attends to the token that is to be predicted."""
     for record in seen.records:
         if record.kind == "cross" or bool((record.statistics("next").next.nan_to_num() > 0).any()):

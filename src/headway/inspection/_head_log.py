@@ -16,7 +16,7 @@ from .._common.lines import append_lines, read_lines, write_lines
 from ..errors import HeadwayError, need_positive
 from ._capture import capture
 from ._evaluation import called, checked_inputs, evaluating, ids_in
-from ._record import AttentionRecord, Seen
+from ._record import AttentionRecord, Records
 from ._table import Table
 from .scores import Induction, PreviousToken
 
@@ -128,7 +128,7 @@ class HeadLog:
                 found[layer]["induction"] = _listed(induction)
         return found
 
-    def _induction(self, inputs: Any, seen: Seen) -> dict[str, Tensor]:
+    def _induction(self, inputs: Any, seen: Records) -> dict[str, Tensor]:
         """The mean induction score of each head, by layer."""
         ids = ids_in(inputs)
         if ids is None or any(record.kind == "cross" for record in seen.records):
@@ -151,7 +151,7 @@ class HeadLog:
         }
 
 
-def _of_self_attention(seen: Seen) -> dict[str, AttentionRecord]:
+def _of_self_attention(seen: Records) -> dict[str, AttentionRecord]:
     return {layer: record for layer in seen.layers if (record := seen.record(layer)).kind == "self"}
 
 

@@ -16,13 +16,12 @@ from .._common.pictures import AMOUNT, COLOURS, HIDDEN, INK, colour_bar, need_fo
 from .._common.pictures import BASELINE as GREY
 from ..errors import HeadwayError
 from ._numbers import index_of
+from ._record import AttentionRecord
 from .statistics import PooledMap, WeightMap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from ._record import AttentionRecord
 
 KINDS = ("map", "arcs")
 TOKENS = 200

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ...errors import HeadwayError
 from ...kernels import Call
 from ...records import Record
-
-if TYPE_CHECKING:
-    from .._record import AttentionRecord, Seen
+from .._record import AttentionRecord, Records
 
 
 class Score(Record, ABC):
@@ -24,7 +22,7 @@ class Score(Record, ABC):
     """What it is called."""
 
     @abstractmethod
-    def of(self, seen: Seen) -> Any:
+    def of(self, seen: Records) -> Any:
         """Returns the score of what a capture has seen.
 
         Args:
@@ -35,7 +33,7 @@ class Score(Record, ABC):
         """
 
 
-def records_of_one_call(seen: Seen, name: str) -> list[AttentionRecord]:
+def records_of_one_call(seen: Records, name: str) -> list[AttentionRecord]:
     """The records of self-attention in a single call of the model, in the order in which they were computed."""
     found = [record for record in seen.records if record.kind == "self"]
     if not found:
@@ -55,6 +53,6 @@ def call_of(record: AttentionRecord, name: str, keep: str = "qk") -> Call:
     return record._kept_call
 
 
-def said_of(seen: Seen) -> str:
+def said_of(seen: Records) -> str:
     """The layers that a message names."""
     return f"the layers are {', '.join(seen.layers)}" if seen.layers else "nothing was captured"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,14 +13,12 @@ from ... import reductions
 from ...errors import HeadwayError
 from ...kernels import Call
 from ...reductions import Reduction
+from .._record import Records
 from ..statistics import Statistic
 from ..statistics._base import left_out, mean
 from ..statistics._neighbour import slots_beside
 from ._base import Score, call_of, records_of_one_call
 from ._results import HeadScores
-
-if TYPE_CHECKING:
-    from .._record import Seen
 
 
 class TargetWeights(NamedTuple):
@@ -61,7 +59,7 @@ class TargetScore(Score, Statistic):
     def summary(self, value: TargetWeights, counted: Tensor) -> dict[str, Tensor]:
         return {self.name: mean(value.weight, value.targets > 0)}
 
-    def of(self, seen: Seen) -> HeadScores:
+    def of(self, seen: Records) -> HeadScores:
         found = {}
         for record in records_of_one_call(seen, self.name):
             call = call_of(record, self.name)

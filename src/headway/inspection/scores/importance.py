@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...errors import HeadwayError
+from .._record import Records
 from ._base import Score
 from ._results import HeadScores
-
-if TYPE_CHECKING:
-    from .._record import Seen
 
 OVER = ("examples", "tokens")
 
@@ -49,7 +46,7 @@ class Importance(Score):
         if self.over not in OVER:
             raise HeadwayError(f"over is {self.over!r}: give {' or '.join(map(repr, OVER))}")
 
-    def of(self, seen: Seen) -> HeadScores:
+    def of(self, seen: Records) -> HeadScores:
         if seen.keep != "gradients":
             raise HeadwayError(
                 f"{self.name!r} needs gradients, and the capture kept {seen.keep!r}: capture with keep='gradients', "

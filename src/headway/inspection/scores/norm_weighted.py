@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,10 +13,10 @@ from torch import Tensor
 from ...errors import HeadwayError
 from ...kernels import Call
 from ...terms import Normalizer, ScoreMap, Sink, SoftCap, Term, TokenBias
+from .._record import Records
 from ._base import Score, call_of
 
-if TYPE_CHECKING:
-    from .._record import Seen
+R = TypeVar("R", bound=Records)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class NormWeighted(Score):
 
     name = "norm_weighted"
 
-    def of(self, seen: Seen) -> Seen:
+    def of(self, seen: R) -> R:
         if seen.keep != "qkv":
             raise HeadwayError(
                 f"{self.name!r} needs the lengths of the values, and the capture kept {seen.keep!r}: capture with "

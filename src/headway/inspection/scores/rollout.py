@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,10 +11,8 @@ from torch import Tensor
 from ...errors import HeadwayError
 from ...kernels import score_blocks
 from .._numbers import slots_of
+from .._record import Records
 from ._base import Score, call_of, records_of_one_call
-
-if TYPE_CHECKING:
-    from .._record import Seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +35,7 @@ class Rollout(Score):
 
     rows: slice | int | Sequence[int]
 
-    def of(self, seen: Seen) -> Tensor:
+    def of(self, seen: Records) -> Tensor:
         if seen.missed:
             raise HeadwayError(
                 f"the attention of {', '.join(seen.missed)} could not be seen, and rollout needs all layers"
