@@ -96,7 +96,7 @@ class CpuKernel(NativeKernel[LoweredCall]):
                 words.results = new_results(lowered.q, lowered.v, lowered.q.dtype)
                 for x in words.results:
                     descriptor.fresh(x)
-                finish(descriptor, lowered, words)
+                finish(descriptor, lowered, words.add_to)
                 _library.run(descriptor.words)
         values = [iter(words.values()) for words in calls]
         return calls[0].results.out, [next(values[number]) for number in numbers]

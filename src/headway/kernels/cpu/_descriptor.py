@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from array import array
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,9 +39,6 @@ from .._results import Results
 from ..lowering import LoweredCall
 from ..lowering.masks import slots, within
 from ._library import VERSION
-
-if TYPE_CHECKING:
-    from ._reductions import ReductionWords
 
 MAX_TERMS, MAX_MAPS, MAX_NODES, MAX_DEPTH = 32, 4, 64, 16
 MAX_AXES, MAX_WIDTH, MAX_KNOTS, MAX_WAVES, MAX_CLASSES = 1 << 20, 1 << 16, 1 << 20, 1 << 16, 1 << 15
@@ -436,19 +434,21 @@ def begin(call: LoweredCall, backward: bool, partial_keys: bool = False) -> Call
     return descriptor
 
 
-def finish(descriptor: CallDescriptor, call: LoweredCall, reductions: ReductionWords | None = None) -> None:
-    """Appends the words that follow the results."""
+def finish(
+    descriptor: CallDescriptor, call: LoweredCall, add_reductions: Callable[[CallDescriptor], None] | None = None
+) -> None:
+    """Appends the words that follow the results; ``add_reductions`` appends those of the reductions."""
     batch, heads, n, _ = call.q.shape
     _, kv_heads, m, _ = call.v.shape
-    index = call.rest is not None or call.dropout > 0 or reductions is not None
+    index = call.rest is not None or call.dropout > 0 or add_reductions is not None
     descriptor.coordinates(position=bool(call.terms), index=index)
     descriptor.mask(call.intervals, call.rest)
     sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": n, "keys": m}
     descriptor.terms(call.terms, sizes)
-    if reductions is None:
+    if add_reductions is None:
         descriptor.words.append(0)
     else:
-        reductions.add_to(descriptor)
+        add_reductions(descriptor)
 
 
 def describe_forward(call: LoweredCall, results: Results) -> CallDescriptor:
