@@ -8,7 +8,7 @@ headway::<name>_backward, so that lengths do not recompile it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,14 +23,11 @@ from .._torch import (
 )
 from ..errors import HeadwayError
 from . import _ops
-from ._base import without_autocast
+from ._base import Native, without_autocast
 from ._problem import Call
 from ._results import Gradients, Results, new_results
 
-if TYPE_CHECKING:
-    from ._native import NativeKernel
-
-NATIVE: dict[str, NativeKernel[Any]] = {}
+NATIVE: dict[str, Native[Any]] = {}
 """All native kernels by name."""
 
 ORDINARY = frozenset({Tensor, torch.nn.Parameter})
@@ -40,12 +37,12 @@ ORDINARY = frozenset({Tensor, torch.nn.Parameter})
 # ---------------------------------------------------------------- forward and backward, with lowering
 
 
-def run_forward(kernel: NativeKernel[Any], structure: Any, tensors: Sequence[Tensor]) -> Results:
+def run_forward(kernel: Native[Any], structure: Any, tensors: Sequence[Tensor]) -> Results:
     return kernel.forward(kernel.lower(_ops.unflatten(structure, tensors)), True)
 
 
 def run_backward(
-    kernel: NativeKernel[Any],
+    kernel: Native[Any],
     structure: Any,
     saved: Sequence[Tensor],
     wanted: list[int],
@@ -92,7 +89,7 @@ def through_lowering(found: Gradients, leaves: list[Tensor]) -> list[Tensor]:
 
 
 def _followed(
-    kernel: NativeKernel[Any],
+    kernel: Native[Any],
     structure: Any,
     tensors: Sequence[Tensor],
     wanted: list[int],
@@ -115,7 +112,7 @@ def _followed(
 # ---------------------------------------------------------------- operators
 
 
-def operators(kernel: NativeKernel[Any]) -> tuple[Any, Any]:
+def operators(kernel: Native[Any]) -> tuple[Any, Any]:
     """Registers the forward and backward operators of a kernel, with their fake implementations."""
 
     def forward(tensors: list[Tensor], structure: str) -> Results:
@@ -311,7 +308,7 @@ def gradients(
 
 
 def _second_derivatives(
-    kernel: NativeKernel[Any], ctx: Any, needed: Sequence[bool], upstream: Sequence[Tensor]
+    kernel: Native[Any], ctx: Any, needed: Sequence[bool], upstream: Sequence[Tensor]
 ) -> list[Tensor | None]:
     """Computes the gradients of the gradients with respect to d_out, d_lse and the tensors of the call."""
     again = torch.is_grad_enabled()

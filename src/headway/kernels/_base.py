@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from .._torch import any_autocast
 from ..reductions import Reduction
 from ..terms import Rotation, Term
 from ._problem import Call, Problem
+from ._results import Gradients, Results
 
 
 class Deferral(NamedTuple):
@@ -140,6 +141,63 @@ class Kernel(ABC):
             The output, ``restored``, [batch, heads, n, v's head_dim] in q's dtype, and the log-sum-exp,
             [batch, heads, n], if the call wants it.
         """
+
+
+L = TypeVar("L", bound=Call)
+
+
+class Native(Kernel, Generic[L]):
+    """What a native kernel computes, as autograd and operators call it; ``NativeKernel`` runs it through them."""
+
+    differentiable: ClassVar[bool] = False
+    """Whether ``forward`` is made of torch's operations, so that its gradients can be differentiated."""
+    forward_op: Any
+    """The operator headway::<name>_forward."""
+    backward_op: Any
+    """The operator headway::<name>_backward."""
+
+    @abstractmethod
+    def forward(self, call: L, keep: bool) -> Results:
+        """Computes the results of a lowered call.
+
+        Args:
+            call: the call.
+            keep: whether the statistics of each row are wanted.
+
+        Raises:
+            NotOrdinaryError: by an opaque kernel, if a tensor has no memory.
+        """
+
+    @abstractmethod
+    def backward(
+        self, call: L, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
+    ) -> Gradients:
+        """Computes the gradients of the tensors of a lowered call that require one.
+
+            d_score = P·(dP − δ),   P = exp(score − row_max)/row_sum,   δ = Σ d_out·out − d_lse
+
+        Autograd is enabled, so gradients of tensors derived from the call's tensors may be returned as well.
+
+        Args:
+            call: the call.
+            results: what ``forward`` computed.
+            d_out: the gradient of the output.
+            d_lse: the gradient of the log-sum-exp, or None.
+            partial_keys: whether results, d_out and d_lse are those of a call over more keys, of which this call has a
+                part. δ must then be computed from them, not from this call's own products.
+        """
+
+    def lower(self, call: Call) -> L:
+        """Expresses the ``call`` in the simpler terms that ``forward`` takes, by operations that autograd records."""
+        return call  # type: ignore[return-value]
+
+    def result_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """Returns the dtype of the output for a q of ``dtype``."""
+        return dtype
+
+    @abstractmethod
+    def as_operator(self, tensors: Sequence[Tensor]) -> bool:
+        """Returns whether to call the operator: for a compiler, a mode, or a tensor subclass among ``tensors``."""
 
 
 class ComposedKernel(Kernel):

@@ -5,9 +5,8 @@ A native kernel computes a call and its gradients. ``_autograd`` connects it to 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,9 +15,9 @@ from .._torch import functorch_active
 from ..tracing import watched
 from . import _ops
 from ._autograd import NATIVE, ORDINARY, Attention, eager_apply, operators
-from ._base import Kernel, autocasts
+from ._base import L, Native, autocasts
 from ._problem import Call, without_tables
-from ._results import Gradients, Results
+from ._results import Results
 
 apply_in_eager = eager_apply(Attention)
 
@@ -27,10 +26,7 @@ class NotOrdinaryError(Exception):
     """Raised if a tensor of the call has no memory of its own, so that the kernel must run as an operator."""
 
 
-L = TypeVar("L", bound=Call)
-
-
-class NativeKernel(Kernel, Generic[L]):
+class NativeKernel(Native[L]):
     """The base class of kernels that compute a call and, from its results, its gradients.
 
     A subclass defines ``why_not``, ``forward`` and ``backward``, and ``lower`` if it takes calls in simpler terms.
@@ -41,51 +37,10 @@ class NativeKernel(Kernel, Generic[L]):
     """Whether the kernel reads memory directly, so that compilers and modes must see it as an operator."""
     rotates_on_load: ClassVar[bool] = False
     """Whether ``forward`` and ``backward`` take q, k and v before their rotations."""
-    differentiable: ClassVar[bool] = False
-    """Whether ``forward`` is made of torch's operations, so that its gradients can be differentiated."""
 
     def __init__(self) -> None:
         NATIVE[self.name] = self
         self.forward_op, self.backward_op = operators(self)
-
-    @abstractmethod
-    def forward(self, call: L, keep: bool) -> Results:
-        """Computes the results of a lowered call.
-
-        Args:
-            call: the call.
-            keep: whether the statistics of each row are wanted.
-
-        Raises:
-            NotOrdinaryError: by an opaque kernel, if a tensor has no memory.
-        """
-
-    @abstractmethod
-    def backward(
-        self, call: L, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
-    ) -> Gradients:
-        """Computes the gradients of the tensors of a lowered call that require one.
-
-            d_score = P·(dP − δ),   P = exp(score − row_max)/row_sum,   δ = Σ d_out·out − d_lse
-
-        Autograd is enabled, so gradients of tensors derived from the call's tensors may be returned as well.
-
-        Args:
-            call: the call.
-            results: what ``forward`` computed.
-            d_out: the gradient of the output.
-            d_lse: the gradient of the log-sum-exp, or None.
-            partial_keys: whether results, d_out and d_lse are those of a call over more keys, of which this call has a
-                part. δ must then be computed from them, not from this call's own products.
-        """
-
-    def lower(self, call: Call) -> L:
-        """Expresses the ``call`` in the simpler terms that ``forward`` takes, by operations that autograd records."""
-        return call  # type: ignore[return-value]
-
-    def result_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """Returns the dtype of the output for a q of ``dtype``."""
-        return dtype
 
     def runs_in_plain_operations(self, call: Call) -> bool:
         """Returns whether ``forward`` of this ``call`` is traced operation by operation, not as one operator."""
@@ -123,7 +78,6 @@ class NativeKernel(Kernel, Generic[L]):
         return out, lse if call.wants_lse else None
 
     def as_operator(self, tensors: Sequence[Tensor]) -> bool:
-        """Returns whether to call the operator: for a compiler, a mode, or a tensor subclass among ``tensors``."""
         if not self.opaque:
             return torch.compiler.is_compiling()
         return watched() or not ORDINARY.issuperset(map(type, tensors))

@@ -21,9 +21,8 @@ from ..masks import Mask
 from ..terms import DenseBias, Normalizer, Product, ScoreMap, Sink
 from . import _ops
 from ._autograd import NATIVE, through_lowering
-from ._base import without_autocast
+from ._base import Native, without_autocast
 from ._choose import choose
-from ._native import NativeKernel
 from ._problem import Call, Problem, without_tables
 from ._results import Gradients, Results
 
@@ -218,7 +217,7 @@ class _InParts(torch.autograd.Function):
         parts = _ops.unflatten(structure, tensors)
         results = []
         for name, part in zip(names, parts, strict=True):
-            native: NativeKernel[Any] = NATIVE[name]
+            native: Native[Any] = NATIVE[name]
             results.append(native.forward(native.lower(part), True))
         whole = merged(results, _sinks(parts[0]))
         ctx.save_for_backward(*tensors, *whole)
@@ -236,7 +235,7 @@ class _InParts(torch.autograd.Function):
             leaves = [x.detach().requires_grad_(need) for x, need in zip(tensors, needed, strict=True)]
             parts = _ops.unflatten(ctx.structure, leaves)
             for name, part in zip(ctx.names, parts, strict=True):
-                native: NativeKernel[Any] = NATIVE[name]
+                native: Native[Any] = NATIVE[name]
                 found += native.backward(native.lower(part), whole, d_out, d_lse, partial_keys=True)
             found += sink_gradients(_sinks(parts[0]), whole, d_out, d_lse)
             grads = iter(through_lowering(found, [x for x, need in zip(leaves, needed, strict=True) if need]))
