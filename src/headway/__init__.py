@@ -41,7 +41,6 @@ if _is_command:
 
 if "_HEADWAY_COMPLETE" not in _environ:  # a shell that completes a command line does not wait for torch
     from . import masks, models, nn, positions, terms
-    from . import properties as properties  # sets PositionEncoding.properties
     from .attention import attention as attention
     from .attention import attention_steps as attention_steps
     from .attention import attention_weights as attention_weights

@@ -1,7 +1,6 @@
 """Measures the four properties of a position encoding by its effect on attention, pair by pair.
 
-``PositionEncoding.properties`` calls ``measure``. This module imports attention, which the encodings cannot import; so
-its last line sets the function there.
+``PositionEncoding.properties`` calls ``measure``.
 """
 
 from __future__ import annotations
@@ -325,6 +324,3 @@ def _bounded(probe: _Probe) -> Property:
             demand, UNKNOWN, number, f"largest {what}, up to {where} {2 ** (len(looked) - 1)}, the last measured"
         )
     return Property(demand, YES, number, f"largest {what}, up to {where} {2 ** (len(looked) - 1)}")
-
-
-PositionEncoding._measure = measure

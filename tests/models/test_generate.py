@@ -12,8 +12,16 @@ from torch import Tensor, nn
 
 import headway
 from headway import HeadwayError, masks
-from headway.models import Decoder, Encoder, EncoderDecoder, TransformerConfig
-from headway.models.generate import Generated, generate, probabilities, stream
+from headway.models import (
+    Decoder,
+    Encoder,
+    EncoderDecoder,
+    Generated,
+    TransformerConfig,
+    generate,
+    probabilities,
+    stream,
+)
 
 SMALL = TransformerConfig(vocab_size=50, embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=2, tied_head=False)
 ENCODINGS = ["none", "rope", "alibi", "t5", "learned", "sinusoidal", "transformer-xl", "shaw", "fire", "forgetting"]

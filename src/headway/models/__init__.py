@@ -1,7 +1,7 @@
 """Whole models: the Transformer as encoder, as decoder and as both, and a recurrent baseline."""
 
+from ._generated import Generated as Generated
 from .config import TransformerConfig as TransformerConfig
-from .generate import Generated as Generated
 from .generate import Step as Step
 from .generate import generate as generate
 from .generate import probabilities as probabilities

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from operator import index
-from typing import NamedTuple, TypedDict, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,41 +16,12 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, right_call
 from ..masks import Padding
 from ..positions import PositionEncoding
-from .transformer import Decoder, EncoderDecoder, _Generating
-
-Rows = Sequence[Sequence[int]] | Tensor
-"""Ids of each row: lists, which may differ in length, or int64 [batch, n]."""
+from ._generated import Generated, Options, Rows
+from .transformer import Decoder, EncoderDecoder
 
 IDLE = 0.25
 """Rows that have ended are removed once they are this share of the rows computed. Removing copies the cache; with this
 share all copies together are at most four times as large as the cache was."""
-
-
-class Options(TypedDict, total=False):
-    """The options of ``generate`` and ``stream``."""
-
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    stop: int | Collection[int] | None
-    decoder_start: int | Sequence[int] | Rows | None
-    seed: int | None
-    generator: torch.Generator | None
-
-
-@dataclass(frozen=True)
-class Generated:
-    """The ids generated for each prompt.
-
-    Attributes:
-        ids: the new ids of each row, without the prompt, the stop id and padding.
-        log_probs: the model's log-probability of each of these ids, before temperature, top_k and top_p.
-        stopped: whether a stop id ended the row, rather than ``max_new_tokens``.
-    """
-
-    ids: list[list[int]]
-    log_probs: list[list[float]]
-    stopped: list[bool]
 
 
 class Step(NamedTuple):
@@ -453,6 +423,3 @@ def _check_table(stack: nn.Module, name: str, n: int, new: int) -> None:
         f"{name} of {n} ids and max_new_tokens {new} need {n + new - 1} positions but the model's table has {end}: "
         f"give max_new_tokens={end - n + 1}"
     )
-
-
-_Generating._generate = generate

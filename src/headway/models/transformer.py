@@ -6,8 +6,8 @@ computes from coordinates is computed once in each call and shared by the layers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
+from collections.abc import Sequence
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +28,8 @@ from ..nn.memory import SegmentMemory
 from ..nn.norm import make_norm
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..tracing import refuse_tracers
+from ._generated import Generated, Options, Rows
 from .config import TransformerConfig
-
-if TYPE_CHECKING:
-    from .generate import Generated, Options, Rows
 
 Encodings = PositionEncoding | Sequence[PositionEncoding | None] | None
 """One encoding for all layers, one for each layer (None for a layer without), or none at all."""
@@ -576,9 +574,6 @@ class Encoder(_OneStack):
 class _Generating:
     """What the models that generate text have in common."""
 
-    _generate: ClassVar[Callable[..., Generated]]
-    """The function behind ``generate``, set by the module ``generate``, which imports this one."""
-
     def generate(self, prompt: Rows, max_new_tokens: int = 128, **options: Unpack[Options]) -> Generated:
         """Generates the continuation of each row of a prompt: ``headway.models.generate`` of this model.
 
@@ -590,7 +585,9 @@ class _Generating:
         Returns:
             The new ids of each row without the prompt, their log-probabilities, and whether a stop id ended the row.
         """
-        return _Generating._generate(self, prompt, max_new_tokens, **options)
+        from .generate import generate  # here, since that module imports the models
+
+        return generate(self, prompt, max_new_tokens, **options)  # type: ignore[arg-type]
 
 
 class Decoder(_Generating, _OneStack):

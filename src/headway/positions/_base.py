@@ -183,8 +183,6 @@ class PositionEncoding(nn.Module):
     """The hooks, of "prepare" and "values", that ``rotation`` or ``split`` describes."""
     _has_tables: ClassVar[bool] = False
     _places: ClassVar[bool] = False
-    _measure: ClassVar[Callable[[PositionEncoding], Properties]]
-    """The function behind ``properties``, set by the module ``headway.properties``, which imports attention."""
     learning_rate_multiplier: ClassVar[float] = 1.0
     """The multiplier for the encoding's own parameters, if its paper gives one."""
 
@@ -518,7 +516,9 @@ class PositionEncoding(nn.Module):
 
     def properties(self) -> Properties:
         """Measures the four properties of this encoding; see ``Properties``."""
-        return PositionEncoding._measure(self)
+        from ..properties import measure  # here, since it measures through attention, which imports the encodings
+
+        return measure(self)
 
     def arguments(self) -> dict[str, Any]:
         """Returns the constructor's arguments that are literals: attributes of their names, or else what was given."""
