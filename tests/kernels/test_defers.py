@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(_library.why_not() is not None, reason=str(_libr
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table is that of processors on which the kernel was measured, whatever runs the tests."""
     monkeypatch.setattr(_defers, "NOT_MEASURED", None)
+    monkeypatch.setattr(_defers, "has_amx", lambda: False)
 
 
 @pytest.fixture(params=SLOWER, ids=lambda row: f"{row.isa}-{row.dtypes[0]}")
