@@ -24,29 +24,32 @@ CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test test-all test-families check check-native check-replay check-arm check-triton check-torch gpu native library bench claims translation small-models weights clean
+.PHONY: help setup compare test test-all test-recent test-families check check-native check-replay check-arm check-triton check-torch gpu native library bench claims translation small-models weights clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
-	@echo "  ARGS='…' goes to the command behind compare, test, test-all, bench and weights; PYTHON=python3.12 chooses the interpreter."
+	@echo "  ARGS='…' goes to the command behind compare, test, test-all, test-recent, bench and weights; PYTHON=python3.12 chooses the interpreter."
 
 setup: library  ## make .venv: done by every other target when needed
 
 compare: library  ## train one small model per position encoding and compare them (at most 5 minutes on 2 cores)
 	$(BIN)/headway compare --seeds 1 --out compare-out $(ARGS)
 
-test: library  ## run a cross-section of the tests, in about four minutes on 2 cores
+test: library  ## run a cross-section of the tests, in about three minutes on 2 cores
 	$(PYTEST) --cross-section $(ARGS)
 
 test-all: library  ## run all tests
 	$(PYTEST) $(ARGS)
 
-check: library  ## lint, format, types, a minute of random calls, then all tests: what CI runs
+test-recent: library  ## run all tests, of slow ones on which nothing of the last eight hours has influence a cross-section
+	$(PYTEST) --recent $(ARGS)
+
+check: library  ## lint, format, types, a minute of random calls, then test-recent: what CI runs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m headway.testing.fuzz --minutes 1
-	@$(MAKE) --no-print-directory test-all
+	@$(MAKE) --no-print-directory test-recent
 
 test-families: library  ## run headway inside every architecture of transformers against eager attention (an hour; resumes)
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m families $(ARGS)

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -29,11 +30,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="leave out tests marked slow, and of a test marked one_in(k) run every k-th case alone",
     )
     parser.addoption(
+        "--recent",
+        action="store_true",
+        help="run a cross-section of the groups of tests/recent.py that depend on nothing that changed recently",
+    )
+    parser.addoption(
         "--triton-on", metavar="DEVICE", help="run the tests of the Triton kernel, on this device, and those of a GPU"
     )
 
 
+CHANGED = pytest.StashKey[list[str] | None]()
+"""What changed recently; None if it is not known. The processes of xdist are told: they must choose the same tests."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("recent"):
+        import recent
+
+        told = getattr(config, "workerinput", None)
+        config.stash[CHANGED] = recent.changed() if told is None else told["changed"]
     from headway.kernels.triton import _installed
 
     if _installed.interprets() and _installed.missing() is None:
@@ -46,6 +61,20 @@ def pytest_configure(config: pytest.Config) -> None:
         import triton_on
 
         triton_on.install(device)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["changed"] = node.config.stash.get(CHANGED, None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("recent"):
+        import recent
+
+        terminalreporter.section("chosen by what changed recently (tests/recent.py)")
+        for line in recent.told(config.stash[CHANGED]):
+            terminalreporter.line(line)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -184,9 +213,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses by marker
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --cross-section, fewer tests; those on what is not here, a GPU or the CPU kernel's library, are skipped.
+    """With --cross-section or --recent, fewer tests; those on what is not here are skipped.
 
-    Those that ask for weights are marked so.
+    That is a GPU or the CPU kernel's library. Tests that ask for weights are marked so.
     """
     from headway.kernels.cpu import _library
     from headway.kernels.triton import _installed
@@ -201,6 +230,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("cross_section"):
         chosen = set(_cross_section(items))
         _deselect(config, items, lambda item: item not in chosen)
+    if (changed := config.stash.get(CHANGED, None)) is not None:
+        import recent
+
+        enough = recent.chooser(changed)
+        few = [item for item in items if enough(_test_of(item), _parameters(item))]
+        left_out = set(few) - set(_cross_section(few))
+        _deselect(config, items, lambda item: item in left_out)
     missing = _library.why_not()
     for item in items:
         if "weights" in getattr(item, "fixturenames", ()):
