@@ -151,7 +151,7 @@ GROUPS = {
     "inspection of compiled models": Group(
         (
             "tests/inspection/test_capture.py::test_compiled_code_that_runs_a_captured_module_is_seen_right",
-            "tests/inspection/test_statistics.py::test_compiled_and_exported_they_are_the_same",
+            "tests/inspection/test_statistics.py::test_compiled_they_are_the_same",
             "tests/inspection/test_recomputation.py",
             "tests/inspection/test_sources.py::test_flex_attention",
         ),

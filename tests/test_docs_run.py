@@ -168,7 +168,10 @@ def test_blocks_say_what_they_are(document: str) -> None:
         assert block.language in {"python", *SHELL, *SHOWN}, f"{document}:{block.line}: {block.language!r}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(one, marks=[pytest.mark.slow] if one.endswith("lessons.md") else []) for one in DOCUMENTS],
+)
 def test_python_blocks_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if (english := original(document)) and code(document) == code(english):
         return  # which runs it

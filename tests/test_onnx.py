@@ -79,6 +79,7 @@ class Masked(nn.Module):
 ALIBI = hw.encoding("alibi", num_heads=4)
 
 
+@pytest.mark.slow
 def test_masks_at_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lengths of the example decide nothing: it has more scores than a block, and as many queries as keys."""
     monkeypatch.setattr(reference, "BLOCK", 16)

@@ -34,6 +34,7 @@ def ask(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMP_CWORD", str(len(typed.split(" "))))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [

@@ -37,6 +37,7 @@ def test_figures(learn: Learn) -> None:
     assert found["dim_parameters"][2] == found["depth_parameters"][2]
 
 
+@pytest.mark.slow
 def test_a_stored_row_comes_out_again() -> None:
     """The code that is there measured the stored rows: here the cheapest one, up to the rounding of machines."""
     torch.set_num_threads(1)

@@ -28,6 +28,7 @@ TOY = [
 ]
 
 
+@pytest.mark.slow
 def test_figures(learn: Learn) -> None:
     found = learn("lesson_14_translation")
     assert found["bleu"]["model"] > max(found["bleu"]["nearest"], found["bleu"]["words"])

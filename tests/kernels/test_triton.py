@@ -124,6 +124,7 @@ def test_the_docs_have_the_instructions_of_loops() -> None:
     assert table_of_loops() in (ROOT / "docs/gpu.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(_installed.missing() is not None, reason=str(_installed.missing()))
 def test_a_program_is_compiled_at_most_twice_over_64_lengths() -> None:
     found = printed("--lengths")
