@@ -32,7 +32,7 @@ CALL = (
     *("src/headway/kernels/reference.py", "src/headway/kernels/sdpa.py", "src/headway/kernels/cpu/"),
 )
 """The path of a call, with the C++ kernel."""
-SHARED = "src/headway/_**"
+COMMON = "src/headway/_common/"
 POSITIONS, NN, MODELS = "src/headway/positions/", "src/headway/nn/", "src/headway/models/"
 CHECKPOINTS, INSPECTION, VECTORS = "src/headway/checkpoints/", "src/headway/inspection/", "src/headway/vectors/"
 STUDY, TESTING, BENCH, CLI = (f"src/headway/{name}/" for name in ("study", "testing", "bench", "cli"))
@@ -146,7 +146,7 @@ GROUPS = {
             "tests/integrations/test_torch.py::test_the_compiler_takes_it_whole",
             "tests/study/test_train.py::test_switches_of_the_forward_pass",
         ),
-        (*CALL, NN, MODELS, IN_TORCH, STUDY, POSITIONS),
+        (*CALL, COMMON, NN, MODELS, IN_TORCH, STUDY, POSITIONS),
     ),
     "inspection of compiled models": Group(
         (
@@ -167,12 +167,12 @@ GROUPS = {
     ),
     "ways of running a module": Group(
         ("tests/test_ways_of_running.py",),
-        (*CALL, NN, MODELS, INTEGRATIONS, "tests/ways.py", *encodings("rope", "t5", "alibi")),
+        (*CALL, COMMON, NN, MODELS, INTEGRATIONS, "tests/ways.py", *encodings("rope", "t5", "alibi")),
     ),
     "architectures of transformers": Group(
         ("tests/test_families.py", "tests/integrations/test_transformers.py"),
         (
-            *(*CALL, IN_TRANSFORMERS, "src/headway/integrations/*.py", "src/headway/bench/machine.py"),
+            *(*CALL, COMMON, IN_TRANSFORMERS, "src/headway/integrations/*.py", "src/headway/bench/machine.py"),
             *("tests/families/", "tests/golden/families.jsonl", *encodings("t5")),
         ),
     ),
@@ -182,23 +182,23 @@ GROUPS = {
     ),
     "small models that come along": Group(
         ("tests/study/planted/test_weights.py", "tests/study/planted/test_sentences.py"),
-        (*CALL, SHARED, NN, MODELS, INSPECTION, STUDY, *encodings("rope")),
+        (*CALL, COMMON, NN, MODELS, INSPECTION, STUDY, *encodings("rope")),
     ),
     "training, and what is killed": Group(
         ("tests/study/test_comparison.py", "tests/study/test_word_vectors.py", "tests/test_long_runs.py"),
         (
-            *(*CALL, SHARED, NN, MODELS, CHECKPOINTS, STUDY, VECTORS, CLI, "tests/long_runs.py"),
+            *(*CALL, COMMON, NN, MODELS, CHECKPOINTS, STUDY, VECTORS, CLI, "tests/long_runs.py"),
             *encodings("abacus", "rope", "t5", "alibi", "shaw", "learned", "cope", "yarn", "transformer-xl"),
         ),
     ),
     "training of word vectors": Group(
         tuple(f"tests/vectors/test_{name}.py" for name in ("conformance", "fasttext", "train_bert", "word2vec")),
-        (*CALL, SHARED, NN, MODELS, CHECKPOINTS, VECTORS, TESTING, *encodings("learned")),
+        (*CALL, COMMON, NN, MODELS, CHECKPOINTS, VECTORS, TESTING, *encodings("learned")),
     ),
     "damaged files": Group(
         ("tests/test_strangers_files.py",),
         (
-            *("src/headway/*.py", SHARED, CHECKPOINTS, VECTORS, STUDY, BENCH, CLI, "tests/strangers.py"),
+            *("src/headway/*.py", COMMON, CHECKPOINTS, VECTORS, STUDY, BENCH, CLI, "tests/strangers.py"),
             *("src/headway/inspection/texts/", *encodings("rope", "learned")),
         ),
     ),
@@ -213,7 +213,7 @@ GROUPS = {
         f"lesson {number}": Group(
             (f"tests/examples/test_lesson_{number}_*.py",),
             (
-                *(*CALL, *rooms, SHARED, f"examples/lesson_{number}_*.py", "examples/lesson.py"),
+                *(*CALL, *rooms, COMMON, f"examples/lesson_{number}_*.py", "examples/lesson.py"),
                 *("examples/schematic.py", "examples/claims/", "tests/looks.py"),
             ),
         )
