@@ -1,6 +1,7 @@
 """The report from which the table of linear maps is made; what is timed is never asserted."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,6 +30,18 @@ def test_the_products_of_both_sides_are_the_same(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(linear, "_ratio", check)
     linear.measure((4, 16, 8))
     assert seen == [(4, 8), (4, 16), (8, 16)]
+
+
+def test_a_ratio_is_the_time_of_torch_over_that_of_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 0.0
+
+    def lasting(seconds: float) -> torch.Tensor:
+        nonlocal clock
+        clock += seconds
+        return torch.empty(0)
+
+    monkeypatch.setattr(linear, "time", SimpleNamespace(perf_counter=lambda: clock))
+    assert linear._ratio(lambda: lasting(3.0), lambda: lasting(2.0), seconds=0.0, rounds=2) == 1.5
 
 
 def test_the_grid_has_short_calls_and_long_ones() -> None:

@@ -192,6 +192,16 @@ def test_a_saved_model_ends_where_that_of_the_file_does(tmp_path: Path) -> None:
     assert stop_ids(tmp_path / "folder") == stop_ids(tmp_path / "model.gguf") == [1, 5]
 
 
+def test_what_stands_for_no_token_ends_nothing(tmp_path: Path) -> None:
+    def ends(writer: Any) -> None:
+        writer.add_eos_token_id(1)
+        writer.add_eot_token_id(2**32 - 1)
+
+    values = config("llama")
+    write_gguf(tmp_path / "model.gguf", values, drawn(values), said=ends)
+    assert stop_ids(tmp_path / "model.gguf") == [1]
+
+
 def test_without_a_head_of_its_own_the_embeddings_are_the_head(tmp_path: Path) -> None:
     values = config("llama", tie_word_embeddings=True)
     tensors = drawn(values)

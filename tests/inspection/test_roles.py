@@ -5,6 +5,8 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -483,6 +485,13 @@ def test_progress_is_told() -> None:
     )
     assert told[-1] == (46, 46)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+@pytest.mark.parametrize(("weight", "cases"), [(0.0, 0), (0.1, 2)])
+def test_a_layer_without_learned_sinks_has_no_cases_of_them(weight: float, cases: int) -> None:
+    batch: Any = SimpleNamespace(words=torch.ones(1, 3).bool(), device=torch.device("cpu"))
+    found: Any = {"first": torch.full((1, 4, 3), 0.5), "sink": torch.full((1, 4, 3), weight)}
+    assert Sink().evidence(batch, found).cases.tolist() == [[[2, cases]]]
 
 
 def test_texts_that_roles_make_fit_the_model() -> None:

@@ -218,6 +218,8 @@ def test_what_cannot_be_cut_is_refused() -> None:
     for start, stop in ((-1, 2), (0, 7), (3, 2)):
         with pytest.raises(hw.HeadwayError, match=f"the part {start} to {stop} is none of 6 keys"):
             cut(call, "keys", start, stop)
+    with pytest.raises(hw.HeadwayError, match="the part 0 to 2 is none of 1 batch"):
+        cut(call, "batch", 0, 2)
     with pytest.raises(hw.HeadwayError, match="parts is empty"):
         attend_in_parts([])
     with pytest.raises(hw.HeadwayError, match="kernel 'sdpa' cannot run a part"):

@@ -322,6 +322,8 @@ def test_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     unreached = T.RelativeQueries(T.Rows(torch.zeros(2, 2, 8), T.Bucketize(torch.tensor([0]))))
     assert on_a_gpu(monkeypatch, problem(vectors(5000), unreached, **SPAN)) == []
     assert on_a_gpu(monkeypatch, problem(T.RelativeKeys(T.Sinusoids(torch.zeros(2, 8, 600), torch.ones(300))))) == []
+    widest = T.RelativeKeys(T.Rows(torch.zeros(1, 2, 256), T.Clip(0, 1)), query=torch.zeros(1, 2, 4, 256))
+    assert on_a_gpu(monkeypatch, problem(widest, **SPAN)) == []
     assert on_a_gpu(monkeypatch, problem(rows(2), mask=M.Documents(torch.zeros(4).long()), **GAPS)) == []
     assert on_a_gpu(monkeypatch, problem(buckets(2), linear(), **GAPS)) == []
     assert on_a_gpu(monkeypatch, problem(dense(4, 4), dense(1, 4), dense(2, 4, 1), dense())) == []
