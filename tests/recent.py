@@ -134,8 +134,11 @@ GROUPS = {
         (*CALL, TRITON, TESTING, *encodings("rope"), "tests/kernels/cpu_calls.py"),
     ),
     "encodings in every check": Group(
-        ("tests/conformance/test_encodings.py::test_encoding", "tests/test_own_encodings.py"),
-        (*CALL, NN, TESTING, STUDY, CLI, "README.md", "CONTRIBUTING.md", "docs/*.md", *encodings("unit-index")),
+        ("tests/conformance/test_encodings.py::test_encoding",), (*CALL, NN, TESTING, *encodings("unit-index"))
+    ),
+    "encodings of the pages in every check": Group(
+        ("tests/test_own_encodings.py",),
+        (*CALL, NN, TESTING, STUDY, CLI, "README.md", "CONTRIBUTING.md", "docs/*.md"),
     ),
     "models in torch's compilers": Group(
         (
