@@ -110,7 +110,7 @@ def test_a_row_has_what_its_tests_import_and_name(name: str) -> None:
     needed = set()
     for file in own_files(group):
         text = (ROOT / file).read_text(encoding="utf-8")
-        imported = {one for _, one in imports_in(text, "")}
+        imported = {one for _, one in imports_in(text, "", is_package=True)}
         needed |= {modules[one] for one in imported | {one.rpartition(".")[0] for one in imported} if one in modules}
         named = ENCODINGS.keys() & set(re.findall(r"[\"']([a-z0-9-]+)[\"']", text))
         needed |= {modules[ENCODINGS[one].__module__] for one in named - WORDS}
