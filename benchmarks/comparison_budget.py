@@ -52,7 +52,8 @@ class AtNineTenths(Companion):
 def row(text: corpora.Corpus, spec: str, steps: int) -> dict[str, object]:
     """Trains one model, and measures it on the validation part."""
     settings = {"layers": 3, "width": 128, "heads": 4, "batch": 16, "learning_rates": (0.002,)}
-    protocol = Protocol(text.name, text.sha256, lengths=LENGTHS, steps=steps, evaluation_bytes=2**16, **settings)
+    asked = Protocol(lengths=LENGTHS, steps=steps, evaluation_bytes=2**16, **settings)
+    protocol = asked.fixed(text.name, text.sha256)
     task = LanguageModel(text, protocol)
     model = build_transformer(spec, Sizes.of(protocol, task.name, task.vocabulary), 0)
     companion = AtNineTenths(model, task, steps)

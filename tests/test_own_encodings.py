@@ -46,7 +46,7 @@ def test_it_passes_every_check(file: str, check: str) -> None:
 
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_it_can_be_compared(file: str) -> None:
-    (candidate,) = candidates([file], [], Protocol("text", ""))
+    (candidate,) = candidates([file], [], Protocol().fixed("text", ""))
     assert candidate.name == file
 
 

@@ -58,7 +58,7 @@ def compared(word: str) -> Any:
                         "recall_by_distance": {"1": 0.9, "32": 0.8 - 0.05 * number, "128": 0.7 - 0.05 * number},
                     }
                 )
-    protocol = Protocol(f"{word}.txt", "0" * 64, train_length=128, lengths=(128, 256, 512))
+    protocol = Protocol(lengths=(128, 256, 512)).fixed(f"{word}.txt", "0" * 64)
     return Results(rows, protocol, settings={"counted": {"2-gram": 3.3, "5-gram": 2.72}})
 
 

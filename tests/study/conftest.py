@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headway.study.protocol import Protocol
+from headway.study.protocol import FixedProtocol, Protocol
 
 
 @pytest.fixture(scope="session")
@@ -63,10 +63,8 @@ def tiny() -> dict[str, Any]:
 
 
 @pytest.fixture
-def protocol() -> Protocol:
-    return Protocol(
-        "text.txt",
-        "0" * 64,
+def protocol() -> FixedProtocol:
+    small = Protocol(
         train_length=16,
         lengths=(16, 32),
         layers=1,
@@ -77,3 +75,4 @@ def protocol() -> Protocol:
         recall_steps=3,
         evaluation_bytes=64,
     )
+    return small.fixed("text.txt", "0" * 64)

@@ -13,6 +13,7 @@ from headway._common import training
 from headway._common.training import Diverged, Trained
 from headway.errors import HeadwayError
 from headway.study import Watch, compare, comparison, models, run
+from headway.study.protocol import BYTES_FOR_STEP, Protocol
 from headway.study.watch import Row
 
 MINE = """
@@ -149,7 +150,7 @@ def test_what_was_killed_goes_on_to_the_same_numbers(text_file: Path, tiny: dict
     program = f"""
 import os, signal, torch
 torch.set_num_threads({torch.get_num_threads()})
-from headway import training
+from headway._common import training
 from headway.study import Watch, compare
 training.SECONDS_BETWEEN_CHECKPOINTS = 0.0
 class Kills(Watch):
@@ -260,7 +261,7 @@ def test_recall_and_evaluation_follow_the_steps(text_file: Path, tiny: dict[str,
     with pytest.raises(KeyboardInterrupt):
         compare(text_file, ["rope"], **settings, out=tmp_path, watch=Stops("rope", "step"))
     said = json.loads((tmp_path / "settings.json").read_text())
-    assert (said["recall_steps"], said["evaluation_bytes"]) == (3, 9 * comparison.BYTES_FOR_STEP)
+    assert (said["recall_steps"], said["evaluation_bytes"]) == (3, 9 * BYTES_FOR_STEP)
 
 
 def test_what_is_counted_stands_beside_the_results(text_file: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -405,6 +406,15 @@ def test_equal_time_is_that_of_the_trainings_that_ended_well(
     results = compare(text_file, ["rope"], **{**tiny, "baselines": ("lstm",)})
     assert [row["steps"] for row in results.rows if row["train_seconds"] is None] == [1, 1]
     assert results.any_row("lstm (equal time)")["steps"] == 4  # those of the others, since one of them is missing
+
+
+def test_settings_stand_in_place_of_the_protocols(text_file: Path, tiny: dict[str, Any]) -> None:
+    of = {"baselines": tiny["baselines"], "seeds": tiny["seeds"]}
+    settings = {name: value for name, value in tiny.items() if name not in of}
+    whole = compare(text_file, ["none"], Protocol(**{**settings, "steps": 2}), **of)
+    assert whole.protocol == compare(text_file, ["none"], Protocol(**settings), steps=2, **of).protocol
+    with pytest.raises(TypeError, match="stepz"):
+        compare(text_file, ["none"], stepz=2)
 
 
 def test_it_is_reached_as_headway_study() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headway.study import Results, charts, compare, report
-from headway.study.protocol import Protocol
+from headway.study.protocol import FixedProtocol
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_every_file_of_the_report_is_there(results: Results) -> None:
     assert there | {report.PAGE} == set(names), "a file that is not named"
 
 
-def test_results_without_rows_have_no_files(tmp_path: Path, protocol: Protocol) -> None:
+def test_results_without_rows_have_no_files(tmp_path: Path, protocol: FixedProtocol) -> None:
     assert report.write(Results([], protocol), tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 

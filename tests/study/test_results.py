@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from headway.errors import HeadwayError
-from headway.study.protocol import Protocol
+from headway.study.protocol import FixedProtocol
 from headway.study.results import Results
 
 Losses = dict[str, dict[int, list[float | None]]]
 
 
-def results(protocol: Protocol, losses: Losses, settings: dict[str, Any] | None = None, **fields: Any) -> Results:
+def results(protocol: FixedProtocol, losses: Losses, settings: dict[str, Any] | None = None, **fields: Any) -> Results:
     rows = [
         {
             "encoding": name,
@@ -36,7 +36,7 @@ def said_by(found: Results) -> str:
     return " ".join(found.conclusions())
 
 
-def test_the_best_are_named_at_the_trained_length_and_at_four_times(protocol: Protocol) -> None:
+def test_the_best_are_named_at_the_trained_length_and_at_four_times(protocol: FixedProtocol) -> None:
     found = results(
         protocol,
         {"rope": {16: [2.0, 2.1], 64: [3.0, 3.1], 128: [9, 9]}, "alibi": {16: [2.2, 2.3], 64: [2.1, 2.2], 128: [9, 9]}},
@@ -50,7 +50,7 @@ def test_the_best_are_named_at_the_trained_length_and_at_four_times(protocol: Pr
     assert "At 16 bytes the 2 seeds separate every pair of encodings." in said
 
 
-def test_intervals_are_paired_over_seeds(protocol: Protocol) -> None:
+def test_intervals_are_paired_over_seeds(protocol: FixedProtocol) -> None:
     """The spread over seeds is far larger than the difference, which is nearly the same in each."""
     found = results(protocol, {"a": {16: [1.0, 3.0, 2.0]}, "b": {16: [1.1, 3.12, 2.11]}, "c": {16: [1.2, 2.9, 2.3]}})
     pair = found.difference("a", "b", 16)
@@ -62,14 +62,14 @@ def test_intervals_are_paired_over_seeds(protocol: Protocol) -> None:
     assert "which the seeds do not separate" not in found.parts()["Encodings, trained for 6 steps"][0]
 
 
-def test_seeds_are_paired_by_their_number(protocol: Protocol) -> None:
+def test_seeds_are_paired_by_their_number(protocol: FixedProtocol) -> None:
     found = results(protocol, {"a": {16: [None, 1.0, 2.0]}, "b": {16: [9.0, 3.0, 4.5]}})
     pair = found.difference("b", "a", 16)
     assert pair is not None
     assert (pair.mean, pair.seeds) == (2.25, 2)
 
 
-def test_pairs_that_the_seeds_do_not_separate_are_named_with_their_intervals(protocol: Protocol) -> None:
+def test_pairs_that_the_seeds_do_not_separate_are_named_with_their_intervals(protocol: FixedProtocol) -> None:
     found = results(protocol, {"a": {16: [2.0, 2.3, 2.0]}, "b": {16: [2.1, 2.2, 2.1]}, "c": {16: [5.0, 5.0, 5.1]}})
     said = said_by(found)
     assert "which the seeds do not separate from it; a − b: −0.033 (95 % interval −0.320 to +0.254)." in said
@@ -77,12 +77,12 @@ def test_pairs_that_the_seeds_do_not_separate_are_named_with_their_intervals(pro
     assert "at 95 % by itself and not jointly: of 3 pairs" in said
 
 
-def test_a_sentence_lists_few_pairs(protocol: Protocol) -> None:
+def test_a_sentence_lists_few_pairs(protocol: FixedProtocol) -> None:
     found = results(protocol, {name: {16: [2.0 + place, 2.5, 3.0 - place]} for place, name in enumerate("abcdef")})
     assert "; and 9 more, in the table of differences." in said_by(found)
 
 
-def test_every_difference_has_its_interval(protocol: Protocol) -> None:
+def test_every_difference_has_its_interval(protocol: FixedProtocol) -> None:
     """Numbers with a sign are differences: each is followed by an interval, or says that there is none."""
     losses: Losses = {
         name: {16: [2.0 + place / 10, 2.2 + place / 20], 64: [3.0, 3.1 + place / 30]}
@@ -95,13 +95,13 @@ def test_every_difference_has_its_interval(protocol: Protocol) -> None:
         assert all(after.startswith(f" ({follows}") for after in differences), differences
 
 
-def test_one_seed_separates_nothing(protocol: Protocol) -> None:
+def test_one_seed_separates_nothing(protocol: FixedProtocol) -> None:
     said = said_by(results(protocol, {"a": {16: [1.0]}, "b": {16: [7.0]}}))
     assert "One seed separates nothing" in said
     assert "a is best: 1.000 bits per byte (one seed); next is b with 7.000; a − b: −6.000 (one seed)." in said
 
 
-def test_what_ends_with_its_table_is_said_to_have_no_number(protocol: Protocol) -> None:
+def test_what_ends_with_its_table_is_said_to_have_no_number(protocol: FixedProtocol) -> None:
     view = 'learned(extend="interpolate")'
     found = results(protocol, {"learned": {16: [2.0], 64: [None]}, view: {16: [2.0], 64: [4.0]}})
     assert found.mean("learned", 64) is None
@@ -110,7 +110,7 @@ def test_what_ends_with_its_table_is_said_to_have_no_number(protocol: Protocol) 
     assert "Without a number at 64 bytes: learned." in found.conclusions()
 
 
-def test_baselines_come_after_the_encodings_with_their_steps(protocol: Protocol) -> None:
+def test_baselines_come_after_the_encodings_with_their_steps(protocol: FixedProtocol) -> None:
     found = results(
         protocol,
         {
@@ -132,12 +132,12 @@ def test_baselines_come_after_the_encodings_with_their_steps(protocol: Protocol)
     )
 
 
-def test_baselines_alone_have_conclusions(protocol: Protocol) -> None:
+def test_baselines_alone_have_conclusions(protocol: FixedProtocol) -> None:
     found = results(protocol, {"lstm": {16: [1.0], 64: [2.0]}})
     assert "At 16 bytes lstm cannot be compared with an encoding." in found.conclusions()
 
 
-def test_models_that_have_hardly_learned_are_named(protocol: Protocol) -> None:
+def test_models_that_have_hardly_learned_are_named(protocol: FixedProtocol) -> None:
     losses: Losses = {"a": {16: [2.0]}, "b": {16: [2.4]}, "c": {16: [3.31]}, "d": {16: [4.0]}, "lstm": {16: [3.5]}}
     found = results(protocol, losses, {"counted": {"5-gram": 2.25, "2-gram": 3.31}})
     assert list(found.counted) == ["2-gram", "5-gram"]
@@ -149,7 +149,7 @@ def test_models_that_have_hardly_learned_are_named(protocol: Protocol) -> None:
     assert "All encodings are below a 5-gram model" in well.conclusions()[1]
 
 
-def test_a_model_that_diverged_is_named(protocol: Protocol) -> None:
+def test_a_model_that_diverged_is_named(protocol: FixedProtocol) -> None:
     losses: Losses = {"a": {16: [2.0], 64: [2.1]}, "b": {16: [None], 64: [None]}}
     said = said_by(results(protocol, losses, {"counted": {"5-gram": 2.25}}))
     assert "Without a finite loss at 16 bytes, since training diverged: b." in said
@@ -157,18 +157,18 @@ def test_a_model_that_diverged_is_named(protocol: Protocol) -> None:
     assert "Without a number" not in said
 
 
-def test_an_encoding_with_fewer_seeds_says_how_many(protocol: Protocol) -> None:
+def test_an_encoding_with_fewer_seeds_says_how_many(protocol: FixedProtocol) -> None:
     said = said_by(results(protocol, {"a": {16: [2.0]}, "b": {16: [2.5, 2.6]}}))
     assert "a is best: 2.000 bits per byte (one seed); next is b with 2.550; a − b: −0.500 (one seed)." in said
 
 
-def test_results_without_counted_models_say_nothing_of_them(protocol: Protocol) -> None:
+def test_results_without_counted_models_say_nothing_of_them(protocol: FixedProtocol) -> None:
     found = results(protocol, {"a": {16: [9.0]}})
     assert found.counted == {}
     assert "gram" not in said_by(found)
 
 
-def test_a_learning_rate_at_the_edge_of_those_tried_is_named(protocol: Protocol) -> None:
+def test_a_learning_rate_at_the_edge_of_those_tried_is_named(protocol: FixedProtocol) -> None:
     tried = {"0.01": None, "0.001": 2.2, "0.003": 2.1}
     found = results(
         protocol,
@@ -180,7 +180,7 @@ def test_a_learning_rate_at_the_edge_of_those_tried_is_named(protocol: Protocol)
     assert "at the edge of those tried for a (0.001, the lowest): a rate beyond" in said_by(found)
 
 
-def test_lengths_in_tokens_are_called_tokens(protocol: Protocol) -> None:
+def test_lengths_in_tokens_are_called_tokens(protocol: FixedProtocol) -> None:
     found = results(
         replace(protocol, tokenizer="bpe:1024"),
         {"a": {16: [2.0], 64: [2.1]}, "lstm": {16: [1.0], 64: [1.0]}},
@@ -192,7 +192,7 @@ def test_lengths_in_tokens_are_called_tokens(protocol: Protocol) -> None:
     assert "(16 tokens) a is best: 2.000 bits per byte" in said
 
 
-def test_recall_that_was_not_learned_says_nothing_about_distance(protocol: Protocol) -> None:
+def test_recall_that_was_not_learned_says_nothing_about_distance(protocol: FixedProtocol) -> None:
     found = results(protocol, {"a": {16: [2.0], 64: [2.0]}, "b": {16: [2.0], 64: [2.0]}}, recall={"a": 0.95, "b": 0.2})
     said = said_by(found)
     assert "Recall in sequences of 64, of those that learned it at 16: a 95 %." in said
@@ -220,5 +220,5 @@ def test_a_damaged_row_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
         Results.load(tmp_path)
 
 
-def test_no_rows_conclude_nothing(protocol: Protocol) -> None:
+def test_no_rows_conclude_nothing(protocol: FixedProtocol) -> None:
     assert Results([], protocol).conclusions() == ["Nothing has been measured yet."]

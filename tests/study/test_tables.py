@@ -7,13 +7,15 @@ import pytest
 
 from headway._common.table import Table
 from headway.study import tables
-from headway.study.protocol import Protocol
+from headway.study.protocol import FixedProtocol
 from headway.study.results import Results
 
 VIEW = 'learned(extend="interpolate")'
 
 
-def compared(protocol: Protocol, *, seeds: int = 2, settings: dict[str, Any] | None = None, **fields: Any) -> Results:
+def compared(
+    protocol: FixedProtocol, *, seeds: int = 2, settings: dict[str, Any] | None = None, **fields: Any
+) -> Results:
     """Three encodings, one with a second view, and two baselines; the losses depend on name, seed and length."""
     names = ("rope", "alibi", "learned", VIEW, "lstm (equal parameters)", "lstm (equal time)")
     rows = [
@@ -50,7 +52,7 @@ def texts(table: Table) -> list[list[str]]:
     return [[cell.text for cell in row] for row in table.rows]
 
 
-def test_losses_have_encodings_then_baselines_then_counted_models(protocol: Protocol) -> None:
+def test_losses_have_encodings_then_baselines_then_counted_models(protocol: FixedProtocol) -> None:
     found = compared(protocol, settings={"counted": {"5-gram": 2.25, "2-gram": 3.31}})
     table = tables.losses(found)
     assert [row[0] for row in texts(table)] == [*found.names, "2-gram, counted", "5-gram, counted"]
@@ -61,14 +63,14 @@ def test_losses_have_encodings_then_baselines_then_counted_models(protocol: Prot
     assert texts(table)[2][2] == "—"
 
 
-def test_the_best_is_marked_among_encodings(protocol: Protocol) -> None:
+def test_the_best_is_marked_among_encodings(protocol: FixedProtocol) -> None:
     found = compared(protocol)
     better = [row | {"bits_per_byte": 1.0} if row["baseline"] else row for row in found.rows]
     table = tables.losses(Results(better, protocol))
     assert [row[0].text for row in table.rows if row[1].best] == ["rope"]
 
 
-def test_differences_are_paired_and_marked_where_the_interval_excludes_zero(protocol: Protocol) -> None:
+def test_differences_are_paired_and_marked_where_the_interval_excludes_zero(protocol: FixedProtocol) -> None:
     found = compared(protocol)
     table = tables.differences(found)
     rows = {row[0].text: row for row in table.rows}
@@ -81,12 +83,12 @@ def test_differences_are_paired_and_marked_where_the_interval_excludes_zero(prot
     ]
 
 
-def test_one_seed_has_no_intervals(protocol: Protocol) -> None:
+def test_one_seed_has_no_intervals(protocol: FixedProtocol) -> None:
     for name, table in tables.tables_of(compared(protocol, seeds=1)).items():
         assert "±" not in table.csv(), name
 
 
-def test_rows_without_numbers_are_left_out(protocol: Protocol) -> None:
+def test_rows_without_numbers_are_left_out(protocol: FixedProtocol) -> None:
     found = compared(protocol)
     assert [row[0] for row in texts(tables.recall(found))] == found.names[:-1]
     assert tables.recall(found).rules == [4]
@@ -94,7 +96,7 @@ def test_rows_without_numbers_are_left_out(protocol: Protocol) -> None:
     assert [title.text for title in tables.heads(found).titles][2:4] == ["first byte", "byte before"]
 
 
-def test_learning_rates_are_shown_if_several_were_tried(protocol: Protocol) -> None:
+def test_learning_rates_are_shown_if_several_were_tried(protocol: FixedProtocol) -> None:
     assert "learning-rates" not in tables.tables_of(compared(protocol))
     tried = {"0.01": None, "0.002": 2.5, "0.005": 2.4}
     table = tables.learning_rates(compared(protocol, learning_rates=tried, learning_rate=0.005))
@@ -104,7 +106,7 @@ def test_learning_rates_are_shown_if_several_were_tried(protocol: Protocol) -> N
     assert VIEW not in [row[0] for row in texts(table)]
 
 
-def test_how_a_model_was_trained_is_shown_if_it_is_not_the_usual(protocol: Protocol) -> None:
+def test_how_a_model_was_trained_is_shown_if_it_is_not_the_usual(protocol: FixedProtocol) -> None:
     def columns(**fields: Any) -> list[str]:
         return [title.text for title in tables.costs(compared(protocol, **fields)).titles]
 
@@ -112,14 +114,14 @@ def test_how_a_model_was_trained_is_shown_if_it_is_not_the_usual(protocol: Proto
     assert columns(trained_dtype="bfloat16", compiled=True)[-2:] == ["dtype", "compiled"]
 
 
-def test_lengths_in_tokens_are_called_tokens(protocol: Protocol) -> None:
+def test_lengths_in_tokens_are_called_tokens(protocol: FixedProtocol) -> None:
     found = compared(replace(protocol, tokenizer="bpe:1024"))
     titles = [title.text for table in tables.tables_of(found).values() for title in table.titles]
     assert {"tokens/s", "first token", "token before"} <= set(titles)
     assert not [title for title in titles if "byte" in title]
 
 
-def test_rows_of_earlier_versions_have_tables(protocol: Protocol) -> None:
+def test_rows_of_earlier_versions_have_tables(protocol: FixedProtocol) -> None:
     """Such rows have no sliding losses, heads, learning rates or dtypes."""
     found = compared(protocol)
     newer = ("sliding_bits_per_byte", "heads", "recall")

@@ -10,7 +10,7 @@ from headway.errors import HeadwayError
 from headway.study import corpora, heads, train
 from headway.study.heads import HeadWatch
 from headway.study.models import Sizes, build_transformer
-from headway.study.protocol import Protocol, Training
+from headway.study.protocol import FixedProtocol, Training
 from headway.study.tasks import LanguageModel
 
 
@@ -18,7 +18,9 @@ class StoppedError(Exception):
     pass
 
 
-def trained(text_file: Path, protocol: Protocol, checkpoint: Path | None, stop: int | None = None) -> torch.nn.Module:
+def trained(
+    text_file: Path, protocol: FixedProtocol, checkpoint: Path | None, stop: int | None = None
+) -> torch.nn.Module:
     task = LanguageModel(corpora.load(text_file, train_length=16, longest=32), protocol)
     model = build_transformer("t5", Sizes.of(protocol, task.name, task.vocabulary), 0)
 
@@ -31,7 +33,7 @@ def trained(text_file: Path, protocol: Protocol, checkpoint: Path | None, stop: 
 
 
 def test_training_that_was_stopped_goes_on_bit_for_bit(
-    text_file: Path, protocol: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text_file: Path, protocol: FixedProtocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     path = tmp_path / "checkpoints" / "model.pt"
@@ -44,7 +46,7 @@ def test_training_that_was_stopped_goes_on_bit_for_bit(
     assert all(torch.equal(gone_on[name], whole[name]) for name in whole)
 
 
-def test_a_finished_training_is_only_read(text_file: Path, protocol: Protocol, tmp_path: Path) -> None:
+def test_a_finished_training_is_only_read(text_file: Path, protocol: FixedProtocol, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     first = trained(text_file, protocol, path).state_dict()
     again = trained(text_file, protocol, path, stop=1).state_dict()
@@ -52,7 +54,7 @@ def test_a_finished_training_is_only_read(text_file: Path, protocol: Protocol, t
     assert read_checkpoint(path)["optimizer"] is None  # type: ignore[index]
 
 
-def test_training_lowers_the_loss(text_file: Path, protocol: Protocol) -> None:
+def test_training_lowers_the_loss(text_file: Path, protocol: FixedProtocol) -> None:
     losses = []
     task = LanguageModel(corpora.load(text_file, train_length=16, longest=32), protocol)
     model = build_transformer("none", Sizes.of(protocol, task.name, task.vocabulary), 0)
@@ -80,7 +82,7 @@ def test_the_learning_rate_rises_and_falls() -> None:
 
 @pytest.mark.parametrize("switch", [{"dtype": torch.bfloat16}, {"compile": True}], ids=["bfloat16", "compiled"])
 def test_switches_of_the_forward_pass(
-    text_file: Path, protocol: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switch: dict[str, Any]
+    text_file: Path, protocol: FixedProtocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switch: dict[str, Any]
 ) -> None:
     """The model learns as without them, its log of heads included, and its checkpoint is one of the plain model."""
     compiler = torch.compile

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import Field, fields
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
-from ..errors import unknown
+from ..errors import HeadwayError, unknown
 
 if TYPE_CHECKING:
     import torch
+
+
+N = TypeVar("N", int, float)
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
@@ -65,3 +71,76 @@ Dtype = Annotated[
     typer.Option(help="float32 or bfloat16. Default: that of the file.", autocompletion=completing(lambda: DTYPES)),
 ]
 OutFolder = Annotated[str, typer.Option(help="Folder for the results; the same command resumes from it.")]
+
+
+def options_of(settings: Any, **own: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command whose function takes ``**settings`` an option for each field of a dataclass.
+
+    Names, types and defaults are those of the fields. The help is what the docstring of the dataclass says of the
+    field, with "--names" in place of ``names``. Several values are a text with commas. The options --out, --json and
+    --quiet come last.
+
+    Args:
+        settings: the dataclass. The metadata of a field may have an "option", in place of its name, and "choices".
+        **own: annotations in place of those of fields with these names.
+    """
+    kinds = get_type_hints(settings)
+    entries = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(settings) or "", re.MULTILINE)
+    helps = {
+        name: re.sub(r"``(\w+)``", lambda found: _flag(found[1]), " ".join(text.split())) for name, text in entries
+    }
+
+    def annotation(field: Field[Any]) -> Any:
+        kind, text = kinds[field.name], helps.get(field.name, "")
+        if any(get_origin(part) is Sequence for part in get_args(kind)):
+            kind, text = str | None, text.replace(".", ", separated by commas.", 1)
+        choices = field.metadata.get("choices", ())
+        complete = completing(lambda: choices) if choices else None
+        flag = field.metadata.get("option", _flag(field.name))
+        return Annotated[kind, typer.Option(flag, help=text[:1].upper() + text[1:], autocompletion=complete)]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        named = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+        last = [named.pop(name).replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in ("out", "as_json", "quiet")]
+        options = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=own.get(field.name) or annotation(field),
+            )
+            for field in fields(settings)
+        ]
+        parameters = [*named.values(), *options, *last]
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def numbers(text: str, name: str = "lengths", kind: type[N] = int, such_as: str = "128,256,512,1024") -> list[N]:
+    """Splits an option that has numbers separated by commas.
+
+    Args:
+        text: the numbers.
+        name: the name of the option, for the message.
+        kind: int or float.
+        such_as: an example, for the message.
+
+    Raises:
+        HeadwayError: for anything else.
+    """
+    try:
+        found = [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if not found:
+        what = "whole numbers" if kind is int else "numbers"
+        raise HeadwayError(f"{name} is {text!r}: give {what} separated by commas, such as {such_as}")
+    return found

@@ -15,8 +15,8 @@ from .._common.table import Cell, Table
 from ..bench.cases import FULL, MODEL_PARTS, MODELS, PARTS, QUICK, QUICK_MODELS, AnyCase
 from ..errors import HeadwayError
 from ._console import Progress, consoles, going_on, print_json
-from ._options import Json, OutFolder, Quiet, completing, encoding_names
-from .compare import numbers, split_names
+from ._options import Json, OutFolder, Quiet, completing, encoding_names, numbers
+from .compare import split_names
 
 if TYPE_CHECKING:
     from rich.console import Console

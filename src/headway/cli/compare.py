@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,10 +15,9 @@ from .._common.table import Table
 from ..errors import HeadwayError
 from ..positions._naming import split_outside
 from ..study import DEFAULT_ENCODINGS, Protocol
-from ..study.comparison import BYTES_FOR_STEP, FULL, MOST_BYTES, QUICK
-from ..study.protocol import DTYPES
+from ..study.comparison import QUICK_SEEDS, SEEDS
 from ._console import consoles, going_on, points, print_json
-from ._options import Device, Json, OutFolder, Quiet, completing, encoding_names
+from ._options import Device, Json, OutFolder, Quiet, completing, encoding_names, numbers, options_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
     from ..study import Results
+    from ..study.protocol import FixedProtocol
     from ..study.watch import Row
 
-N = TypeVar("N", int, float)
 
-
+@options_of(Protocol, device=Device)
 def run(
     corpus: Annotated[
         str | None, typer.Argument(help="A file of UTF-8 text. Default: the topics of Python's manual.")
@@ -50,83 +49,17 @@ def run(
             autocompletion=completing(lambda: ("lstm", "rnn", "none")),
         ),
     ] = "lstm",
-    tokenizer: Annotated[
-        str,
-        typer.Option(
-            help="What a token is: bytes; bpe:N, byte-pair encoding of N tokens trained on the text; a tokenizer.json; "
-            "or a model's folder or id on the Hugging Face hub. Losses are in bits per byte all the same."
-        ),
-    ] = "bytes",
-    train_length: Annotated[int, typer.Option(help="Tokens in a training window.")] = Protocol.train_length,
-    lengths: Annotated[
-        str | None,
-        typer.Option(
-            help="Window lengths to measure at, separated by commas. Default: 1, 2, 4 and 8 times --train-length."
-        ),
-    ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(
             help="Number of seeds. Differences need several seeds to be reliable. "
-            f"Default: {FULL.seeds}; with --quick {QUICK.seeds}."
+            f"Default: {SEEDS}; with --quick {QUICK_SEEDS}."
         ),
     ] = None,
-    layers: Annotated[int, typer.Option(help="Layers of each Transformer.")] = Protocol.layers,
-    width: Annotated[int, typer.Option(help="Width (embed_dim) of each Transformer.")] = Protocol.width,
-    heads: Annotated[int, typer.Option(help="Heads of each Transformer.")] = Protocol.heads,
-    steps: Annotated[
-        int | None,
-        typer.Option(help=f"Training steps of each model. Default: {FULL.steps}; with --quick {QUICK.steps}."),
-    ] = None,
-    minutes: Annotated[
-        float | None,
-        typer.Option(help="In place of --steps: the time for everything, from which the steps are chosen."),
-    ] = None,
-    batch: Annotated[int, typer.Option(help="Windows in a training step.")] = Protocol.batch,
-    learning_rate: Annotated[
-        float | None,
-        typer.Option(help=f"Learning rate, the same for all models. Default: {Protocol.learning_rates[0]:g}."),
-    ] = None,
-    learning_rates: Annotated[
-        str | None,
-        typer.Option(
-            help="In place of --learning-rate: several, separated by commas. Each model is trained with each of them "
-            "and the first seed; the one with the lowest loss on a validation part is used for all seeds."
-        ),
-    ] = None,
-    recall_steps: Annotated[
-        int | None,
-        typer.Option(
-            help="Training steps of the recall task; 0 leaves it out. Default: a third of --steps; with --quick 0."
-        ),
-    ] = None,
-    evaluation_bytes: Annotated[
-        int | None,
-        typer.Option(
-            "--held-out",
-            help=f"Held-out bytes that are predicted at each length. Default: {BYTES_FOR_STEP} for each of --steps, at "
-            f"most {MOST_BYTES:,}.",
-        ),
-    ] = None,
-    dtype: Annotated[
-        str,
-        typer.Option(help="float32, or bfloat16 to train under autocast.", autocompletion=completing(lambda: DTYPES)),
-    ] = "float32",
-    compile: Annotated[
-        bool, typer.Option("--compile", help="Train the language models through torch.compile.")
-    ] = False,
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick",
-            help="Take a few minutes in all: fewer seeds and steps. The report says so, and that differences may be "
-            "chance.",
-        ),
-    ] = False,
-    device: Device = "auto",
     out: OutFolder = "headway-compare",
     as_json: Json = False,
     quiet: Quiet = False,
+    **settings: Any,
 ) -> None:
     """Train a small Transformer for each position encoding, and measure it at the trained length and beyond.
 
@@ -140,33 +73,19 @@ def run(
     from .. import study
 
     need_folder_place(Path(out))
+    if settings["lengths"] is not None:
+        settings["lengths"] = numbers(settings["lengths"])
+    if settings["learning_rates"] is not None:
+        settings["learning_rates"] = numbers(settings["learning_rates"], "learning_rates", float, "0.002,0.005")
     say, telling = consoles(as_json, quiet)
     screen = Screen(telling)
     with going_on(out), screen:
         results = study.compare(
             corpus,
             DEFAULT_ENCODINGS if encodings is None else split_names(encodings),
+            Protocol(**settings),
             baselines=[] if baselines == "none" else split_names(baselines, "--baselines"),
-            train_length=train_length,
-            lengths=None if lengths is None else numbers(lengths),
             seeds=seeds,
-            layers=layers,
-            width=width,
-            heads=heads,
-            steps=steps,
-            minutes=minutes,
-            batch=batch,
-            learning_rate=learning_rate,
-            learning_rates=None
-            if learning_rates is None
-            else numbers(learning_rates, "learning_rates", float, "0.002,0.005"),
-            tokenizer=tokenizer,
-            recall_steps=recall_steps,
-            evaluation_bytes=evaluation_bytes,
-            quick=quick,
-            device=device,
-            dtype=dtype,
-            compile=compile,
             out=out,
             watch=screen.watch(),
         )
@@ -218,28 +137,6 @@ def split_names(text: str, option: str = "--encodings") -> list[str]:
     return found
 
 
-def numbers(text: str, name: str = "lengths", kind: type[N] = int, such_as: str = "128,256,512,1024") -> list[N]:
-    """Splits an option that has numbers separated by commas.
-
-    Args:
-        text: the numbers.
-        name: the name of the option, for the message.
-        kind: int or float.
-        such_as: an example, for the message.
-
-    Raises:
-        HeadwayError: for anything else.
-    """
-    try:
-        found = [kind(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        found = []
-    if not found:
-        what = "whole numbers" if kind is int else "numbers"
-        raise HeadwayError(f"{name} is {text!r}: give {what} separated by commas, such as {such_as}")
-    return found
-
-
 FIRST_SHARE = 0.1
 """The share of the work up to which the time left is that expected, not that by what is done."""
 
@@ -285,7 +182,7 @@ class Screen:
             def placed(self, device: str, why: str) -> None:
                 screen.out.print(why, style="yellow" if device == "cpu" else None)
 
-            def planned(self, protocol: Protocol, encodings: Sequence[str], done: int, total: int) -> None:
+            def planned(self, protocol: FixedProtocol, encodings: Sequence[str], done: int, total: int) -> None:
                 screen.planned(protocol, done, total)
 
             def expected(self, seconds: Mapping[str, float]) -> None:
@@ -299,7 +196,7 @@ class Screen:
 
         return Teller()
 
-    def planned(self, protocol: Protocol, done: int, total: int) -> None:
+    def planned(self, protocol: FixedProtocol, done: int, total: int) -> None:
         """Prints the protocol."""
         self.lengths, self.done, self.total = protocol.lengths, done, total
         self.begun_at = done / total

@@ -11,7 +11,7 @@ from torch import nn
 from ..errors import HeadwayError, unknown
 from ..models.recurrent import CELLS
 from .models import Sizes, build_recurrent, build_transformer, interpolated, kernel_used
-from .protocol import Protocol
+from .protocol import FixedProtocol
 
 EQUAL_PARAMETERS = "{} (equal parameters)"
 EQUAL_TIME = "{} (equal time)"
@@ -52,7 +52,7 @@ class Candidate:
 
 
 def candidates(
-    encodings: Sequence[str], baselines: Sequence[str], protocol: Protocol, vocabulary: int = 256
+    encodings: Sequence[str], baselines: Sequence[str], protocol: FixedProtocol, vocabulary: int = 256
 ) -> list[Candidate]:
     """Returns the models to train; each encoding is built and called once, so that errors come before any training.
 

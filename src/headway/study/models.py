@@ -14,7 +14,7 @@ from ..masks import Causal
 from ..models import Decoder, RecurrentLM, TransformerConfig
 from ..positions import Learned, PositionEncoding, encoding
 from ..positions._base import IN_ATTENTION
-from .protocol import Protocol, derived_seed
+from .protocol import FixedProtocol, derived_seed
 
 RECURRENT_LAYERS = 1
 CLOSE_ENOUGH = 0.05
@@ -48,7 +48,7 @@ class Sizes:
     max_length: int
 
     @classmethod
-    def of(cls, protocol: Protocol, task: str, vocabulary: int) -> Sizes:
+    def of(cls, protocol: FixedProtocol, task: str, vocabulary: int) -> Sizes:
         """Returns the sizes of a ``task`` with a ``vocabulary`` under a ``protocol``; recall has one layer."""
         layers = 1 if task == "recall" else protocol.layers
         return cls(vocabulary, layers, protocol.width, protocol.heads, max_length=protocol.train_length)

@@ -13,7 +13,7 @@ from torch import nn
 from .._common.training import Diverged
 from .evaluate import predictions
 from .models import Sizes
-from .protocol import Protocol
+from .protocol import FixedProtocol
 from .tasks import LanguageModel, Recall
 from .tasks.recall import TOKENS
 from .train import train
@@ -43,7 +43,7 @@ class Pace:
     recall_token: float = 0.0
 
 
-def measured(build: Build, language: LanguageModel, protocol: Protocol) -> Pace:
+def measured(build: Build, language: LanguageModel, protocol: FixedProtocol) -> Pace:
     """Measures the pace of a model in a few steps, and in one window of the longest length.
 
     A model whose training diverges in them takes no time.
@@ -89,7 +89,7 @@ class Work:
 
 
 def expected(
-    works: Sequence[Work], paces: Mapping[str, Pace], language: LanguageModel, protocol: Protocol
+    works: Sequence[Work], paces: Mapping[str, Pace], language: LanguageModel, protocol: FixedProtocol
 ) -> dict[str, float]:
     """Returns the seconds that are expected for each part of a comparison.
 

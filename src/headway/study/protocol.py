@@ -1,18 +1,27 @@
-"""The settings of a comparison, fixed before any result is seen."""
+"""The settings of a comparison, and those that are fixed before any result is seen."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from .._common.kinds import Kind, fits
 from ..errors import HeadwayError, need_positive, unknown
+from .tokenization import BYTES
 
 PROTOCOL_VERSION = 2
 """Changes whenever the same settings would give other numbers."""
 DTYPES = ("float32", "bfloat16")
+STEPS, QUICK_STEPS = 600, 150
+LEARNING_RATE = 5e-3
+STEPS_FOR_RECALL = 3
+"""A model of the recall task has one training step for so many of a language model, unless recall_steps is given."""
+BYTES_FOR_STEP = 28
+"""Held-out bytes that are predicted for each training step, unless evaluation_bytes is given."""
+MOST_BYTES = 2**16
 
 
 def derived_seed(seed: int, *what: object) -> int:
@@ -63,11 +72,11 @@ SETTINGS: Kind = {
     "bytes_per_token": (float, ...),
     "lengths": [int],
     "minutes": (float, None, ...),
-    "learning_rate": (float, ...),
-    "learning_rates": ([float], ...),
-    **dict.fromkeys(("train_length", "layers", "width", "heads", "steps", "batch"), WHOLE),
-    **dict.fromkeys(("recall_steps", "evaluation_bytes", "version"), WHOLE),
-    **dict.fromkeys(("device", "dtype"), (str, ...)),
+    "learning_rates": [float],
+    **dict.fromkeys(("steps", "recall_steps", "evaluation_bytes"), int),
+    **dict.fromkeys(("train_length", "layers", "width", "heads", "batch", "version"), WHOLE),
+    "device": str,
+    "dtype": (str, ...),
     **dict.fromkeys(("compile", "quick"), (bool, ...)),
     "counted": ({str: float}, None, ...),
 }
@@ -76,73 +85,75 @@ SETTINGS: Kind = {
 
 @dataclass(frozen=True)
 class Protocol:
-    """The settings of a comparison, the same for all encodings; they are written beside the results.
+    """The settings of a comparison, the same for all encodings; `headway compare` has an option for each.
 
     Attributes:
-        corpus: the name of the text.
-        corpus_sha256: its hash.
-        tokenizer: "bytes", or the tokens it is cut into, as for ``tokenization.Tokens.named``.
-        tokenizer_sha256: the hash of the tokenizer; None for bytes.
-        bytes_per_token: bytes of a token in the held-out part, on average.
+        tokenizer: what a token is: bytes; bpe:N, byte-pair encoding of N tokens trained on the text; a tokenizer.json;
+            or a model's folder or id on the Hugging Face hub. Losses are in bits per byte all the same.
         train_length: tokens in a training window.
-        lengths: the window lengths to measure, in tokens.
+        lengths: window lengths to measure at. Default: 1, 2, 4 and 8 times ``train_length``.
         layers: layers of each Transformer.
-        width: its embed_dim.
-        heads: its heads.
-        steps: training steps.
-        minutes: the time in which ``steps`` were chosen to fit, if that was asked for.
-        batch: windows in a step.
-        learning_rates: the highest learning rate; several are tried with each model.
-        recall_steps: training steps of the recall task; 0 leaves it out.
-        evaluation_bytes: held-out bytes that are predicted at each length.
-        device: the torch device.
-        dtype: "float32", or "bfloat16" for training under autocast.
-        compile: whether the language models are trained through ``torch.compile``.
-        quick: whether seeds and steps are those of a quick comparison.
-        version: ``PROTOCOL_VERSION``.
+        width: width (embed_dim) of each Transformer.
+        heads: heads of each Transformer.
+        steps: training steps of each model. Default: 600; with ``quick`` 150.
+        minutes: in place of ``steps``: the time for everything, from which the steps are chosen.
+        batch: windows in a training step.
+        learning_rate: learning rate, the same for all models. Default: 0.005.
+        learning_rates: in place of ``learning_rate``: several. Each model is trained with each of them and the first
+            seed; the one with the lowest loss on a validation part is used for all seeds.
+        recall_steps: training steps of the recall task; 0 leaves it out. Default: a third of ``steps``; with ``quick``
+            0.
+        evaluation_bytes: held-out bytes that are predicted at each length. Default: 28 for each of ``steps``, at most
+            65,536.
+        dtype: "float32", or "bfloat16" to train under autocast.
+        compile: train the language models through torch.compile.
+        quick: take a few minutes in all: fewer seeds and steps. The report says so, and that differences may be chance.
+        device: where the models run: cpu, cuda, cuda:1 …; auto takes a GPU if there is one and a fused kernel trains
+            every encoding there.
 
     Raises:
-        HeadwayError: if a size is out of its range, or heads do not divide the width.
+        HeadwayError: if a size is out of its range, heads do not divide the width, or both of a setting and what stands
+            in its place are given.
     """
 
-    corpus: str
-    corpus_sha256: str
-    tokenizer: str = "bytes"
-    tokenizer_sha256: str | None = None
-    bytes_per_token: float = 1.0
+    tokenizer: str = BYTES
     train_length: int = 128
-    lengths: tuple[int, ...] = (128, 256, 512, 1024)
+    lengths: Sequence[int] | None = None
     layers: int = 2
     width: int = 96
     heads: int = 4
-    steps: int = 600
+    steps: int | None = None
     minutes: float | None = None
     batch: int = 8
-    learning_rates: tuple[float, ...] = (5e-3,)
-    recall_steps: int = 200
-    evaluation_bytes: int = 16384
-    device: str = "cpu"
-    dtype: str = "float32"
+    learning_rate: float | None = None
+    learning_rates: Sequence[float] | None = None
+    recall_steps: int | None = None
+    evaluation_bytes: int | None = field(default=None, metadata={"option": "--held-out"})
+    dtype: str = field(default="float32", metadata={"choices": DTYPES})
     compile: bool = False
     quick: bool = False
-    version: int = PROTOCOL_VERSION
-
-    RECALL_BATCH = 16
-    RECALL_LEARNING_RATE = 1e-2
+    device: str = "auto"
 
     def __post_init__(self) -> None:
         sizes = ("train_length", "layers", "width", "heads", "steps", "batch", "evaluation_bytes")
-        need_positive(**{name: getattr(self, name) for name in sizes})
-        if self.train_length < 2 or not self.lengths or min(self.lengths) < 2:
+        given = {name: getattr(self, name) for name in sizes}
+        need_positive(**{name: size for name, size in given.items() if size is not None})
+        if self.train_length < 2 or min(self._lengths, default=0) < 2:
             raise HeadwayError(
-                f"train_length is {self.train_length} and lengths are {list(self.lengths)}: give at least one "
+                f"train_length is {self.train_length} and lengths are {list(self._lengths)}: give at least one "
                 "length, and none below 2"
             )
-        if self.recall_steps < 0:
+        if self.minutes is not None and not self.minutes > 0:
+            raise HeadwayError(f"minutes is {self.minutes:g}: give a number above 0")
+        if self.recall_steps is not None and self.recall_steps < 0:
             raise HeadwayError(f"recall_steps is {self.recall_steps}: give at least 1, or 0 to leave recall out")
-        if not self.learning_rates:
+        if self.learning_rate is not None and self.learning_rates is not None:
+            raise HeadwayError(
+                f"learning_rate {self.learning_rate:g} and learning_rates are both given: give one of them"
+            )
+        if not self._rates:
             raise HeadwayError("learning_rates is empty: give at least one")
-        for rate in self.learning_rates:
+        for rate in self._rates:
             if not 0 < rate < math.inf:
                 raise HeadwayError(f"learning_rate is {rate}: give a number above 0")
         if self.dtype not in DTYPES:
@@ -152,6 +163,94 @@ class Protocol:
             lower = self.width // even * even
             choices = " or ".join(str(width) for width in (lower, lower + even) if width)
             raise HeadwayError(f"width {self.width} is not divisible by heads {self.heads}: choose width = {choices}")
+
+    @property
+    def _lengths(self) -> Sequence[int]:
+        return [times * self.train_length for times in (1, 2, 4, 8)] if self.lengths is None else self.lengths
+
+    @property
+    def _rates(self) -> Sequence[float]:
+        if self.learning_rates is not None:
+            return self.learning_rates
+        return (LEARNING_RATE if self.learning_rate is None else self.learning_rate,)
+
+    @property
+    def longest(self) -> int:
+        """The longest window to measure."""
+        return max(self._lengths)
+
+    def fixed(
+        self,
+        corpus: str,
+        corpus_sha256: str,
+        *,
+        tokenizer_sha256: str | None = None,
+        bytes_per_token: float = 1.0,
+        device: str = "cpu",
+        steps: int | None = None,
+    ) -> FixedProtocol:
+        """Returns the settings for a text, with a number in place of each None.
+
+        Args:
+            corpus: the name of the text.
+            corpus_sha256: its hash.
+            tokenizer_sha256: the hash of the tokenizer; None for bytes.
+            bytes_per_token: bytes of a token in the held-out part, on average.
+            device: the torch device.
+            steps: the training steps, if they were chosen to fit ``minutes``.
+        """
+        given = {one.name: getattr(self, one.name) for one in fields(Protocol)}
+        if steps is None:
+            steps = (QUICK_STEPS if self.quick else STEPS) if self.steps is None else self.steps
+        recall = self.recall_steps
+        if recall is None:
+            recall = 0 if self.quick else max(1, steps // STEPS_FOR_RECALL)
+        measured = self.evaluation_bytes
+        if measured is None:
+            measured = min(MOST_BYTES, max(BYTES_FOR_STEP * steps, round(2 * self.longest * bytes_per_token)))
+        given |= {
+            "lengths": tuple(sorted(set(self._lengths))),
+            "learning_rate": None,
+            "learning_rates": tuple(dict.fromkeys(self._rates)),
+            "steps": steps,
+            "recall_steps": recall,
+            "evaluation_bytes": measured,
+            "device": device,
+        }
+        return FixedProtocol(
+            **given,
+            corpus=corpus,
+            corpus_sha256=corpus_sha256,
+            tokenizer_sha256=tokenizer_sha256,
+            bytes_per_token=bytes_per_token,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedProtocol(Protocol):
+    """The settings of a comparison on a text, fixed before any result is seen; they are written beside the results.
+
+    Attributes:
+        corpus: the name of the text.
+        corpus_sha256: its hash.
+        tokenizer_sha256: the hash of the tokenizer; None for bytes.
+        bytes_per_token: bytes of a token in the held-out part, on average.
+        version: ``PROTOCOL_VERSION``.
+    """
+
+    lengths: tuple[int, ...]
+    steps: int
+    learning_rates: tuple[float, ...]
+    recall_steps: int
+    evaluation_bytes: int
+    corpus: str
+    corpus_sha256: str
+    tokenizer_sha256: str | None = None
+    bytes_per_token: float = 1.0
+    version: int = PROTOCOL_VERSION
+
+    RECALL_BATCH = 16
+    RECALL_LEARNING_RATE = 1e-2
 
     @property
     def unit(self) -> str:
@@ -173,18 +272,21 @@ class Protocol:
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings as JSON values; they must be the same in every run that writes to one folder."""
+        named_first = {name: getattr(self, name) for name in ("quick", "corpus", "corpus_sha256")}
         lists = {"lengths": list(self.lengths), "learning_rates": list(self.learning_rates)}
-        return {"quick": self.quick, **asdict(self), **lists}
+        settings = {**named_first, **asdict(self), **lists}
+        del settings["learning_rate"]
+        return settings
 
     @classmethod
-    def from_settings(cls, settings: dict[str, Any]) -> Protocol:
+    def from_settings(cls, settings: dict[str, Any]) -> FixedProtocol:
         """Returns the protocol that was written as ``settings``."""
         if not fits(settings, SETTINGS):
             raise ValueError("a setting is of another kind")
-        known = {field.name for field in fields(cls)}
+        known = {one.name for one in fields(cls)}
         kept = {name: value for name, value in settings.items() if name in known}
-        rates = kept.get("learning_rates") or [settings["learning_rate"]]  # version 1 had one
-        return cls(**{**kept, "lengths": tuple(kept["lengths"]), "learning_rates": tuple(rates)})
+        lists = {name: tuple(kept[name]) for name in ("lengths", "learning_rates")}
+        return cls(**{**kept, **lists})
 
     def text(self) -> list[str]:
         """Returns the protocol in sentences."""

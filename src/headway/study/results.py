@@ -12,7 +12,7 @@ from .._common.files import from_json
 from .._common.store import read_rows
 from ..errors import HeadwayError
 from .intervals import LEVEL, Difference, paired
-from .protocol import Protocol
+from .protocol import FixedProtocol
 from .store import FILE, KEYS, ROW
 from .watch import Row
 
@@ -35,7 +35,7 @@ class Results:
     def __init__(
         self,
         rows: Sequence[Row],
-        protocol: Protocol,
+        protocol: FixedProtocol,
         out: Path | None = None,
         settings: dict[str, Any] | None = None,
     ) -> None:
@@ -62,7 +62,7 @@ class Results:
             raise HeadwayError(f"{out} has no comparison: give the folder that headway compare wrote to")
         try:
             settings = from_json(path.read_text())
-            protocol = Protocol.from_settings(settings)
+            protocol = FixedProtocol.from_settings(settings)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise HeadwayError(
                 f"{path} is damaged, or that of other work ({error}): give the folder that headway compare wrote to"

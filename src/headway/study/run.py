@@ -20,7 +20,7 @@ from .candidates import Candidate
 from .heads import HeadWatch
 from .memory import Peak
 from .models import Sizes, kernel_used
-from .protocol import Protocol, Training
+from .protocol import FixedProtocol, Training
 from .store import Store
 from .tasks import LanguageModel, Recall, Task
 from .train import train
@@ -65,7 +65,7 @@ class Run:
     def __init__(
         self,
         text: corpora.Corpus,
-        protocol: Protocol,
+        protocol: FixedProtocol,
         candidate: Candidate,
         seed: int,
         store: Store,
@@ -81,7 +81,7 @@ class Run:
         tokens = 3 * protocol.batch * protocol.train_length
         self.training = tokens * self.steps * protocol.layers
         self.measuring = self.language.measured_tokens * protocol.layers
-        self.recalling = 3 * protocol.recall_steps * Protocol.RECALL_BATCH * protocol.train_length
+        self.recalling = 3 * protocol.recall_steps * FixedProtocol.RECALL_BATCH * protocol.train_length
         if candidate.by_the_clock:
             self.recalling = 0
         again = seed > 0 or not self._tries  # the first seed has been trained with the chosen rate when it was tried

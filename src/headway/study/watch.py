@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .._common.store import Row as Row
-from .protocol import Protocol
+from .protocol import FixedProtocol
 
 
 class Watch:
@@ -18,7 +18,7 @@ class Watch:
     def placed(self, device: str, why: str) -> None:
         """Is called first where there is a GPU, if a ``device`` was to be chosen: it is this one, and ``why``."""
 
-    def planned(self, protocol: Protocol, encodings: Sequence[str], done: int, total: int) -> None:
+    def planned(self, protocol: FixedProtocol, encodings: Sequence[str], done: int, total: int) -> None:
         """Is called once, when the ``protocol`` is fixed: of ``total`` trainings ``done`` are in the results already.
 
         ``encodings`` are the names of the rows.

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from headway.study import corpora
 from headway.study.ngrams import ngram_bits
-from headway.study.protocol import Protocol
+from headway.study.protocol import FixedProtocol, Protocol
 from headway.study.tasks import LanguageModel
 
 
@@ -27,11 +27,11 @@ def decoded(corpus: corpora.Corpus, ids: Tensor) -> bytes:
     return corpus.tokens.library.decode(ids.tolist()).encode()
 
 
-def task(text_file: Path, protocol: Protocol) -> LanguageModel:
+def task(text_file: Path, protocol: FixedProtocol) -> LanguageModel:
     return LanguageModel(corpora.load(text_file, train_length=16, longest=32), protocol)
 
 
-def test_a_batch_follows_from_seed_and_step_alone(text_file: Path, protocol: Protocol) -> None:
+def test_a_batch_follows_from_seed_and_step_alone(text_file: Path, protocol: FixedProtocol) -> None:
     language = task(text_file, protocol)
     inputs, targets = language.step(protocol.language(0.1), seed=0, step=3)
     torch.manual_seed(123)
@@ -43,7 +43,7 @@ def test_a_batch_follows_from_seed_and_step_alone(text_file: Path, protocol: Pro
         assert not torch.equal(inputs, language.step(protocol.language(0.1), seed, step)[0])
 
 
-def test_a_model_that_knows_nothing_needs_eight_bits(text_file: Path, protocol: Protocol) -> None:
+def test_a_model_that_knows_nothing_needs_eight_bits(text_file: Path, protocol: FixedProtocol) -> None:
     measured = task(text_file, protocol).measure(Uniform(), 32)
     assert abs(measured["bits_per_byte"] - 8) < 1e-6
     assert abs(measured["sliding_bits_per_byte"] - 8) < 1e-6
@@ -56,7 +56,7 @@ def test_losses_are_those_of_the_same_bytes_whatever_a_token_is(words: str, tmp_
     path = tmp_path / "long.txt"
     path.write_text(words * 3)
     corpus = corpora.load(path, train_length=16, longest=32, tokenizer=tokenizer)
-    language = LanguageModel(corpus, Protocol("", "", lengths=(16, 32), train_length=16, evaluation_bytes=600))
+    language = LanguageModel(corpus, Protocol(lengths=(16, 32), train_length=16, evaluation_bytes=600).fixed("", ""))
     each = math.log2(language.vocabulary)  # of a model that knows nothing
     first, count = language.start + 1, language.count
     size = corpus.held_out.bytes_of(first, count)
@@ -72,7 +72,7 @@ def test_losses_are_those_of_the_same_bytes_whatever_a_token_is(words: str, tmp_
     assert language.validate(Uniform(language.vocabulary)) == pytest.approx(each * asked / chosen.bytes_of(1, asked))
 
 
-def test_n_grams_are_measured_on_the_same_bytes(text_file: Path, protocol: Protocol) -> None:
+def test_n_grams_are_measured_on_the_same_bytes(text_file: Path, protocol: FixedProtocol) -> None:
     language = task(text_file, protocol)
     counted = language.counted()
     text = language.corpus.held_out.ids
@@ -83,7 +83,7 @@ def test_n_grams_are_measured_on_the_same_bytes(text_file: Path, protocol: Proto
     assert counted["5-gram"] < counted["2-gram"] < 8
 
 
-def test_nothing_of_the_held_out_part_is_trained_on(text_file: Path, protocol: Protocol) -> None:
+def test_nothing_of_the_held_out_part_is_trained_on(text_file: Path, protocol: FixedProtocol) -> None:
     language = task(text_file, protocol)
     language.corpus.validation.ids.fill_(0)
     language.corpus.held_out.ids.fill_(0)
@@ -93,7 +93,7 @@ def test_nothing_of_the_held_out_part_is_trained_on(text_file: Path, protocol: P
         assert targets.all()
 
 
-def test_the_tokens_of_a_measurement_are_counted(text_file: Path, protocol: Protocol) -> None:
+def test_the_tokens_of_a_measurement_are_counted(text_file: Path, protocol: FixedProtocol) -> None:
     language = task(text_file, protocol)
     seen = 0
 

@@ -2,7 +2,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.study.protocol import Protocol
+from headway.study.protocol import FixedProtocol
 from headway.study.tasks import Recall
 from headway.study.tasks.recall import KEYS, VALUES
 
@@ -39,7 +39,7 @@ def test_distances_are_told_apart() -> None:
     assert by_distance == {"1": 1.0, "2": 1.0, "4": 1.0, "8": 1.0, "16": 1.0, "32": 0.0, "64": 0.0}
 
 
-def test_each_key_is_shown_once(protocol: Protocol) -> None:
+def test_each_key_is_shown_once(protocol: FixedProtocol) -> None:
     inputs, targets = Recall().step(protocol.recall, 0, 0)
     for row, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
         cards = [token // VALUES for token in row if token < KEYS * VALUES]

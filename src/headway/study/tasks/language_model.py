@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..corpora import Corpus
 from ..evaluate import doublings, overlapping_windows, predictions, separate_windows
 from ..ngrams import ORDERS, ngram_bits
-from ..protocol import Protocol, Training
+from ..protocol import FixedProtocol, Training
 from ._base import IGNORED, Task
 
 
@@ -28,7 +28,7 @@ class LanguageModel(Task):
 
     name = "language_model"
 
-    def __init__(self, corpus: Corpus, protocol: Protocol) -> None:
+    def __init__(self, corpus: Corpus, protocol: FixedProtocol) -> None:
         longest = max(protocol.lengths)
         self.corpus = corpus
         self.vocabulary = corpus.tokens.vocabulary
