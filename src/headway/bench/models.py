@@ -5,7 +5,6 @@ The training of small language models is in ``steps``.
 
 from __future__ import annotations
 
-import datetime
 import json
 import subprocess
 import sys
@@ -34,7 +33,7 @@ from .machine import busy, where
 from .measure import CheckError, agree, agree_on_the_whole, in_turn
 from .memory import WARM_UP
 from .rows import Row, Rows
-from .run import Results, Watch
+from .run import Results, Watch, in_order, measure_each
 from .sides import HF_EAGER, HF_SDPA, HF_TABLE, NOT_PREPACKED, OURS, Run
 from .targets import MODEL_TARGETS, Judged, judge
 
@@ -117,29 +116,17 @@ def bench_models(
         todo = [case for case in cases if not rows.has(case, plan.seconds)]
         watch.planned(rows.where, len(cases) - len(todo), len(cases))
 
-        def note(said: str) -> None:
-            results.notes.append(said)
-            watch.noted(said)
-
         if missing:
-            note(missing)
+            results.note(missing, watch)
         if todo and (other := busy()):
-            note(other)
+            results.note(other, watch)
         for model in dict.fromkeys(case.model for case in plan.cases() if not loaded.has(case.model)):
-            note(f"{model} is left out: {weights / FOLDERS[model]} has no weights; make weights downloads them.")
+            weights_of = weights / FOLDERS[model]
+            results.note(f"{model} is left out: {weights_of} has no weights; make weights downloads them.", watch)
         try:
-            for case in todo:
-                watch.doing(str(case))
-                found = None
-                try:
-                    found = rows.measured(case, measure(case, plan, loaded), datetime.date.today().isoformat())
-                except CheckError as error:
-                    note(f"No number: {error}")
-                    results.failed[str(case)] = str(error)
-                watch.measured(case, found)
+            measure_each(todo, lambda case: measure(case, plan, loaded), rows, results, watch)
         finally:
-            place = {case: number for number, case in enumerate(plan.cases())}
-            results.rows = sorted(rows.here, key=lambda row: place.get(ModelCase(**row["case"]), len(place)))
+            results.rows = in_order(rows, plan.cases())
             if results.rows or results.notes:
                 text = report.models(results.rows, rows.where, command, results.notes)
                 write_text(rows.out / "models.md", text)

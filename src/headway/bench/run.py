@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .._common.files import write_text
 from .._common.store import reporting
@@ -18,6 +19,8 @@ from .rows import Row, Rows
 from .sides import Flex, encoded, kernel_of
 from .targets import Judged, judge
 from .verify import failing
+
+C = TypeVar("C", bound=AnyCase)
 
 
 class Watch:
@@ -52,6 +55,11 @@ class Results:
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+
+    def note(self, said: str, watch: Watch) -> None:
+        """Adds a note, ``said``, and tells ``watch`` of it."""
+        self.notes.append(said)
+        watch.noted(said)
 
     @property
     def targets(self) -> list[Judged]:
@@ -93,7 +101,7 @@ def bench(
         try:
             _measure(plan, todo, rows, results, watch)
         finally:
-            results.rows = in_order(rows.here, cases)
+            results.rows = in_order(rows, cases)
             if results.rows or results.notes:
                 watch.doing("writing the report")
                 with reporting(rows.file):
@@ -103,42 +111,44 @@ def bench(
 
 
 def _measure(plan: Plan, todo: list[Case], rows: Rows, results: Results, watch: Watch) -> None:
-    def note(said: str) -> None:
-        results.notes.append(said)
-        watch.noted(said)
-
     roof, flex = Roof(), Flex(plan.flex_seconds)
     if roof.why_not:
-        note(roof.why_not)
+        results.note(roof.why_not, watch)
     if not todo:
         return
     if other := busy():
-        note(other)
+        results.note(other, watch)
     results.failed, checked = failing(todo, watch.doing)
-    note(f"Checked before anything was measured: {checked}.")
+    results.note(f"Checked before anything was measured: {checked}.", watch)
     for kernel, why in results.failed.items():
-        note(f"No number for the kernel {kernel}, whose checks fail: {why}")
-    for case in todo:
+        results.note(f"No number for the kernel {kernel}, whose checks fail: {why}", watch)
+
+    def numbers(case: Case) -> Row | None:
+        return None if kernel_of(case) in results.failed else measure(case, plan, roof, flex)
+
+    measure_each(todo, numbers, rows, results, watch)
+
+
+def measure_each(
+    cases: Sequence[C], measure: Callable[[C], Row | None], rows: Rows, results: Results, watch: Watch
+) -> None:
+    """Writes the row of each case; a case on which two sides differ gets a note instead."""
+    for case in cases:
         watch.doing(str(case))
-        found = None
-        if kernel_of(case) not in results.failed:
-            try:
-                found = rows.measured(case, measure(case, plan, roof, flex), datetime.date.today().isoformat())
-            except CheckError as error:
-                note(f"No number: {error}")
-                results.failed.setdefault(str(case), str(error))
-        watch.measured(case, found)
+        row = None
+        try:
+            if (numbers := measure(case)) is not None:
+                row = rows.measured(case, numbers, datetime.date.today().isoformat())
+        except CheckError as error:
+            results.note(f"No number: {error}", watch)
+            results.failed.setdefault(str(case), str(error))
+        watch.measured(case, row)
 
 
-def in_order(rows: list[Row], cases: list[Case]) -> list[Row]:
-    """Returns rows in the order of cases, with those of other plans at the end.
-
-    Args:
-        rows: the rows.
-        cases: the cases.
-    """
+def in_order(rows: Rows, cases: Sequence[AnyCase]) -> list[Row]:
+    """Returns the rows of this machine in the order of cases, with those of other plans at the end."""
     place = {case: number for number, case in enumerate(cases)}
-    return sorted(rows, key=lambda row: place.get(Case(**row["case"]), len(place)))
+    return sorted(rows.here, key=lambda row: place.get(rows.kind(**row["case"]), len(place)))
 
 
 def title(where: dict[str, Any]) -> str:

@@ -104,7 +104,7 @@ class Progress:
     """A progress bar on a terminal; elsewhere a line for each step; nothing on a quiet console."""
 
     def __init__(self, out: Console) -> None:
-        self.out, self.doing = out, ""
+        self.out, self.shown = out, ""
 
     def __enter__(self) -> Progress:
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -122,13 +122,13 @@ class Progress:
 
     def tell(self, doing: str, part: float) -> None:
         """Shows what is done at the moment, and the share of the work that is done."""
-        if doing != self.doing and not self.out.is_terminal:
+        if doing != self.shown and not self.out.is_terminal:
             self.out.print(f"{100 * part:3.0f} %  {doing}")
         self.show(doing, part)
 
     def show(self, doing: str, part: float) -> None:
         """Shows the same on a terminal alone."""
-        self.doing = doing
+        self.shown = doing
         self.bar.update(self.task, completed=part, description=doing)
 
     def say(self, said: str, style: str = "") -> None:

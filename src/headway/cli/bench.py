@@ -12,6 +12,7 @@ import typer
 
 from .._common.files import need_folder_place
 from .._common.table import Cell, Table
+from ..bench import Watch
 from ..bench.cases import FULL, MODEL_PARTS, MODELS, PARTS, QUICK, QUICK_MODELS, AnyCase
 from ..errors import HeadwayError
 from ._console import Progress, consoles, going_on, print_json
@@ -114,7 +115,7 @@ def run(
     need_folder_place(Path(out))
     say, telling = consoles(as_json, quiet)
     screen = Screen(telling)
-    to: Any = {"fresh": fresh, "command": _typed(context), "watch": screen.watch()}
+    to: Any = {"fresh": fresh, "command": _typed(context), "watch": screen}
     results: Results
     with going_on(out), screen:
         if models is None:
@@ -154,36 +155,27 @@ def _typed(context: typer.Context) -> str:
     return shlex.join(words)
 
 
-class Screen(Progress):
+class Screen(Progress, Watch):
     """Prints a line for each case, with a progress bar below, and the targets at the end."""
 
     done, total = 0, 1
 
-    def watch(self) -> Any:
-        """The Watch that prints to this screen."""
-        from ..bench import Watch
+    def planned(self, where: dict[str, Any], done: int, total: int) -> None:
+        self.say(", ".join(f"{name} {value}" for name, value in where.items()))
+        self.say(f"{total} cases{f', {done} of them measured before' if done else ''}")
+        self.done, self.total = done, max(1, total)
+        self.doing("")
 
-        screen = self
+    def doing(self, said: str) -> None:
+        self.show(said, self.done / self.total)
 
-        class Teller(Watch):
-            def planned(self, where: dict[str, Any], done: int, total: int) -> None:
-                screen.say(", ".join(f"{name} {value}" for name, value in where.items()))
-                screen.say(f"{total} cases{f', {done} of them measured before' if done else ''}")
-                screen.done, screen.total = done, max(1, total)
-                screen.show("", screen.done / screen.total)
+    def noted(self, said: str) -> None:
+        self.say(said, "yellow")
 
-            def doing(self, said: str) -> None:
-                screen.show(said, screen.done / screen.total)
-
-            def noted(self, said: str) -> None:
-                screen.say(said, "yellow")
-
-            def measured(self, case: AnyCase, row: Row | None) -> None:
-                screen.done += 1
-                screen.show(screen.doing, screen.done / screen.total)
-                screen.say(f"{case}: {_line(row)}")
-
-        return Teller()
+    def measured(self, case: AnyCase, row: Row | None) -> None:
+        self.done += 1
+        self.doing(self.shown)
+        self.say(f"{case}: {_line(row)}")
 
 
 def conclude(say: Console, results: Results, files: Sequence[str]) -> None:

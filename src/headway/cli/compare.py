@@ -14,7 +14,7 @@ from .._common.files import need_folder_place
 from .._common.table import Table
 from ..errors import HeadwayError
 from ..positions._naming import split_outside
-from ..study import DEFAULT_ENCODINGS, Protocol
+from ..study import DEFAULT_ENCODINGS, Protocol, Watch
 from ..study.comparison import QUICK_SEEDS, SEEDS
 from ._console import consoles, going_on, points, print_json
 from ._options import Device, Json, OutFolder, Quiet, completing, encoding_names, numbers, options_of
@@ -87,7 +87,7 @@ def run(
             baselines=[] if baselines == "none" else split_names(baselines, "--baselines"),
             seeds=seeds,
             out=out,
-            watch=screen.watch(),
+            watch=screen,
         )
     if as_json:
         files = [f"{out}/{name}" for name in (*study.report.files(results), "results.jsonl")]
@@ -141,7 +141,7 @@ FIRST_SHARE = 0.1
 """The share of the work up to which the time left is that expected, not that by what is done."""
 
 
-class Screen:
+class Screen(Watch):
     """Prints the results as a growing table, with the work at the moment and the time left below.
 
     If the output is no terminal, each row is printed as soon as it is known.
@@ -172,32 +172,10 @@ class Screen:
         if self.live is not None:
             self.live.stop()
 
-    def watch(self) -> Any:
-        """The Watch that prints to this screen."""
-        from ..study import Watch
+    def placed(self, device: str, why: str) -> None:
+        self.out.print(why, style="yellow" if device == "cpu" else None)
 
-        screen = self
-
-        class Teller(Watch):
-            def placed(self, device: str, why: str) -> None:
-                screen.out.print(why, style="yellow" if device == "cpu" else None)
-
-            def planned(self, protocol: FixedProtocol, encodings: Sequence[str], done: int, total: int) -> None:
-                screen.planned(protocol, done, total)
-
-            def expected(self, seconds: Mapping[str, float]) -> None:
-                screen.expected(seconds)
-
-            def went_on(self, encoding: str, seed: int, doing: str, part: float) -> None:
-                screen.doing, screen.part = f"{encoding}, seed {seed}: {doing}", part
-
-            def measured(self, rows: Sequence[Row]) -> None:
-                screen.measured(rows)
-
-        return Teller()
-
-    def planned(self, protocol: FixedProtocol, done: int, total: int) -> None:
-        """Prints the protocol."""
+    def planned(self, protocol: FixedProtocol, encodings: Sequence[str], done: int, total: int) -> None:
         self.lengths, self.done, self.total = protocol.lengths, done, total
         self.begun_at = done / total
         self.began = time.monotonic()
@@ -208,13 +186,14 @@ class Screen:
         self.out.print(f"\n{total} trainings{known}, {left} to go; held-out bits per byte at each length.")
 
     def expected(self, seconds: Mapping[str, float]) -> None:
-        """Prints the time that each part will take."""
         self.seconds, self.began = sum(seconds.values()), time.monotonic()
         parts = ", ".join(f"{part} {_duration(value)}" for part, value in seconds.items())
         self.out.print(f"Expected, by the speed of a few steps: {_duration(self.seconds)} ({parts}).")
 
+    def went_on(self, encoding: str, seed: int, doing: str, part: float) -> None:
+        self.doing, self.part = f"{encoding}, seed {seed}: {doing}", part
+
     def measured(self, rows: Sequence[Row]) -> None:
-        """Adds the rows of a training."""
         self.rows += rows
         self.done, self.part = self.done + 1, 0.0
         if self.live is None:

@@ -173,16 +173,11 @@ def measure(
     with Store(out, KEYS, FORMERLY, ROW) as store, _prepacked(model):
         store.agree(settings)
         jobs = [(method, number) for method in order for number in range(len(held))]
-        left = [job for job in jobs if not store.has(*job)]
-        for done, (method, number) in enumerate(left, len(jobs) - len(left)):
 
-            def tell(part: float, method: str = method, done: int = done) -> None:
-                watch(method, (done + part) / len(jobs))
+        def row(method: str, number: int, tell: Share) -> Row:
+            return _measured(model, method, factor, window, held[number], number, tell)
 
-            tell(0.0)
-            store.add([_measured(model, method, factor, window, held[number], number, tell)])
-        wanted = set(jobs)
-        rows = [row for row in store.rows if (row["method"], row["window"]) in wanted and row["length"] == length]
+        rows = store.complete(jobs, row, watch)
         if any(row["edges"] != _edges(length, window) or len(row["nats"]) + 1 != len(row["edges"]) for row in rows):
             raise HeadwayError(f"{store.file} has rows of other positions: delete it to measure them again")
     return Extension(rows, settings, order)

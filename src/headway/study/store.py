@@ -11,7 +11,8 @@ from typing import Any
 
 from .._common.files import from_json, make_folder, write_text
 from .._common.kinds import Kind, fits
-from .._common.store import ResultStore
+from .._common.progress import Tell
+from .._common.store import ResultStore, Row
 from ..errors import HeadwayError
 
 FILE = "results.jsonl"
@@ -208,6 +209,38 @@ class Store(ResultStore):
         *names, length = self.keys
         there = {row[length] for row in self.rows if tuple(row[name] for name in names) == key}
         return there >= set(self.settings["lengths"])
+
+    def complete(
+        self,
+        jobs: Sequence[tuple[Any, ...]],
+        measure: Callable[..., Row],
+        watch: Tell,
+        work: Callable[..., float] = lambda *job: 1.0,
+    ) -> list[Row]:
+        """Measures the jobs that are not in the results, and returns the rows of all jobs.
+
+        Args:
+            jobs: keys without the length, as for ``has``.
+            measure: returns the row of a job; it gets the parts of the job, and what to tell the share that is done.
+            watch: is called with the first part of the job at work, and the share of all work that is done.
+            work: the work of a job, in any unit.
+        """
+        sizes = {job: work(*job) for job in jobs}
+        total = sum(sizes.values())
+        done = sum(size for job, size in sizes.items() if self.has(*job))
+        for job, size in sizes.items():
+            if self.has(*job):
+                continue
+
+            def tell(part: float, name: str = job[0], done: float = done, size: float = size) -> None:
+                watch(name, (done + part * size) / total)
+
+            tell(0.0)
+            self.add([measure(*job, tell)])
+            done += size
+        *names, length = self.keys
+        lengths = self.settings["lengths"]
+        return [row for row in self.rows if tuple(row[name] for name in names) in sizes and row[length] in lengths]
 
     def save_settings(self) -> None:
         """Writes the settings."""

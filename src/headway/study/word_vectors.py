@@ -290,8 +290,8 @@ def compare(
     rows = chosen_methods(names, protocol.encoder)
     if seeds < 1:
         raise HeadwayError(f"seeds is {seeds}: give at least 1")
-    for row in rows:
-        make(row, protocol, 0)
+    for method in rows:
+        make(method, protocol, 0)
     for package in ("gensim", "sklearn.manifold"):
         need(package, "comparing methods for word vectors")
     texts = read(corpus)
@@ -316,21 +316,14 @@ def compare(
         store.agree(settings)
         planned(protocol_of(settings, rows))
         jobs = [(method, seed) for seed in range(seeds) for method in (*rows, BASELINE)]
-        work = {job: 1.0 + (0.0 if job[0] == BASELINE else FIT_WORK.get(job[0], 0.5)) for job in jobs}
-        done = sum(work[job] for job in jobs if store.has(*job))
-        for method, seed in jobs:
-            if store.has(method, seed):
-                continue
 
-            def tell(part: float, method: str = method, seed: int = seed, done: float = done) -> None:
-                watch(method, (done + part * work[method, seed]) / sum(work.values()))
+        def row(method: str, seed: int, tell: Share) -> Row:
+            return bench.row(method, seed, store, tell)
 
-            tell(0.0)
-            store.add([bench.row(method, seed, store, tell)])
-            done += work[method, seed]
-        wanted = set(jobs)
-        its = [row for row in store.rows if row["length"] == protocol.length]
-        found = [row for row in its if (row["method"], row["seed"]) in wanted]
+        def work(method: str, seed: int) -> float:
+            return 1.0 + (0.0 if method == BASELINE else FIT_WORK.get(method, 0.5))
+
+        found = store.complete(jobs, row, watch, work)
         return Comparison(found, store.settings, [*rows, BASELINE])
 
 
