@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .._common.table import Table
@@ -26,51 +27,53 @@ from .targets import (
 )
 
 
-def markdown(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Sequence[str] = ()) -> str:
-    """Returns the report, as BENCHMARKS.md has it.
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its title, and what makes the cell of a row."""
 
-    Args:
-        rows: the rows.
-        where: the machine.
-        command: the command that measured them.
-        notes: further paragraphs.
-    """
+    title: str
+    cell: Callable[[Row], str]
+
+
+def field(name: str, title: str = "", form: str = "") -> Column:
+    """Returns the column of a field of the case."""
+    return Column(title or name, lambda row: format(row["case"][name], form))
+
+
+def ms(side: str, title: str = "ms") -> Column:
+    """Returns the column of a side's milliseconds, or of the reason why there are none."""
+    return Column(title, lambda row: _ms(row["ms"][side]) if side in row["ms"] else row["says"].get(side, "–"))
+
+
+def faster(side: str, title: str = "") -> Column:
+    """Returns the column of how many times as fast as a side headway is."""
+    return Column(title or side, lambda row: _times(times(row, side)))
+
+
+DTYPE, DIRECTION = field("dtype"), field("direction")
+KERNEL = Column("kernel", lambda row: row["kernel"])
+
+
+def markdown(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Sequence[str] = ()) -> str:
+    """Returns the report, as BENCHMARKS.md has it; ``notes`` are further paragraphs."""
     parts = [head(rows, where, command), *notes, targets(rows), roofs(rows)]
     for direction in ("forward", "backward"):
         for dtype in dict.fromkeys(row["case"]["dtype"] for row in rows):
             chosen = [row for row in _of(rows, "attention") if _is(row, dtype, direction)]
             parts.append(_titled(f"{direction.capitalize()}, {dtype}", against_torch(chosen)))
-    parts.append(_titled("FlexAttention, compiled", flex(rows)))
-    parts.append(_titled("What an encoding costs", costs(rows)))
-    parts.append(_titled("A long causal window", window(rows)))
-    parts.append(_titled("One token against a cache", decoding(rows)))
-    parts.append(_titled("Packed documents, and padding in front", contiguous(rows)))
-    parts.append(_titled("Memory", memory(rows)))
-    parts.append(_titled("Statistics", statistics_of_attention(rows)))
-    parts.append(_titled("Memory of statistics", memory_of_statistics(rows)))
+    parts += [_titled(title, chapter(rows)) for title, chapter in CHAPTERS.items()]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def measured(rows: Sequence[Row], where: dict[str, Any]) -> str:
-    """Returns the dates, the processor and the threads.
-
-    Args:
-        rows: the rows.
-        where: the machine.
-    """
+    """Returns the dates, the processor and the threads."""
     days = sorted({row["date"] for row in rows})
     over_days = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "nothing measured"
     return f"{over_days}, {where['processor']}, {where['threads']} thread{'s' * (where['threads'] != 1)}"
 
 
 def head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str:
-    """Returns the command, the machine and how to read the figures.
-
-    Args:
-        rows: the rows.
-        where: the machine.
-        command: the command that measured them.
-    """
+    """Returns the command, the machine and how to read the figures."""
     words = [
         f"{measured(rows, where)}, "
         f"torch {where['torch']}, headway {where['headway']}, its instruction set {where['isa']}. Batch 1, 8 heads.",
@@ -94,12 +97,7 @@ def head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str:
 
 
 def targets(rows: Sequence[Row], wanted: Sequence[Target] = TARGETS) -> str:
-    """Returns the table of the targets, with the worst case of each.
-
-    Args:
-        rows: the rows.
-        wanted: the targets.
-    """
+    """Returns the table of the targets, with the worst case of each."""
     lines = [
         [one.target.what, one.dtype, one.wanted, one.measured, one.verdict, f"{one.at} ({one.count} measured)"]
         for one in judge(rows, wanted)
@@ -110,11 +108,7 @@ def targets(rows: Sequence[Row], wanted: Sequence[Target] = TARGETS) -> str:
 
 
 def roofs(rows: Sequence[Row]) -> str:
-    """Returns the table of the roof of each dtype, over all cases.
-
-    Args:
-        rows: the rows.
-    """
+    """Returns the table of the roof of each dtype, over all cases."""
     lines = []
     for dtype in dict.fromkeys(row["case"]["dtype"] for row in rows):
         found = sorted(row["roof_gflops"] for row in rows if row["case"]["dtype"] == dtype and "roof_gflops" in row)
@@ -124,11 +118,7 @@ def roofs(rows: Sequence[Row]) -> str:
 
 
 def against_torch(rows: Sequence[Row]) -> str:
-    """Returns the table of times, ratios to torch and shares of the roof, with a column for each length.
-
-    Args:
-        rows: the rows.
-    """
+    """Returns the table of times, ratios to torch and shares of the roof, with a column for each length."""
 
     def cell(row: Row) -> str:
         share = share_of_roof(row)
@@ -142,11 +132,7 @@ def against_torch(rows: Sequence[Row]) -> str:
 
 
 def flex(rows: Sequence[Row]) -> str:
-    """Returns the table of ratios to FlexAttention, and the reasons why it did not run.
-
-    Args:
-        rows: the rows.
-    """
+    """Returns the table of ratios to FlexAttention, and the reasons why it did not run."""
     asked = [row for row in _of(rows, "attention") if FLEX in row["ms"] or FLEX in row["says"]]
     table = _by_length(
         [row for row in asked if FLEX in row["ms"]],
@@ -168,11 +154,7 @@ def flex(rows: Sequence[Row]) -> str:
 
 
 def costs(rows: Sequence[Row]) -> str:
-    """Returns the table of headway's time over its own without an encoding.
-
-    Args:
-        rows: the rows.
-    """
+    """Returns the table of headway's time over its own without an encoding."""
     return _by_length(
         [row for row in _of(rows, "attention") if PLAIN in row["ms"]],
         lambda row: f"{over(row, PLAIN):.2f}",
@@ -181,134 +163,106 @@ def costs(rows: Sequence[Row]) -> str:
 
 
 def window(rows: Sequence[Row]) -> str:
-    """Returns the table of the causal window: its time and its area, as shares of the causal mask's.
+    """Returns the table of the causal window: its time and its area, as shares of the causal mask's."""
 
-    Args:
-        rows: the rows.
-    """
-    lines = []
-    for row in _of(rows, "window"):
+    def area(row: Row) -> float:
         case = Case(**row["case"])
-        area = case.pairs / pairs("causal", case.n)
-        lines.append(
-            [
-                f"{case.n:,}",
-                case.dtype,
-                case.direction,
-                _ms(row["ms"][OURS]),
-                _ms(row["ms"][FULL_CAUSAL]),
-                f"{100 * area:.2f} %",
-                f"{100 * (over(row, FULL_CAUSAL) or 0):.2f} %",
-                row["kernel"],
-            ]
-        )
-    names = ["n", "dtype", "direction", "window, ms", "full causal, ms", "area", "time", "kernel"]
-    return Table(names, lines).markdown()
+        return case.pairs / pairs("causal", case.n)
+
+    columns = [
+        *(field("n", form=","), DTYPE, DIRECTION, ms(OURS, "window, ms"), ms(FULL_CAUSAL, "full causal, ms")),
+        Column("area", lambda row: f"{100 * area(row):.2f} %"),
+        Column("time", lambda row: f"{100 * (over(row, FULL_CAUSAL) or 0):.2f} %"),
+        KERNEL,
+    ]
+    return _table(_of(rows, "window"), columns)
 
 
 def decoding(rows: Sequence[Row]) -> str:
-    """Returns the table of decoding: milliseconds, bytes per second, and the share of a copy's.
+    """Returns the table of decoding: milliseconds, bytes per second, and the share of a copy's."""
 
-    Args:
-        rows: the rows.
-    """
-    lines = []
-    for row in _of(rows, "decoding"):
+    def size(row: Row) -> int:
         case = Case(**row["case"])
-        taken = row["ms"][OURS]
-        size = 2 * 8 * case.n * case.head_dim * (4 if case.dtype == "float32" else 2)
-        share = share_of_copy(row)
-        lines.append(
-            [
-                f"{case.n:,}",
-                case.dtype,
-                f"{taken:.3f}",
-                f"{size / taken / 1e6:.1f}",
-                "–" if share is None else f"{100 * share:.0f} %",
-                _times(times(row, SDPA)),
-                row["kernel"],
-            ]
-        )
-    return Table(["keys", "dtype", "ms", "GB/s", "of a copy", "× SDPA", "kernel"], lines).markdown()
+        return 2 * 8 * case.n * case.head_dim * (4 if case.dtype == "float32" else 2)
+
+    columns = [
+        *(field("n", "keys", ","), DTYPE),
+        Column("ms", lambda row: f"{row['ms'][OURS]:.3f}"),
+        Column("GB/s", lambda row: f"{size(row) / row['ms'][OURS] / 1e6:.1f}"),
+        Column("of a copy", lambda row: _percent(share_of_copy(row))),
+        *(faster(SDPA, "× SDPA"), KERNEL),
+    ]
+    return _table(_of(rows, "decoding"), columns)
 
 
 def contiguous(rows: Sequence[Row]) -> str:
-    """Returns the table of headway's time over its own on the same tokens without packing or padding.
+    """Returns the table of headway's time over its own on the same tokens without packing or padding."""
 
-    Args:
-        rows: the rows.
-    """
-    lines = []
-    for row in (*_of(rows, "packed"), *_of(rows, "left-padded")):
+    def tokens(row: Row) -> str:
         case = Case(**row["case"])
-        what = f"{len(case.lengths)} of {case.lengths[0]:,} tokens" if case.kind == "packed" else f"{case.lengths[0]:,}"
-        lines.append(
-            [
-                case.kind,
-                f"{what} in {case.n:,}",
-                case.encoding,
-                case.dtype,
-                case.direction,
-                _ms(row["ms"][OURS]),
-                f"{over(row, CONTIGUOUS) or 0:.2f}",
-                row["kernel"],
-            ]
-        )
-    return Table(
-        ["row", "tokens", "encoding", "dtype", "direction", "ms", "over contiguous", "kernel"], lines
-    ).markdown()
+        each = f"{case.lengths[0]:,}"
+        return f"{f'{len(case.lengths)} of {each} tokens' if case.kind == 'packed' else each} in {case.n:,}"
+
+    columns = [
+        *(field("kind", "row"), Column("tokens", tokens), field("encoding"), DTYPE, DIRECTION, ms(OURS)),
+        Column("over contiguous", lambda row: f"{over(row, CONTIGUOUS) or 0:.2f}"),
+        KERNEL,
+    ]
+    return _table([*_of(rows, "packed"), *_of(rows, "left-padded")], columns)
 
 
 def memory(rows: Sequence[Row]) -> str:
-    """Returns the table of peak memory beyond inputs and outputs, forward and backward, each in a new process.
-
-    Args:
-        rows: the rows.
-    """
-    found = sorted(_of(rows, "memory"), key=lambda row: row["case"]["n"])
-    if not found:
-        return ""
-    case = Case(**found[0]["case"])
-    names = ["n", *(f"{row['case']['n']:,}" for row in found)]
-    sizes = ["MiB", *(f"{row['extra_bytes'] / 2**20:,.1f}" for row in found)]
-    dense = ["one dense bias, MiB", *(f"{8 * 4 * row['case']['n'] ** 2 / 2**20:,.0f}" for row in found)]
-    said = f"{case.encoding}, learned, {case.mask}, {case.dtype}, 8 heads of {case.head_dim}, forward and backward, "
-    return (
-        said
-        + f"kernel {found[0]['kernel']}: the most that was resident, beyond inputs and outputs.\n\n"
-        + Table(names, [sizes, dense]).markdown()
+    """Returns the table of peak memory beyond inputs and outputs, forward and backward, each in a new process."""
+    return _memory(
+        _of(rows, "memory"),
+        "one dense bias, MiB",
+        "{case.encoding}, learned, {case.mask}, {case.dtype}, 8 heads of {case.head_dim}, forward and backward, kernel "
+        "{kernel}: the most that was resident, beyond inputs and outputs.",
     )
 
 
-def statistics_of_attention(rows: Sequence[Row]) -> str:
-    """Returns the table of attention with statistics in its pass, and of statistics alone, with a column for each case.
+def memory_of_statistics(rows: Sequence[Row]) -> str:
+    """Returns the table of peak memory of statistics beyond inputs and results, each in a new process."""
+    return _memory(
+        _of(rows, STATISTICS_MEMORY),
+        "the weights, MiB",
+        f"{', '.join(statistics.COMPARED)}: {{case.encoding}}, {{case.mask}}, {{case.dtype}}, 8 heads of "
+        "{case.head_dim}, kernel {kernel}: the most that was resident, beyond inputs and results.",
+    )
 
-    Args:
-        rows: the rows.
-    """
+
+def _memory(rows: Sequence[Row], dense: str, said: str) -> str:
+    """The memory of each length, and that of a value for each head and pair of tokens, called ``dense``."""
+    if not rows:
+        return ""
+    rows = sorted(rows, key=lambda row: row["case"]["n"])
+    lines = [
+        field("n", form=","),
+        Column("MiB", lambda row: f"{row['extra_bytes'] / 2**20:,.1f}"),
+        Column(dense, lambda row: f"{8 * 4 * row['case']['n'] ** 2 / 2**20:,.0f}"),
+    ]
+    said = said.format(case=Case(**rows[0]["case"]), kernel=rows[0]["kernel"])
+    return f"{said}\n\n{_across(rows, lines)}"
+
+
+def statistics_of_attention(rows: Sequence[Row]) -> str:
+    """Returns the table of attention with statistics in its pass and of statistics alone, a column for each case."""
     found = _of(rows, "statistics")
     if not found:
         return ""
 
-    def side(name: str) -> Callable[[Row], str]:
-        return lambda row: _times(times(row, name))
-
-    def ms(name: str) -> Callable[[Row], str]:
-        return lambda row: _ms(row["ms"][name]) if name in row["ms"] else row["says"].get(name, "–")
-
     received, alone, materialized = statistics.RECEIVED, statistics.ALONE, statistics.MATERIALIZED
-    cells: dict[str, Callable[[Row], str]] = {
-        "attention, ms": ms(OURS),
-        **{name: side(name) for name in (statistics.ALL, *map(statistics.beside, statistics.ONE_PASS))},
-        **{name: side(name) for name in map(statistics.beside, (statistics.TOP, received, statistics.POOLED))},
-        "the second pass of received": lambda row: _times(second_pass(row)),
-        statistics.RECEIVED_ALONE: side(statistics.RECEIVED_ALONE),
-        alone: side(alone),
-        f"{alone}, ms": ms(alone),
-        f"{materialized}, ms": ms(materialized),
-        "as many times faster alone": lambda row: _times(against_materialized(row)),
-    }
-    names = ["", *(f"{row['case']['encoding']}, {row['case']['n']:,}, {row['case']['dtype']}" for row in found)]
+    lines = [
+        Column("", lambda row: f"{row['case']['encoding']}, {row['case']['n']:,}, {row['case']['dtype']}"),
+        ms(OURS, "attention, ms"),
+        *map(faster, (statistics.ALL, *map(statistics.beside, statistics.ONE_PASS))),
+        *map(faster, map(statistics.beside, (statistics.TOP, received, statistics.POOLED))),
+        Column("the second pass of received", lambda row: _times(second_pass(row))),
+        *map(faster, (statistics.RECEIVED_ALONE, alone)),
+        ms(alone, f"{alone}, ms"),
+        ms(materialized, f"{materialized}, ms"),
+        Column("as many times faster alone", lambda row: _times(against_materialized(row))),
+    ]
     said = (
         f"Causal, kernel {', '.join(dict.fromkeys(row['kernel'] for row in found))}; times over that of attention "
         "alone. “With”: the output and statistics, in the pass of attention; “all of one pass” are "
@@ -318,33 +272,26 @@ def statistics_of_attention(rows: Sequence[Row]) -> str:
         "them, with q and k rotated and mask, bias and distances made before. Before they are timed, all sides are "
         "checked against torch."
     )
-    lines = [[name, *map(cell, found)] for name, cell in cells.items()]
-    return f"{said}\n\n{Table(names, lines).markdown()}"
+    return f"{said}\n\n{_across(found, lines)}"
 
 
-def memory_of_statistics(rows: Sequence[Row]) -> str:
-    """Returns the table of peak memory of statistics beyond inputs and results, each in a new process.
-
-    Args:
-        rows: the rows.
-    """
-    found = sorted(_of(rows, STATISTICS_MEMORY), key=lambda row: row["case"]["n"])
-    if not found:
-        return ""
-    case = Case(**found[0]["case"])
-    names = ["n", *(f"{row['case']['n']:,}" for row in found)]
-    sizes = ["MiB", *(f"{row['extra_bytes'] / 2**20:,.1f}" for row in found)]
-    dense = ["the weights, MiB", *(f"{8 * 4 * row['case']['n'] ** 2 / 2**20:,.0f}" for row in found)]
-    said = (
-        f"{', '.join(statistics.COMPARED)}: {case.encoding}, {case.mask}, {case.dtype}, 8 heads of {case.head_dim}, "
-        f"kernel {found[0]['kernel']}: the most that was resident, beyond inputs and results."
-    )
-    return f"{said}\n\n{Table(names, [sizes, dense]).markdown()}"
+CHAPTERS: dict[str, Callable[[Sequence[Row]], str]] = {
+    "FlexAttention, compiled": flex,
+    "What an encoding costs": costs,
+    "A long causal window": window,
+    "One token against a cache": decoding,
+    "Packed documents, and padding in front": contiguous,
+    "Memory": memory,
+    "Statistics": statistics_of_attention,
+    "Memory of statistics": memory_of_statistics,
+}
+"""The chapters behind those of each direction and dtype, by their titles."""
 
 
 # ---------------------------------------------------------------- whole models
 
 
+MODEL = (field("model"), Column("tokens", lambda row: ModelCase(**row["case"]).tokens))
 TASKS = {
     "encode": ("Encoding", "ms for a batch of texts"),
     "prefill": ("Prefill", "ms to the last token's logits, with a cache filled"),
@@ -360,14 +307,7 @@ TASKS = {
 
 
 def models(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Sequence[str] = ()) -> str:
-    """Returns the chapter of BENCHMARKS.md about whole models.
-
-    Args:
-        rows: the rows.
-        where: the machine.
-        command: the command that measured them.
-        notes: further paragraphs.
-    """
+    """Returns the chapter of BENCHMARKS.md about whole models."""
     parts = ["## Whole models, against transformers", models_head(rows, where, command), *notes]
     under = [targets(rows, MODEL_TARGETS)]
     for task, (title, unit) in TASKS.items():
@@ -379,13 +319,7 @@ def models(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Sequ
 
 
 def models_head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str:
-    """Returns the command, the machine, and what each side does.
-
-    Args:
-        rows: the rows.
-        where: the machine.
-        command: the command that measured them.
-    """
+    """Returns the command, the machine, and what each side does."""
     words = [
         f"{measured(rows, where)}, "
         f"torch {where['torch']}, transformers {where['transformers']}, headway {where['headway']}, its instruction "
@@ -399,58 +333,52 @@ def models_head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str
 
 
 def model_times(rows: Sequence[Row]) -> str:
-    """Returns the table of times, with a row for each case and a column for each side.
+    """Returns the table of times, with a row for each case and a column for each side."""
+    sides = dict.fromkeys(side for row in rows for side in (*row["ms"], *row["says"]))
 
-    Args:
-        rows: the rows.
-    """
-    others = [
-        side for side in dict.fromkeys(side for row in rows for side in (*row["ms"], *row["says"])) if side != OURS
-    ]
-    lines = []
-    for row in rows:
-        case = ModelCase(**row["case"])
-        cells = [
-            row["says"].get(side, "–") if side not in row["ms"] else f"{_ms(row['ms'][side])} · {times(row, side):.2f}×"
-            for side in others
-        ]
-        lines.append([case.model, case.tokens, case.dtype, _ms(row["ms"][OURS]), *cells])
-    return Table(["model", "tokens", "dtype", OURS, *others], lines).markdown()
+    def beside(side: str) -> Column:
+        own = ms(side)
+        return Column(side, lambda row: own.cell(row) + (f" · {times(row, side):.2f}×" if side in row["ms"] else ""))
+
+    columns = [*MODEL, DTYPE, ms(OURS, OURS), *(beside(side) for side in sides if side != OURS)]
+    return _table(rows, columns)
 
 
 def divisions(rows: Sequence[Row]) -> str:
-    """Returns the table of the shares of attention, linear maps and everything else, by torch's profiler.
+    """Returns the table of the shares of attention, linear maps and everything else, by torch's profiler."""
+    found = [row | {"side": side, "shares": parts} for row in rows for side, parts in row.get("parts", {}).items()]
 
-    Args:
-        rows: the rows.
-    """
-    found = [(ModelCase(**row["case"]), side, parts) for row in rows for side, parts in row.get("parts", {}).items()]
-    lines = [
-        [case.model, case.tokens, side, *(f"{100 * share:.0f} %" for share in parts.values())]
-        for case, side, parts in found
-    ]
-    names = list(found[0][2]) if found else []
-    return Table(["model", "tokens", "side", *names], lines).markdown()
+    def share(part: str) -> Column:
+        return Column(part, lambda row: _percent(row["shares"][part]))
+
+    parts = [*found[0]["shares"]] if found else []
+    return _table(found, [*MODEL, Column("side", lambda row: row["side"]), *map(share, parts)])
 
 
 def model_memory(rows: Sequence[Row]) -> str:
-    """Returns the table of the memory of each side in MiB, each in a new process.
-
-    Args:
-        rows: the rows.
-    """
+    """Returns the table of the memory of each side in MiB, each in a new process."""
     found = [row for row in rows if row["case"]["task"] == "memory"]
-    sides = list(dict.fromkeys(side for row in found for side in row["bytes"]))
-    lines = []
-    for row in found:
-        case = ModelCase(**row["case"])
-        sizes = (row["bytes"].get(side) for side in sides)
-        lines.append([case.model, case.tokens, *("–" if size is None else f"{size / 2**20:,.0f}" for size in sizes)])
+
+    def mebibytes(side: str) -> Column:
+        return Column(side, lambda row: f"{row['bytes'][side] / 2**20:,.0f}" if side in row["bytes"] else "–")
+
+    sides = dict.fromkeys(side for row in found for side in row["bytes"])
     said = "MiB, forward and backward: the most that was resident, beyond parameters and their gradients"
-    return f"{said}\n\n{Table(['model', 'tokens', *sides], lines).markdown()}" if found else ""
+    return f"{said}\n\n{_table(found, [*MODEL, *map(mebibytes, sides)])}" if found else ""
 
 
 # ---------------------------------------------------------------- how a table is written
+
+
+def _table(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+    lines = [[column.cell(row) for column in columns] for row in rows]
+    return Table([column.title for column in columns], lines).markdown()
+
+
+def _across(rows: Sequence[Row], lines: Sequence[Column]) -> str:
+    """A table with a column for each row, whose titles the first of the lines makes."""
+    [titles, *cells] = [[line.title, *map(line.cell, rows)] for line in lines]
+    return Table(titles, cells).markdown()
 
 
 def _by_length(
@@ -490,6 +418,10 @@ def _is(row: Row, dtype: str, direction: str) -> bool:
 
 def _ms(taken: float) -> str:
     return f"{taken:.3f}" if taken < 1 else f"{taken:.1f}" if taken < 1000 else f"{taken:,.0f}"
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def _times(value: float | None) -> str:
