@@ -39,7 +39,7 @@ def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.devi
 
     Args:
         make: a function that returns a tensor, a tuple of tensors, or ``Coordinates``.
-        arguments: its arguments, before the device.
+        *arguments: its arguments, before the device.
         device: its last argument.
     """
     if watched() or not isinstance(device, torch.device) or device.type != "cpu":

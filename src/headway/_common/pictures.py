@@ -43,7 +43,7 @@ def style(texts: Iterable[str] = (), **look: Any) -> Iterator[list[str]]:
 
     Args:
         texts: what is written into the picture and is not ours: tokens, names of files, words.
-        look: further settings of matplotlib, such as ``font={"size": 11}``.
+        **look: further settings of matplotlib, such as ``font={"size": 11}``.
 
     Yields:
         The names of the fonts.
@@ -84,7 +84,7 @@ def colour_bar(image: Any, axes: Any, label: str, **options: Any) -> Any:
         image: the map.
         axes: the axes that it belongs to, or several.
         label: what the numbers are, with their unit.
-        options: those of ``Figure.colorbar``.
+        **options: those of ``Figure.colorbar``.
 
     Returns:
         The bar.

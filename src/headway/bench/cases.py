@@ -111,7 +111,6 @@ def pairs(mask: str, n: int) -> int:
 
     Args:
         mask: one of ``MASKS``.
-        n: tokens.
     """
     if mask == "none":
         return n * n

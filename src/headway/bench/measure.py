@@ -34,7 +34,6 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
     """Measures a case.
 
     Args:
-        case: the case.
         plan: the time for each side.
         roof: the processor's limit, measured in turn with the sides.
         flex: compiled FlexAttention; left out if None.
@@ -108,7 +107,6 @@ def in_turn(
     Args:
         runs: the functions by name.
         seconds: the time for each side.
-        least: the fewest turns.
         warm: the milliseconds of a turn that was the warm-up; one is run here if None.
 
     Returns:
@@ -136,9 +134,6 @@ def agree(what: str, dtype: str, found: Any, expected: Any) -> None:
 
     Args:
         what: what is compared, for the message.
-        dtype: the name of the dtype.
-        found: the tensors.
-        expected: the tensors to compare with.
     """
     for a, b in zip(found, expected, strict=True):
         largest = b.detach().abs().max().item()
@@ -154,9 +149,6 @@ def agree_on_the_whole(what: str, dtype: str, found: list[Tensor], expected: lis
 
     Args:
         what: what is compared, for the message.
-        dtype: the name of the dtype.
-        found: the tensors.
-        expected: the tensors to compare with.
     """
     share = max(JUMPS, TOLERANCE[dtype])
     for a, b in zip(found, expected, strict=True):

@@ -18,9 +18,6 @@ WARM_UP = 64
 def measure(case: Case) -> dict[str, Any]:
     """Measures a case in a new process.
 
-    Args:
-        case: the case.
-
     Returns:
         The row: the kernel and the bytes.
 

@@ -86,13 +86,9 @@ def bench_models(
     Without transformers nothing is measured, which a note says. A case on which two sides differ gets no number.
 
     Args:
-        plan: the cases.
         weights: a folder with minilm/ and smollm2/, as ``make weights`` creates it. Cases whose weights are missing are
             left out.
-        out: the folder of the results.
         fresh: whether cases that are in the folder are measured again.
-        command: the command that models.md names.
-        watch: receives the progress.
 
     Returns:
         The results, with those that were in the folder.
@@ -137,9 +133,7 @@ def measure(case: ModelCase, plan: ModelPlan, loaded: Loaded) -> Row:
     """Measures a case.
 
     Args:
-        case: the case.
         plan: the time for each side.
-        loaded: the models.
 
     Returns:
         The row: the milliseconds or bytes of each side, and the errors of sides that failed.
@@ -185,12 +179,7 @@ def measure(case: ModelCase, plan: ModelPlan, loaded: Loaded) -> Row:
 
 
 class Loaded:
-    """The models of both sides, loaded on demand; those of the last case are kept.
-
-    Args:
-        weights: the folder of published models.
-        scratch: an empty folder for temporary files.
-    """
+    """The models of both sides, loaded on demand; those of the last case are kept."""
 
     def __init__(self, weights: Path, scratch: Path) -> None:
         self.weights, self.scratch = weights, scratch
@@ -342,11 +331,7 @@ class Writer(Protocol):
 
 
 class Headway:
-    """A ``Decoder`` with its cache.
-
-    Args:
-        model: the model.
-    """
+    """A ``Decoder`` with its cache."""
 
     length = 0
 
@@ -376,11 +361,7 @@ class Headway:
 
 
 class Transformers:
-    """A language model of transformers with its cache.
-
-    Args:
-        model: the model.
-    """
+    """A language model of transformers with its cache."""
 
     length = 0
 
@@ -411,12 +392,7 @@ class Transformers:
 
 
 class Trainer:
-    """A T5 of one side, with its optimizer.
-
-    Args:
-        side: the name of the side.
-        folder: the folder of the model.
-    """
+    """A T5 of one side, with its optimizer."""
 
     def __init__(self, side: str, folder: Path) -> None:
         name = json.loads(read_text(folder / "config.json"))["architectures"][0]
@@ -441,9 +417,7 @@ class Trainer:
         """Returns a step on random tokens, which returns the loss and the gradients of the embeddings and of the bias.
 
         Args:
-            batch: sequences.
             n: tokens in each.
-            update: whether the step ends with the optimizer's.
         """
         vocab_size = self.watched[0].shape[0]
         ids, targets = _ids(batch, n, vocab_size), _ids(batch, max(1, n // 4), vocab_size)
@@ -492,12 +466,7 @@ ATTENTION, LINEAR, REST = "attention", "projections and feed-forward", "the rest
 
 
 def division(run: Callable[[], object], n: int) -> dict[str, float]:
-    """Returns the shares of a run's time in attention, in linear maps and in everything else.
-
-    Args:
-        run: the run.
-        n: tokens.
-    """
+    """Returns the shares of a run's time in attention, in linear maps and in everything else."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:

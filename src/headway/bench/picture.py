@@ -36,11 +36,6 @@ HEAD_DIM = 64
 def draw(rows: Sequence[Row], title: str, path: Path) -> bool:
     """Saves the picture, with a column for each dtype and a row of panels for each direction.
 
-    Args:
-        rows: the rows.
-        title: the title.
-        path: the file.
-
     Returns:
         Whether there was anything to draw.
     """

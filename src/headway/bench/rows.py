@@ -96,7 +96,6 @@ def read(path: Path, kind: type[AnyCase] = Case) -> list[Row]:
 
     Args:
         path: the file; it may be missing.
-        kind: the class of the cases.
 
     Raises:
         HeadwayError: if a line is damaged.

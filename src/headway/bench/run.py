@@ -152,10 +152,6 @@ def in_order(rows: Rows, cases: Sequence[AnyCase]) -> list[Row]:
 
 
 def title(where: dict[str, Any]) -> str:
-    """Returns the title of the picture.
-
-    Args:
-        where: the machine.
-    """
+    """Returns the title of the picture."""
     threads = "one thread" if where["threads"] == 1 else f"{where['threads']} threads"
     return f"Attention on {threads} of {where['processor'].partition(' (')[0]}, without a mask"

@@ -65,7 +65,6 @@ def sides(case: Case, flex: Flex | None = None) -> Sides:
     """Returns the sides of a case.
 
     Args:
-        case: the case.
         flex: compiled FlexAttention, for cases that it can express; left out if None.
     """
     kinds = {
@@ -94,9 +93,6 @@ def mask_of(name: str) -> Mask | None:
 def encoded(case: Case) -> tuple[dict[str, Any], list[Tensor]]:
     """Returns the arguments of ``attention`` for the encoding of a case, and its learned parameters.
 
-    Args:
-        case: the case.
-
     Raises:
         HeadwayError: if the encoding is unknown or does nothing in attention.
     """
@@ -121,9 +117,6 @@ def encoded(case: Case) -> tuple[dict[str, Any], list[Tensor]]:
 def asked(case: Case) -> tuple[dict[str, Any], list[Tensor]]:
     """Returns all arguments of ``attention`` in a case but q, k and v, and the learned parameters among them.
 
-    Args:
-        case: the case.
-
     Raises:
         HeadwayError: if the encoding is unknown or does nothing in attention.
     """
@@ -139,20 +132,12 @@ def asked(case: Case) -> tuple[dict[str, Any], list[Tensor]]:
 
 
 def tokens(case: Case) -> int:
-    """Returns the number of keys in the row.
-
-    Args:
-        case: the case.
-    """
+    """Returns the number of keys in the row."""
     return sum(case.lengths) if case.kind == "packed" else case.n
 
 
 def shapes(case: Case) -> list[tuple[int, ...]]:
-    """Returns the shapes of q, k, v and of the output.
-
-    Args:
-        case: the case.
-    """
+    """Returns the shapes of q, k, v and of the output."""
     m = tokens(case)
     n = 1 if case.kind == "decoding" else m
     return [(BATCH, HEADS, size, case.head_dim) for size in (n, m, m, n)]
@@ -162,9 +147,6 @@ def kernel_of(case: Case) -> str:
     """Returns the kernel that headway takes for a case; no tensor of its size is allocated.
 
     Statistics are measured on one kernel, and never on one that leaves them to another.
-
-    Args:
-        case: the case.
     """
     backward = case.direction == "backward"
     q, k, v, _ = (torch.zeros((), dtype=DTYPES[case.dtype]).expand(shape) for shape in shapes(case))
@@ -177,11 +159,7 @@ def kernel_of(case: Case) -> str:
 
 
 class Inputs:
-    """The tensors of a case, the same in every process: q, k, v, and the gradient of the output.
-
-    Args:
-        case: the case.
-    """
+    """The tensors of a case, the same in every process: q, k, v, and the gradient of the output."""
 
     def __init__(self, case: Case) -> None:
         draw = torch.Generator().manual_seed(0)
@@ -204,7 +182,6 @@ class Inputs:
         It runs forward, or backward alone, on a graph that is built once.
 
         Args:
-            run: an attention function.
             learned: tensors besides q, k and v that have a gradient.
             shaped: maps q, k, v and the output to the shapes that this side has them in.
             **arguments: further arguments of ``run``.
@@ -349,11 +326,7 @@ def _with_statistics(case: Case, flex: Flex | None) -> Sides:
 
 
 class Flex:
-    """Compiled FlexAttention, for each shape; the time for compiling has a budget of its own.
-
-    Args:
-        seconds: the budget of all cases together.
-    """
+    """Compiled FlexAttention, for each shape; the time for compiling has a budget of its own."""
 
     def __init__(self, seconds: float) -> None:
         self.budget = self.left = seconds

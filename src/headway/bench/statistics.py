@@ -36,20 +36,12 @@ Runs = dict[str, Callable[[], list[Tensor]]]
 
 
 def beside(name: str) -> str:
-    """Returns the side that computes one statistic in the pass of attention.
-
-    Args:
-        name: the name of the statistic.
-    """
+    """Returns the side that computes one statistic in the pass of attention."""
     return f"with {name}"
 
 
 def all_statistics(m: int) -> dict[str, Statistic]:
-    """Returns every statistic by its name, with random classes of tokens that are the same in every process.
-
-    Args:
-        m: the number of keys.
-    """
+    """Returns every statistic by its name, with random classes of tokens that are the same in every process."""
     labels = torch.randint(CLASSES, (m,), generator=torch.Generator().manual_seed(0))
     given = {
         "classes": Classes(labels, tuple(f"class {i}" for i in range(CLASSES))),
@@ -59,11 +51,7 @@ def all_statistics(m: int) -> dict[str, Statistic]:
 
 
 def numbers(found: Statistics) -> list[Tensor]:
-    """Returns the tensors of statistics, without the slots of keys, which two sides may choose differently.
-
-    Args:
-        found: the statistics.
-    """
+    """Returns the tensors of statistics, without the slots of keys, which two sides may choose differently."""
     values = (found[name] for name in found)
     return [x for value in values for x in ([value] if isinstance(value, Tensor) else _weights_among(value))]
 
@@ -80,7 +68,6 @@ def attend(call: Call, statistics: Iterable[Statistic], kernel: Kernel) -> tuple
 
     Args:
         call: the call, without padding.
-        statistics: the statistics.
         kernel: a kernel that ``reduces_as_it_runs``.
 
     Returns:
@@ -92,12 +79,7 @@ def attend(call: Call, statistics: Iterable[Statistic], kernel: Kernel) -> tuple
 
 
 def headway_sides(made: Callable[[], Call], kernel: str) -> Runs:
-    """Returns the sides of headway, each of which makes its call and chooses no kernel.
-
-    Args:
-        made: makes the call.
-        kernel: the name of the kernel.
-    """
+    """Returns the sides of headway, each of which makes its call and chooses no kernel."""
     first = made()
     known, chosen = all_statistics(first.k.shape[2]), KERNELS[kernel]
 
@@ -167,7 +149,6 @@ class Materialized:
         """Returns a statistic as ``numbers`` does.
 
         Args:
-            name: the name of the statistic.
             weights: what ``weights`` returned.
         """
         found = COMPUTED[name](self, weights)
@@ -180,12 +161,7 @@ class Materialized:
             return [x for name in COMPARED for x in self.of(name, weights)]
 
     def expected(self, out: list[Tensor], sides: Iterable[str]) -> dict[str, list[Tensor]]:
-        """Returns what the sides of headway should compute.
-
-        Args:
-            out: the output of attention.
-            sides: the names of the sides.
-        """
+        """Returns what the sides of headway should compute."""
         with torch.no_grad():
             weights = self.weights()
             by_name = {name: self.of(name, weights) for name in COMPUTED}

@@ -44,10 +44,6 @@ class TorchDecoder(nn.Module):
 
     Args:
         n: the most tokens.
-        vocab_size: the number of token ids.
-        embed_dim: the width.
-        num_layers: the number of layers.
-        num_heads: the number of heads.
     """
 
     mask: Tensor
@@ -70,11 +66,7 @@ class TorchDecoder(nn.Module):
 
 
 def models(case: ModelCase) -> dict[str, Callable[[], nn.Module]]:
-    """Returns the functions that build the models of a case by side, headway's first.
-
-    Args:
-        case: the case.
-    """
+    """Returns the functions that build the models of a case by side, headway's first."""
     encoding = STEP_MODELS[case.model]
 
     def ours() -> nn.Module:
@@ -113,8 +105,6 @@ class Step:
     """A training step of a model on random tokens: forward, backward and AdamW; bfloat16 is autocast.
 
     Args:
-        model: the model.
-        case: the case.
         kernel: the products of headway's linear maps, as ``linear_kernel`` takes them.
     """
 
@@ -146,9 +136,6 @@ def sides(case: ModelCase) -> tuple[dict[str, Run], dict[str, str]]:
 
     headway's model is there twice, with equal weights, the second time with torch's linear maps.
 
-    Args:
-        case: the case.
-
     Raises:
         CheckError: if a model of another side has more or fewer parameters.
     """
@@ -177,7 +164,6 @@ def measure(case: ModelCase, plan: ModelPlan) -> Row:
     """Measures a case.
 
     Args:
-        case: the case.
         plan: the time for each side.
 
     Returns:

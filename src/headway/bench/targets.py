@@ -113,7 +113,6 @@ def judge(rows: Sequence[Row], targets: Sequence[Target] | None = None) -> list[
     """Judges every target in every dtype that it has a bound for and a case was measured of.
 
     Args:
-        rows: the rows.
         targets: the targets; those of attention if None.
     """
     found = []
@@ -133,64 +132,36 @@ def judge(rows: Sequence[Row], targets: Sequence[Target] | None = None) -> list[
 
 
 def times(row: Row, side: str) -> float | None:
-    """Returns how many times as fast as a side headway is; None if that was not measured.
-
-    Args:
-        row: the row.
-        side: the name of the side.
-    """
+    """Returns how many times as fast as a side headway is; None if that was not measured."""
     milliseconds = row.get("ms", {})
     return milliseconds[side] / milliseconds[OURS] if side in milliseconds else None
 
 
 def over(row: Row, side: str) -> float | None:
-    """Returns headway's time divided by that of a side; None if that was not measured.
-
-    Args:
-        row: the row.
-        side: the name of the side.
-    """
+    """Returns headway's time divided by that of a side; None if that was not measured."""
     faster = times(row, side)
     return None if faster is None else 1 / faster
 
 
 def peer(row: Row) -> str:
-    """Returns the side of torch that computes the same case; SDPA if none was measured.
-
-    Args:
-        row: the row.
-    """
+    """Returns the side of torch that computes the same case; SDPA if none was measured."""
     return next((side for side in (DENSE_GRADIENT, DENSE) if side in row["ms"]), SDPA)
 
 
 def gflops(row: Row, side: str = OURS) -> float | None:
-    """Returns 10⁹ operations per second; None if the side was not measured.
-
-    Args:
-        row: the row.
-        side: the name of the side.
-    """
+    """Returns 10⁹ operations per second; None if the side was not measured."""
     taken = row.get("ms", {}).get(side)
     return None if taken is None else Case(**row["case"]).flop / taken / 1e6
 
 
 def share_of_roof(row: Row, side: str = OURS) -> float | None:
-    """Returns the operations per second as a share of the roof, which was measured in turn with the case.
-
-    Args:
-        row: the row.
-        side: the name of the side.
-    """
+    """Returns the operations per second as a share of the roof, which was measured in turn with the case."""
     reached, roof = gflops(row, side), row.get("roof_gflops")
     return None if reached is None or roof is None else reached / roof
 
 
 def share_of_copy(row: Row) -> float | None:
-    """Returns the bandwidth as a share of that of a copy, which reads and writes what headway only reads.
-
-    Args:
-        row: the row.
-    """
+    """Returns the bandwidth as a share of that of a copy, which reads and writes what headway only reads."""
     copied = over(row, COPY)
     return None if copied is None else 0.5 / copied
 
@@ -212,11 +183,9 @@ def each(
 
     Args:
         value: the value of a row; None if it has none.
-        kind: the kind of the cases.
         direction: their direction; any if None.
         encodings: their encodings; any if None.
         masks: their masks; any if None.
-        least: the fewest tokens.
         most: the most tokens.
         dims: their values of head_dim; any if None.
     """
@@ -259,21 +228,13 @@ def _growth(kind: str) -> Values:
 
 
 def second_pass(row: Row) -> float | None:
-    """Returns the time that column sums add to attention, divided by that of attention; None if not measured.
-
-    Args:
-        row: the row.
-    """
+    """Returns the time that column sums add to attention, divided by that of attention; None if not measured."""
     together = times(row, statistics.beside(statistics.RECEIVED))
     return None if together is None else together - 1
 
 
 def against_materialized(row: Row) -> float | None:
-    """Returns how many times as fast headway's statistics are as those from materialized weights; None if not measured.
-
-    Args:
-        row: the row.
-    """
+    """Returns how many times as fast as statistics of materialized weights headway's are; None if not measured."""
     materialized = times(row, statistics.MATERIALIZED)
     return None if materialized is None else materialized * (over(row, statistics.ALONE) or math.nan)
 

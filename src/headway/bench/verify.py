@@ -24,7 +24,6 @@ def failing(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: N
     """Runs the kernels' own checks, and each case with few tokens against the reference kernel.
 
     Args:
-        cases: the cases to be measured.
         doing: is called with what is checked at the moment.
 
     Returns:

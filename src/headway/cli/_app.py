@@ -53,7 +53,6 @@ def command_of(name: str, module: str) -> Any:
     """Imports a command.
 
     Args:
-        name: its name.
         module: the module whose ``run`` is its function, or a typer app of several.
     """
     run = import_module(module).run

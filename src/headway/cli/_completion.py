@@ -105,7 +105,6 @@ def command_from(name: str, found: Mapping[str, Any]) -> Any:
     """Returns a command that completes as the one of which these are the facts, and does nothing.
 
     Args:
-        name: its name.
         found: what ``facts_of`` returned, or what was read from the cache.
     """
 

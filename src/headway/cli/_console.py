@@ -32,10 +32,6 @@ def consoles(as_json: bool, quiet: bool = False) -> tuple[Console, Console]:
     """Returns the consoles for results and for progress.
 
     With ``as_json`` results are printed by ``print_json`` alone, and progress on standard error.
-
-    Args:
-        as_json: whether the command has --json.
-        quiet: whether it has --quiet.
     """
     return console(quiet=as_json), console(stderr=as_json, quiet=quiet)
 
@@ -52,8 +48,6 @@ def print_json(
     Args:
         command: the command without its arguments, such as "vectors similar".
         rows: the rows of its table, with numbers as they are.
-        notes: sentences about them.
-        files: what was written.
     """
     from .. import __version__
 

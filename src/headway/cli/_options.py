@@ -128,9 +128,7 @@ def numbers(text: str, name: str = "lengths", kind: type[N] = int, such_as: str 
     """Splits an option that has numbers separated by commas.
 
     Args:
-        text: the numbers.
         name: the name of the option, for the message.
-        kind: int or float.
         such_as: an example, for the message.
 
     Raises:

@@ -30,11 +30,7 @@ PRIVATE = 0xF0000
 
 
 def options_of(command: object) -> dict[str, str]:
-    """Returns the options of a command by the names of their parameters.
-
-    Args:
-        command: a command of click.
-    """
+    """Returns the options of a command by the names of their parameters."""
     parameters = getattr(command, "params", ())
     return {
         one.name: max(one.opts, key=len)
@@ -65,7 +61,6 @@ def in_options(message: str, options: Mapping[str, str], typed: Iterable[str] = 
     An argument that no option stands for is named as one of Python, so that nobody looks for it on the command line.
 
     Args:
-        message: the message.
         options: the options by the names of arguments, such as {"top_k": "--top-k"}; one that ends with "=", such as
             "--option window=", is followed by the value without a blank.
         typed: what the user typed, which stays as it is.
@@ -108,11 +103,7 @@ def _in_options(message: str, options: Mapping[str, str]) -> str:
 
 
 def telling_options(command: Any) -> Callable[[Any], Any]:
-    """Returns the ``invoke`` of a command, whose errors name the command's options.
-
-    Args:
-        command: a command of click.
-    """
+    """Returns the ``invoke`` of a command, whose errors name the command's options."""
     invoke, options = command.invoke, options_of(command)
 
     def told(context: Any) -> Any:

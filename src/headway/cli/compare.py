@@ -118,10 +118,6 @@ def rows_of(results: Results) -> list[dict[str, Any]]:
 def split_names(text: str, option: str = "--encodings") -> list[str]:
     """Splits an option at commas outside of brackets and quotes.
 
-    Args:
-        text: the names.
-        option: the name of the option.
-
     Raises:
         HeadwayError: if a bracket or quote stays open, there is no name, or one is given twice.
     """

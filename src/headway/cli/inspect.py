@@ -284,9 +284,6 @@ def _is_model(name: str) -> bool:
 def texts_of(given: str) -> list[AnnotatedText]:
     """Returns the texts of an argument: of a file, of standard input, or the argument itself.
 
-    Args:
-        given: the argument.
-
     Raises:
         HeadwayError: if a file is broken or there are no words.
     """
@@ -332,9 +329,7 @@ def small_model(language: str | None, given: Sequence[AnnotatedText], train: boo
 
     Args:
         language: "chinese" or "english". Default: chinese if a text has Chinese characters or there is none.
-        given: the texts.
         train: whether it is trained here, or read from a training before, instead of the one that comes with headway.
-        tell: is told how far the training is.
 
     Raises:
         HeadwayError: if there is no such language, no seed meets the criteria, or the model cannot be kept.
@@ -450,7 +445,6 @@ def telling_heads(found: HeadRoles, most: int = SHOWN) -> list[tuple[str, str, i
     """Returns heads whose roles say most of a text: role, layer and number, the largest figures first.
 
     Args:
-        found: the roles of all heads.
         most: the most heads.
     """
     chosen: dict[tuple[str, int], str] = {}

@@ -17,9 +17,6 @@ def interval(
     Args:
         totals: the sums of each text, [texts, …].
         counts: how many numbers each of them sums, [texts, …], or of a shape that broadcasts to it.
-        level: the share of samples between the bounds.
-        draws: the number of samples.
-        seed: the seed of the samples.
     """
     texts = totals.shape[0]
     shape = totals.shape[1:]

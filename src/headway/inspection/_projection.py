@@ -68,7 +68,6 @@ def value_norms(v: Tensor, weight: Tensor, heads: int) -> Tensor:
     Args:
         v: values, [batch, kv_heads, m, v_dim].
         weight: of the output projection, [width, heads·v_dim].
-        heads: query heads.
     """
     wide = torch.float64 if v.dtype == torch.float64 else torch.float32
     by_head = weight.detach().double().unflatten(1, (heads, v.shape[-1])).transpose(0, 1)  # [heads, width, v_dim]

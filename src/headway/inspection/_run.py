@@ -189,7 +189,6 @@ class Wanted:
     """Statistics of a call that are to be computed, as reductions of its weights.
 
     Args:
-        call: the call.
         statistics: the statistics, each of another name.
         queries: as for ``attention_statistics``.
 

@@ -151,8 +151,6 @@ class Mode(TorchFunctionMode):
     """A mode that sees every function of torch which this thread calls, for the duration of a block, and takes one.
 
     Args:
-        finder: what it hands attention calls to.
-        function: the function that it takes.
         found: makes what is handed over, from the stack of running modules and the function's arguments.
     """
 
@@ -189,7 +187,6 @@ class Finder:
 
     Args:
         purpose: what messages call the block, such as "capture".
-        sources: the methods of finding attention calls.
         name_of: the names of the modules of the model.
         finders: all that find for the same block. In each thread it is the last one that does.
         stack: the modules that run, the innermost last.
@@ -331,9 +328,7 @@ class Watch(Finder):
     changed as it was the first time by a ``Recomputation``, also after the block and in the threads of autograd.
 
     Args:
-        model: the model.
         purpose: what messages call the block, such as "capture".
-        sources: the methods of finding attention calls.
 
     Raises:
         HeadwayError: if the model is not a module, or is compiled or scripted.
@@ -435,8 +430,6 @@ class Recomputation(Finder):
     """What a checkpoint computes again: with the changes that it was computed with at first, and nobody who looks.
 
     Args:
-        of: the finder of the first computation.
-        turn: the attention call with which it begins.
         stack: the modules that ran when it began at first.
     """
 

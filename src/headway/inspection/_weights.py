@@ -24,7 +24,6 @@ def dense_weights(call: Call, heads: Sequence[int] | None = None, rows: Sequence
     Memory beyond the result does not grow with the queries.
 
     Args:
-        call: the call.
         heads: the heads. Default: all.
         rows: the slots of the queries, in rising order. Default: all.
     """

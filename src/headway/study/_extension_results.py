@@ -20,8 +20,6 @@ class ExtensionResults:
 
     Args:
         rows: a row for each method and window.
-        settings: the settings of the measurement.
-        methods: the order of the methods.
     """
 
     def __init__(self, rows: Sequence[Row], settings: dict[str, Any], methods: Sequence[str]) -> None:

@@ -75,13 +75,7 @@ COLUMNS = (
 
 
 class WordVectorResults:
-    """The rows of a comparison, one for each method and seed, in the order of ``methods``.
-
-    Args:
-        rows: the rows.
-        settings: the settings of the comparison.
-        methods: the order of the methods.
-    """
+    """The rows of a comparison, one for each method and seed, in the order of ``methods``."""
 
     def __init__(self, rows: Sequence[Row], settings: dict[str, Any], methods: Sequence[str]) -> None:
         self.rows, self.settings = list(rows), settings

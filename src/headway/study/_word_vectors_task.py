@@ -91,11 +91,6 @@ def build(inputs: Tensor | None, words: int, *, layers: int, width: int, heads: 
     Args:
         inputs: vectors [words + 1, dim], which are constant and mapped to the width by a learned W; for None a learned
             embedding from N(0, 1), which is W for one-hot vectors.
-        words: words that are predicted.
-        layers: layers.
-        width: embed_dim.
-        heads: heads.
-        seed: the seed of the initial parameters.
     """
     config = TransformerConfig(words, embed_dim=width, num_layers=layers, num_heads=heads)
     with torch.random.fork_rng(devices=[]):

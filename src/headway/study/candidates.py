@@ -39,13 +39,7 @@ class Candidate:
         return EQUAL_PARAMETERS.format(self.cell) if self.by_the_clock else self.name
 
     def build(self, row: str, sizes: Sizes, seed: int) -> nn.Module:
-        """Builds the untrained model of one of its rows.
-
-        Args:
-            row: the name of the row.
-            sizes: the sizes of the model.
-            seed: the seed of the initial parameters.
-        """
+        """Builds the untrained model of one of its rows."""
         if self.cell is not None:
             return build_recurrent(self.cell, sizes, seed)
         return build_transformer(row, sizes, seed)
@@ -55,12 +49,6 @@ def candidates(
     encodings: Sequence[str], baselines: Sequence[str], protocol: FixedProtocol, vocabulary: int = 256
 ) -> list[Candidate]:
     """Returns the models to train; each encoding is built and called once, so that errors come before any training.
-
-    Args:
-        encodings: names of encodings.
-        baselines: recurrent cells.
-        protocol: the settings.
-        vocabulary: token ids.
 
     Raises:
         HeadwayError: if there are none, one is unknown, or its sizes do not fit.

@@ -140,9 +140,6 @@ def styles(results: Results) -> dict[str, Style]:
     """Returns the style of each line.
 
     An encoding has a colour and a marker, and its interpolated row dashes; baselines are grey, and n-gram models thin.
-
-    Args:
-        results: the comparison.
     """
     found: dict[str, Style] = {}
     colours, greys = 0, 0
@@ -163,11 +160,7 @@ def styles(results: Results) -> dict[str, Style]:
 
 
 def by_position(results: Results) -> list[Line]:
-    """Returns lines of bits per byte by the number of bytes before, in the window.
-
-    Args:
-        results: the comparison.
-    """
+    """Returns lines of bits per byte by the number of bytes before, in the window."""
     lines = []
     for name in results.names:
         found: dict[float, list[float]] = {}
@@ -184,12 +177,7 @@ def by_position(results: Results) -> list[Line]:
 
 
 def by_length(results: Results, field: str = "bits_per_byte") -> list[Line]:
-    """Returns lines of a field by the length of the window.
-
-    Args:
-        results: the comparison.
-        field: the field of the rows.
-    """
+    """Returns lines of a field by the length of the window."""
     lines = []
     for name in results.names:
         found = [(length, list(results.by_seed(name, length, field).values())) for length in results.lengths]
@@ -200,11 +188,7 @@ def by_length(results: Results, field: str = "bits_per_byte") -> list[Line]:
 
 
 def recall_by_distance(results: Results) -> list[Line]:
-    """Returns lines of the right answers, in per cent, by the distance of the card, in the longest sequences.
-
-    Args:
-        results: the comparison.
-    """
+    """Returns lines of the right answers, in per cent, by the distance of the card, in the longest sequences."""
     lines = []
     for name in results.names:
         rows = [row for row in results.rows if row["encoding"] == name and row.get("recall_by_distance")]
@@ -228,8 +212,6 @@ def draw_by_position(results: Results, layout: Layout = WIDE, language: str = "e
     """Draws the loss by position in the window.
 
     Args:
-        results: the comparison.
-        layout: the size.
         language: "en" or "zh".
     """
     say = _say(language)
@@ -251,8 +233,6 @@ def draw_by_length(results: Results, layout: Layout = WIDE, language: str = "en"
     """Draws the loss by the length of the window.
 
     Args:
-        results: the comparison.
-        layout: the size.
         language: "en" or "zh".
     """
     say = _say(language)
@@ -274,8 +254,6 @@ def draw_recall(results: Results, layout: Layout = WIDE, language: str = "en") -
     """Draws recall by distance.
 
     Args:
-        results: the comparison.
-        layout: the size.
         language: "en" or "zh".
     """
     say, longest = _say(language), f"{results.lengths[-1]:,}"
@@ -372,9 +350,7 @@ def range_of(lines: list[Line], bound: str, others: Iterable[float] = ()) -> tup
     """Returns the range of the y axis.
 
     Args:
-        lines: the lines of the picture.
         bound: "bits", or "per cent".
-        others: further values that lie in the range.
     """
     if bound == "per cent":
         return -3, 104
@@ -398,12 +374,7 @@ def _powers(start: float, end: float) -> list[int]:
 
 
 def frame(axes: Axes, ticks: Sequence[int]) -> None:
-    """Sets the axes: numbers at the ticks of the x axis, grid lines for the y axis, and no box.
-
-    Args:
-        axes: the axes.
-        ticks: the ticks of the x axis.
-    """
+    """Sets the axes: numbers at the ticks of the x axis, grid lines for the y axis, and no box."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
@@ -430,13 +401,8 @@ def name_lines(
     """Writes each name beside the end of its line, moved apart if they would overlap.
 
     Args:
-        axes: the axes.
-        lines: the lines.
         look: their styles, by name.
-        low: the lower end of the y axis.
-        high: its upper end.
         form: writes the end of a line that leaves the axis.
-        say: the language of the names.
     """
     if not lines:
         return
@@ -485,11 +451,7 @@ def _short(name: str, note: str = "") -> str:
 
 
 def svg(figure: Figure) -> str:
-    """Returns a picture as SVG, for a page that sets its colours as CSS variables.
-
-    Args:
-        figure: the picture.
-    """
+    """Returns a picture as SVG, for a page that sets its colours as CSS variables."""
     from matplotlib import rc_context
 
     buffer = io.StringIO()
@@ -503,11 +465,7 @@ def svg(figure: Figure) -> str:
 
 
 def css_colours(dark: bool) -> str:
-    """Returns the CSS variables that ``svg`` refers to.
-
-    Args:
-        dark: whether the page is dark.
-    """
+    """Returns the CSS variables that ``svg`` refers to."""
     named = names_of_colours()
     if dark:
         others = (*ON_DARK, BASELINE_ON_DARK, INK_ON_DARK, FAINT_ON_DARK, PAPER_ON_DARK)

@@ -44,8 +44,6 @@ def load(path: str | Path | None, *, train_length: int, longest: int, tokenizer:
 
     Args:
         path: the file; the topics of Python's help() if None.
-        train_length: tokens in a training window.
-        longest: tokens in the longest window to measure.
         tokenizer: as for ``Tokens.named``.
 
     Returns:
@@ -89,9 +87,6 @@ def _topics() -> bytes:
 
 def read(path: Path) -> bytes:
     """Reads a file of text, in UTF-8 or with a byte-order mark, as bytes of UTF-8 without the mark.
-
-    Args:
-        path: the file.
 
     Raises:
         HeadwayError: if the file is missing, empty or not text.

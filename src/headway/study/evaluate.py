@@ -60,7 +60,6 @@ def separate_windows(text: Tensor, start: int, count: int, length: int) -> tuple
 
     Args:
         text: ids, [bytes].
-        start: the first byte.
         count: the bytes to use, rounded down to whole windows.
         length: bytes in a window.
 
@@ -80,7 +79,6 @@ def overlapping_windows(text: Tensor, start: int, count: int, length: int) -> tu
 
     Args:
         text: ids, [bytes].
-        start: the first byte to predict.
         count: the bytes to predict, rounded down to whole halves of windows.
         length: bytes in a window.
 
@@ -98,10 +96,6 @@ def overlapping_windows(text: Tensor, start: int, count: int, length: int) -> tu
 
 def doublings(length: int, after: int) -> list[int]:
     """Returns the window lengths between two measured lengths: ``length``, two halvings, and then quarters.
-
-    Args:
-        length: the longest.
-        after: the bound that all of them exceed.
 
     Returns:
         The lengths in increasing order.

@@ -24,10 +24,8 @@ class HeadWatch(Companion):
     """Writes a ``HeadLog`` at the beginning of a training, a few times in it and at its end.
 
     Args:
-        model: the language model.
         path: the file; a training that resumes continues it.
         windows: ids, the same for every model, of which the first few are read.
-        steps: the steps of the training.
     """
 
     def __init__(self, model: nn.Module, path: Path, windows: Tensor, steps: int) -> None:

@@ -21,7 +21,6 @@ def t_quantile(degrees: int, level: float = LEVEL) -> float:
 
     Args:
         degrees: the degrees of freedom ν, at least 1.
-        level: the probability.
 
     References:
         Abramowitz and Stegun, Handbook of Mathematical Functions, 1964, 26.7.3 and 26.7.4.
@@ -95,10 +94,7 @@ def paired(a: str, b: str, first: Mapping[int, float], second: Mapping[int, floa
     """Returns the difference of two models seed by seed; None if no seed has both.
 
     Args:
-        a: the name of the first.
-        b: the name of the second.
         first: the numbers of the first, by seed.
-        second: those of the second.
     """
     apart = [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
     return Difference(a, b, *mean_and_half(apart), len(apart)) if apart else None

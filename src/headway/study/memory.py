@@ -18,9 +18,6 @@ class Peak:
 
     On a GPU, the memory that torch has allocated there. On Linux, the resident memory of this process, Python and torch
     included. On other systems, the same since the process began.
-
-    Args:
-        device: the torch device.
     """
 
     def __init__(self, device: str) -> None:

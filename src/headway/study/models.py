@@ -59,8 +59,6 @@ def build_encoding(spec: str, sizes: Sizes, seed: int) -> PositionEncoding:
 
     Args:
         spec: its name, as for ``headway.encoding``.
-        sizes: the sizes of the model.
-        seed: the seed of its initial parameters.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "encoding"))
@@ -79,8 +77,6 @@ def build_transformer(spec: str | None, sizes: Sizes, seed: int) -> Decoder:
 
     Args:
         spec: the name of its encoding; none if None.
-        sizes: the sizes of the model.
-        seed: the seed of the initial parameters.
     """
     positions = None if spec is None else build_encoding(spec, sizes, seed)
     config = TransformerConfig(
@@ -102,8 +98,6 @@ def build_recurrent(cell: str, sizes: Sizes, seed: int) -> RecurrentLM:
 
     Args:
         cell: "lstm" or "rnn".
-        sizes: the sizes of that Transformer.
-        seed: the seed of the initial parameters.
 
     Raises:
         HeadwayError: if no width of the cell comes within 5 % of the number of parameters.
@@ -137,7 +131,6 @@ def start_alike(model: nn.Module, seed: int, only: Sequence[str] | None = None) 
 
     Args:
         model: the model, changed in place.
-        seed: the seed.
         only: the names of the parameters to draw; all matrices if None.
     """
     own = {
@@ -156,10 +149,6 @@ def start_alike(model: nn.Module, seed: int, only: Sequence[str] | None = None) 
 def interpolated(spec: str, sizes: Sizes) -> str | None:
     """Returns the name of a table of learned positions that is interpolated beyond its end.
 
-    Args:
-        spec: the name of an encoding.
-        sizes: the sizes of the model.
-
     Returns:
         The name; None if the encoding is no table, or is extended already.
     """
@@ -175,9 +164,6 @@ def kernel_used(spec: str | None, sizes: Sizes, batch: int, device: str, dtype: 
 
     Args:
         spec: the name of the encoding; none if None.
-        sizes: the sizes of the model.
-        batch: sequences in a batch.
-        device: the device.
         dtype: the dtype of queries, keys and values.
     """
     positions = None if spec is None else build_encoding(spec, sizes, 0).to(device)
@@ -197,10 +183,6 @@ def automatic_device(
     It is the GPU if a fused kernel trains every encoding there, else the CPU.
 
     Args:
-        encodings: the names of the encodings.
-        sizes: the sizes of the models.
-        batch: sequences in a batch.
-        gpu: the device of the GPU.
         dtype: the dtype of queries, keys and values.
     """
     slow = [spec for spec in encodings if kernel_used(spec, sizes, batch, gpu, dtype) not in FUSED]
@@ -217,11 +199,6 @@ def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float
 
     Weight decay applies to matrices outside of encodings. An encoding's parameters have its
     ``learning_rate_multiplier``.
-
-    Args:
-        model: the model.
-        learning_rate: the learning rate of other parameters.
-        weight_decay: the weight decay of matrices.
 
     Returns:
         The parameter groups, as torch's optimizers take them.

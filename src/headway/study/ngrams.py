@@ -24,7 +24,6 @@ def ngram_bits(train: Tensor, text: Tensor, order: int, vocabulary: int) -> Tens
         train: the ids that are counted, [n].
         text: the ids that are predicted, [m], each from at most order − 1 ids before it in ``text``.
         order: tokens in an n-gram, from 1.
-        vocabulary: the number of ids.
 
     Returns:
         −log₂ P_order of each id, float64 [m].

@@ -47,11 +47,6 @@ def measured(build: Build, language: LanguageModel, protocol: FixedProtocol) -> 
     """Measures the pace of a model in a few steps, and in one window of the longest length.
 
     A model whose training diverges in them takes no time.
-
-    Args:
-        build: makes the untrained model of some sizes.
-        language: the task.
-        protocol: the settings.
     """
 
     def of(task: LanguageModel | Recall) -> tuple[float, float]:
@@ -94,10 +89,7 @@ def expected(
     """Returns the seconds that are expected for each part of a comparison.
 
     Args:
-        works: the trainings.
         paces: the paces by name; those of models that are trained by the clock are those of their equals.
-        language: the task with these settings.
-        protocol: the settings.
     """
     usual = median([paces[work.name].step for work in works if not work.by_the_clock] or [0.0])
     parts = {"training": 0.0, "trying learning rates": 0.0, "measuring": 0.0, "recall": 0.0, "the report": REPORT}

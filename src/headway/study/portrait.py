@@ -45,8 +45,6 @@ def portrait(encoding: PositionEncoding, name: str, untrained: bool = False) -> 
     """Draws an encoding with its present parameters, for a query and a key that are the same at every position.
 
     Args:
-        encoding: the encoding.
-        name: the title.
         untrained: whether parameters that hide the encoding, as a table of zeros before training, are first drawn at
             random, with a fixed seed; the picture says so.
 

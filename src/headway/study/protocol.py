@@ -25,12 +25,7 @@ MOST_BYTES = 2**16
 
 
 def derived_seed(seed: int, *what: object) -> int:
-    """Returns a separate seed for each purpose: the first 63 bits of a SHA-256.
-
-    Args:
-        seed: the seed.
-        *what: what it is for.
-    """
+    """Returns a separate seed for each purpose: the first 63 bits of a SHA-256."""
     text = "\0".join(str(part) for part in (seed, *what))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

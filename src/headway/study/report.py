@@ -34,10 +34,6 @@ PAGE = "report.html"
 def write(results: Results, out: Path) -> list[Path]:
     """Writes the pictures, the tables and the page.
 
-    Args:
-        results: the comparison.
-        out: the folder.
-
     Returns:
         The files written; none if there are no results.
     """
@@ -49,11 +45,7 @@ def write(results: Results, out: Path) -> list[Path]:
 
 
 def files(results: Results) -> list[str]:
-    """Returns the names of the files that ``write`` writes into the folder of a comparison.
-
-    Args:
-        results: the comparison.
-    """
+    """Returns the names of the files that ``write`` writes into the folder of a comparison."""
     return list(_files(results))
 
 
@@ -86,11 +78,7 @@ def _write_table(form: Callable[[Table], str], table: Table, path: Path) -> None
 
 
 def page(results: Results) -> str:
-    """Returns the report as a page of HTML that loads nothing else.
-
-    Args:
-        results: the comparison.
-    """
+    """Returns the report as a page of HTML that loads nothing else."""
     return render(
         "comparison.html",
         results=results,

@@ -54,12 +54,7 @@ class Run:
     """One candidate with one seed.
 
     Args:
-        text: the text.
-        protocol: the settings.
-        candidate: the model.
-        seed: the seed.
         store: the folder, in which a training that was stopped is resumed.
-        watch: receives the progress.
     """
 
     def __init__(

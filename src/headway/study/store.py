@@ -137,8 +137,6 @@ class Store(ResultStore):
         """Returns the steps of a row that is trained by time: ``steps``, or those of an earlier run.
 
         Args:
-            row: the name of the row.
-            seed: its seed.
             steps: the steps to keep if there are none yet.
         """
         kept: int = self.settings.setdefault("equal_time_steps", {}).setdefault(f"{row}, seed {seed}", steps)
@@ -149,7 +147,6 @@ class Store(ResultStore):
         """Returns a fact of the settings, which is found and written the first time.
 
         Args:
-            name: its name.
             found: finds it, as a JSON value.
         """
         if name not in self.settings:
@@ -158,22 +155,12 @@ class Store(ResultStore):
         return self.settings[name]
 
     def tried(self, name: str) -> dict[str, dict[str, Any]]:
-        """Returns what each learning rate came to that has been tried with a model.
-
-        Args:
-            name: the name of the model.
-        """
+        """Returns what each learning rate came to that has been tried with a model."""
         found: dict[str, dict[str, Any]] = self.settings.get("learning_rates_tried", {}).get(name, {})
         return found
 
     def add_tried(self, name: str, learning_rate: str, facts: dict[str, Any]) -> None:
-        """Writes what a learning rate came to.
-
-        Args:
-            name: the name of the model.
-            learning_rate: the learning rate.
-            facts: JSON values.
-        """
+        """Writes what a learning rate came to."""
         self.settings.setdefault("learning_rates_tried", {}).setdefault(name, {})[learning_rate] = facts
         self.save_settings()
 
@@ -181,9 +168,6 @@ class Store(ResultStore):
         """Returns the path of the checkpoint of a training.
 
         Args:
-            name: the name of the row.
-            seed: its seed.
-            task: the name of the task.
             learning_rate: the learning rate, where several are tried.
         """
         return self.out / "checkpoints" / f"{_file_name(name, seed, learning_rate)}-{task}.pt"
@@ -192,8 +176,6 @@ class Store(ResultStore):
         """Returns the path of the log of what the heads of a language model do, in a folder that is there.
 
         Args:
-            name: the name of the row.
-            seed: its seed.
             learning_rate: the learning rate, where several are tried.
         """
         folder = self.out / "heads"

@@ -27,7 +27,6 @@ def losses(results: Results, field: str = "bits_per_byte", *, spread: bool = Tru
     The best encoding of each column is marked.
 
     Args:
-        results: the comparison.
         field: "bits_per_byte" or "sliding_bits_per_byte".
         spread: whether the intervals of means over seeds are written.
     """
@@ -47,11 +46,7 @@ def losses(results: Results, field: str = "bits_per_byte", *, spread: bool = Tru
 
 
 def sliding(results: Results) -> Table:
-    """Returns the table of losses in sliding windows.
-
-    Args:
-        results: the comparison.
-    """
+    """Returns the table of losses in sliding windows."""
     return losses(results, "sliding_bits_per_byte")
 
 
@@ -59,9 +54,6 @@ def differences(results: Results) -> Table:
     """Returns the differences of all pairs of encodings, and of baselines and encodings; separated ones are marked.
 
     They are in bits per byte, at the trained length and the far one.
-
-    Args:
-        results: the comparison.
     """
     found: dict[tuple[str, str], dict[int, Difference]] = {}
     for length in results.compared_lengths:
@@ -87,7 +79,6 @@ def recall(results: Results, *, spread: bool = True) -> Table:
     """Returns the table of right answers in per cent, by length; it has no rows if there was no recall task.
 
     Args:
-        results: the comparison.
         spread: whether the intervals of means over seeds are written.
     """
     rows = {}
@@ -99,11 +90,7 @@ def recall(results: Results, *, spread: bool = True) -> Table:
 
 
 def heads(results: Results) -> Table:
-    """Returns the table of what heads do; it has no rows if that is not known, as in results of an earlier version.
-
-    Args:
-        results: the comparison.
-    """
+    """Returns the table of what heads do; it has no rows if that is not known, as in results of an earlier version."""
     rows = {}
     for name in results.encodings:
         found = [row["heads"] for row in results.rows if row["encoding"] == name and row.get("heads")]
@@ -118,9 +105,6 @@ def learning_rates(results: Results) -> Table:
     """Returns the table of the validation losses of all learning rates that were tried; the chosen ones are marked.
 
     It has no rows if one learning rate was given.
-
-    Args:
-        results: the comparison.
     """
     tried = {name: results.learning_rates(name) for name in results.names}
     rates = sorted({rate for its in tried.values() for rate in its})
@@ -139,7 +123,6 @@ def costs(results: Results, *, brief: bool = False) -> Table:
     How a model was trained is there if it was not in float32, or compiled.
 
     Args:
-        results: the comparison.
         brief: whether columns are left out, for a narrow terminal.
     """
     columns: dict[str, Callable[[dict[str, Any]], Cell]] = {
@@ -174,11 +157,7 @@ TABLES: dict[str, Callable[[Results], Table]] = {
 
 
 def tables_of(results: Results) -> dict[str, Table]:
-    """Returns the tables that have rows, by name.
-
-    Args:
-        results: the comparison.
-    """
+    """Returns the tables that have rows, by name."""
     made = {name: table(results) for name, table in TABLES.items()}
     return {name: table for name, table in made.items() if table.rows}
 

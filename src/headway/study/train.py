@@ -24,7 +24,6 @@ def schedule(step: int, training: Training) -> float:
 
     Args:
         step: the step, from 0.
-        training: the training.
     """
     if step < training.warmup:
         return (step + 1) / training.warmup
@@ -48,9 +47,6 @@ def train(
 
     Args:
         model: maps ids [batch, length] to logits [batch, length, vocabulary].
-        task: makes the batches.
-        training: the settings.
-        seed: the seed of the batches.
         checkpoint: the file of the training's state; nothing is written if None.
         companion: is called after each step, before its checkpoint, with the loss in nats.
         watch: is called after each step with the steps done and the loss in bits.

@@ -41,6 +41,8 @@ from .store import Store
 from .train import train
 from .watch import Row
 
+__all__ = ["Comparison", "Protocol", "chosen_methods", "compare", "make", "methods"]
+
 __getattr__ = deprecated_names(__name__, {"ways": "methods", "chosen_ways": "chosen_methods"})
 
 KEYS = ("method", "seed", "length")
@@ -330,10 +332,6 @@ def compare(
 class Bench:
     """One text, and all measurements of vectors that are fitted to it.
 
-    Args:
-        texts: the documents.
-        protocol: the settings.
-
     Raises:
         HeadwayError: if the documents have too few words for a window.
     """
@@ -397,9 +395,6 @@ class Bench:
         """Fits a method, measures its vectors, and trains the Transformer.
 
         Args:
-            method: the name of the row.
-            seed: the seed.
-            store: the folder of the comparison.
             tell: is called with the share of this work that is done.
 
         Returns:
@@ -490,12 +485,7 @@ class Bench:
 
 
 def attempt(what: Callable[..., Any], *given: Any) -> Any:
-    """Returns the result of a function, or the reason why there is none.
-
-    Args:
-        what: the function.
-        *given: its arguments.
-    """
+    """Returns the result of a function, or the reason why there is none."""
     try:
         return what(*given)
     except HeadwayError as error:
@@ -518,11 +508,6 @@ def similarity(vectors: Vectors, test: str, vocabulary: Vocabulary) -> Row:
     Methods with vectors for further words are so compared on the same pairs as the others. Pairs of a word with itself
     are left out.
 
-    Args:
-        vectors: the vectors.
-        test: the name of the test set.
-        vocabulary: the words.
-
     Returns:
         The correlation, the number of its pairs, and the pairs of the test set that the vectors have.
 
@@ -542,10 +527,6 @@ def similarity(vectors: Vectors, test: str, vocabulary: Vocabulary) -> Row:
 def analogies(vectors: Vectors, test: str) -> Row:
     """Computes the share of right answers.
 
-    Args:
-        vectors: the vectors.
-        test: the name of the test set.
-
     Returns:
         The share, and the number of questions that the vectors have.
     """
@@ -554,12 +535,7 @@ def analogies(vectors: Vectors, test: str) -> Row:
 
 
 def nearest(vectors: Vectors, word: str) -> list[tuple[str, float]]:
-    """Returns the nearest neighbours of a word with their cosines.
-
-    Args:
-        vectors: the vectors.
-        word: the word.
-    """
+    """Returns the nearest neighbours of a word with their cosines."""
     return [(near, round(cosine, 4)) for near, cosine in vectors.most_similar(word, NEIGHBOURS)]
 
 
@@ -567,7 +543,6 @@ def misspelt(vectors: Vectors, pair: tuple[str, str] | None) -> float:
     """Returns the cosine of a misspelt word with the right one.
 
     Args:
-        vectors: the vectors.
         pair: both words; None if the text has none.
 
     Raises:
@@ -582,7 +557,6 @@ def context(vectors: Vectors, word: str = "bank") -> tuple[float, float]:
     """Computes the mean cosines of a word's vectors in two sentences: of the same sense, and of different senses.
 
     Args:
-        vectors: the vectors.
         word: a word of ``SENSES``.
 
     Raises:
@@ -604,7 +578,6 @@ def places(vectors: Vectors, groups: dict[str, list[str]]) -> Row:
     """Maps words to two dimensions by t-SNE, and computes the share whose nearest word is in their own group.
 
     Args:
-        vectors: the vectors.
         groups: words by the names of their groups.
 
     Returns:

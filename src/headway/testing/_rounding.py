@@ -95,7 +95,6 @@ def rounding_operation(hooks: Callable[[], Any], exact_hooks: Callable[[], Any],
     Args:
         hooks: calls the hooks with tensors of ``dtype``.
         exact_hooks: calls them with the same numbers in float64, and returns what they return.
-        dtype: the dtype.
 
     Returns:
         The hint, or an empty string if no operation changes the results.

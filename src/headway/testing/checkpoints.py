@@ -99,7 +99,6 @@ def check_family(config: Mapping[str, Any], folder: Path) -> Difference:
     Outputs, hidden states, gradients, defaults of the config, saving, padding and generation are compared.
 
     Args:
-        config: the config.json of a small model.
         folder: an empty folder, which the checks write to.
 
     Returns:

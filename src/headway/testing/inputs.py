@@ -158,12 +158,6 @@ def term_examples(
 
     Args:
         draw: returns a random leaf tensor of the given shape.
-        batch: sequences.
-        heads: heads of the queries.
-        n: queries.
-        m: keys.
-        head_dim: the width of queries and keys.
-        v_dim: the width of values.
     """
     return {
         "temperature": [QueryScale(draw(1, heads, n))],

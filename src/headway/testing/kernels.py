@@ -160,7 +160,6 @@ def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window
     Every leaf must have a gradient, and one that is not zero unless the mask hides everything.
 
     Args:
-        kernel: the name of the kernel.
         term: one of ``term_names()``.
         crossing: one of ``CROSSINGS``.
         mask: one of ``mask_names()``.
@@ -223,7 +222,6 @@ def obeys_the_mask(kernel: str, mask: str) -> str:
     """Checks that masked keys have no effect, even if they are NaN, and that a query without keys gives zeros.
 
     Args:
-        kernel: the name of the kernel.
         mask: one of ``mask_names()``.
 
     Returns:
@@ -263,7 +261,6 @@ def gives_a_single_key_no_gradient(kernel: str, term: str) -> str:
     The gradient is a difference of equal sums. Native kernels must add both in the same way, so that 0 is exact.
 
     Args:
-        kernel: the name of the kernel.
         term: one of ``term_names()``.
 
     Returns:

@@ -20,11 +20,7 @@ from ._words import BetweenWords, MostAttendedWord, words_of
 
 
 class Cases(ABC):
-    """The base of the kinds of cases of ``Coreferential``, those of a batch.
-
-    Args:
-        batch: the texts.
-    """
+    """The base of the kinds of cases of ``Coreferential``, those of a batch."""
 
     name: ClassVar[str]
 
@@ -79,8 +75,6 @@ class Chosen(BetweenWords):
         word_of: the word of each token, [batch, n] in int64; −1 for tokens of no word.
         count: the number of words, W.
         mention: the words with tokens of the mention, [batch, choices, W] as 0 and 1.
-        right: those of the right one.
-        wrong: those of the other.
     """
 
     name = "weights of choices"

@@ -50,7 +50,6 @@ def judge(hits: Tensor, cases: Tensor, guesses: Tensor, threshold: float, margin
         guesses: [texts, 1 or heads, guesses, candidates].
         threshold: the least figure.
         margin: the least figure − baseline.
-        seed: the seed of the samples.
     """
     hits, cases, guesses = hits.double(), cases.double(), guesses.double()
     if not guesses.shape[2]:

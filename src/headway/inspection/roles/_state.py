@@ -35,12 +35,7 @@ def state_of(found: HeadRoles) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def from_state(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> HeadRoles:
-    """Returns the roles that were given to ``state_of``.
-
-    Args:
-        about: the JSON values.
-        tensors: the tensors.
-    """
+    """Returns the roles that were given to ``state_of``."""
     measured = {}
     for name, candidates in about["candidates"].items():
         figures: dict[str, Any] = dict(zip(FIGURES, tensors[name], strict=True))

@@ -12,13 +12,7 @@ OFFSETS = [offset for offset in range(-FARTHEST - FEW, FARTHEST + FEW + 1) if of
 
 
 def chance(train: Sequence[Sentence], held_out: Sequence[Sentence], relation: str) -> float:
-    """Returns the share of cases in which the decided word is the most frequent one of training.
-
-    Args:
-        train: sentences.
-        held_out: the sentences that count.
-        relation: the relation.
-    """
+    """Returns the share of cases in which the decided word is the most frequent one of training."""
     (word, _), *_ = Counter(word for word, _, _ in _cases(train, relation)).most_common(1)
     return _mean([word == decided for decided, _, _ in _cases(held_out, relation)])
 
@@ -30,12 +24,6 @@ def by_offset(
 
     The word at the offset votes for the decided word that it most often came with in training; a word that never was
     there, and a place outside the sentence, for the most frequent one.
-
-    Args:
-        train: the sentences that votes are learned from.
-        held_out: the sentences that count.
-        relation: the relation.
-        offsets: the offsets.
     """
     found = {}
     for offset in offsets:
@@ -57,11 +45,6 @@ def by_bag(train: Sequence[Sentence], held_out: Sequence[Sentence], relation: st
     """Returns the share of cases in which the words of the sentence, in any order, predict the decided word.
 
     Naive Bayes over the words that occur, with a count of one added.
-
-    Args:
-        train: the sentences that counts are taken from.
-        held_out: the sentences that count.
-        relation: the relation.
     """
     total: Counter[str] = Counter()
     counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -80,12 +63,7 @@ def by_bag(train: Sequence[Sentence], held_out: Sequence[Sentence], relation: st
 
 
 def linked_by_offset(sentences: Sequence[Sentence], relation: str) -> dict[int, float]:
-    """Returns for each offset the share of cases in which the linked noun is there.
-
-    Args:
-        sentences: the sentences.
-        relation: the relation.
-    """
+    """Returns for each offset the share of cases in which the linked noun is there."""
     offsets = Counter(one.offset for sentence in sentences for one in sentence.links if one.relation == relation)
     return {offset: offsets[offset] / offsets.total() for offset in OFFSETS}
 

@@ -78,8 +78,6 @@ def measured(model: nn.Module, language: Language, watch: Share = nobody) -> dic
     """Measures what the criteria judge.
 
     Args:
-        model: the model.
-        language: its language.
         watch: is called with the share that is done.
 
     Returns:
@@ -108,8 +106,6 @@ def examples(model: nn.Module, language: Language, relations: dict[str, dict[str
     """Returns what is measured in the language's examples, with the ``head`` of each relation.
 
     Args:
-        model: the model.
-        language: its language.
         relations: the heads of the relations, as ``measured`` returns them.
     """
     return [

@@ -99,7 +99,6 @@ def links_found(model: nn.Module, cases: Cases, *, as_written: bool = False) -> 
     """Returns whether the other word with most weight from the decided word is its noun, bool [cases, layers, heads].
 
     Args:
-        model: the model.
         cases: the cases; the result is in the order of their ``batches``.
         as_written: whether the decided words are there, instead of [MASK].
     """

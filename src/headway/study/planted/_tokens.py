@@ -18,11 +18,7 @@ PAD, UNK, CLS, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[MASK]")
 
 
 def vocabulary(language: Language) -> dict[str, int]:
-    """Returns the id of each token: the special ones, then the words of a language.
-
-    Args:
-        language: the language.
-    """
+    """Returns the id of each token: the special ones, then the words of a language."""
     return {token: number for number, token in enumerate((*SPECIAL, *language.words))}
 
 
@@ -62,10 +58,6 @@ def tokenizer(language: Language) -> Tokenizer:
 def written(language: Language, words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
     """Writes words as a text.
 
-    Args:
-        language: the language.
-        words: the words.
-
     Returns:
         The text, and where each word starts and stops in it.
     """
@@ -79,12 +71,7 @@ def written(language: Language, words: Sequence[str]) -> tuple[str, list[tuple[i
 
 
 def encoded(language: Language, sentences: Sequence[Sentence]) -> list[list[int]]:
-    """Returns the ids of each sentence, [CLS] first, as the tokenizer has them.
-
-    Args:
-        language: the language.
-        sentences: the sentences.
-    """
+    """Returns the ids of each sentence, [CLS] first, as the tokenizer has them."""
     ids = vocabulary(language)
     return [[ids[CLS], *(ids[word] for word in sentence.words)] for sentence in sentences]
 

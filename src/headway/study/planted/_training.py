@@ -106,7 +106,6 @@ def build(language: Language, seed: int) -> Encoder:
 
     Args:
         language: the language, whose words are its vocabulary.
-        seed: the seed of the initial parameters.
     """
     config = TransformerConfig(
         len(vocabulary(language)),
@@ -196,12 +195,7 @@ def cache() -> Path:
 
 
 def recipe_of(language: Language, settings: Training) -> str:
-    """Returns a name for all that a model depends on, so that a model of other settings is not taken for it.
-
-    Args:
-        language: the language.
-        settings: the training.
-    """
+    """Returns a name for all that a model depends on, so that a model of other settings is not taken for it."""
     facts = (replace(language, examples=()), settings, LAYERS, HEADS, WIDTH, ENCODING, SENTENCES, MASKED, FARTHEST, FEW)
     return hashlib.sha256("\0".join(map(str, facts)).encode()).hexdigest()[:12]
 

@@ -20,9 +20,6 @@ SHOWN = 12
 def main(words: Sequence[str] | None = None) -> int:
     """Runs the fuzzer.
 
-    Args:
-        words: the command line.
-
     Returns:
         0 if nothing was found, else 1.
     """

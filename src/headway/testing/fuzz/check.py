@@ -125,7 +125,6 @@ def build(case: Case, dtype: torch.dtype, *, exact: bool = False) -> Inputs:
     """Builds the arguments of a call: the same numbers in every dtype.
 
     Args:
-        case: the case.
         dtype: of q, k, v and the encoding's parameters.
         exact: whether the tensors of terms are in that dtype too. Default: in float32, as those of a model under
             autocast are.
@@ -226,8 +225,6 @@ def results(case: Case, dtype: torch.dtype | None = None, kernel: str | None = "
     """Returns output, log-sum-exp and gradients by name.
 
     Args:
-        case: the case.
-        dtype: another than its own.
         kernel: another than its own; None for the naive computation.
     """
     own = dtype_of(case) if dtype is None else dtype

@@ -98,11 +98,7 @@ def fuzz(
     """Draws cases and checks them.
 
     Args:
-        seed: from which the cases are drawn.
-        seconds: no case is begun after so many.
         cases: no more than so many. Default: no limit.
-        compute: checks a case. It raises nothing.
-        clock: seconds.
 
     Yields:
         What has been found so far, after each case: the same object each time.
@@ -129,12 +125,6 @@ def shrink(
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Case, Outcome]:
     """Shrinks a failing case while it still raises the same error type.
-
-    Args:
-        case: the case.
-        outcome: how it fails.
-        compute: checks a case.
-        clock: seconds.
 
     Returns:
         The case and how it fails. Either no field of it can be made simpler, or it is the simplest found in a minute.

@@ -20,7 +20,6 @@ class Worker:
 
     Args:
         threads: of torch, in that process.
-        limit: seconds that a case may take.
     """
 
     def __init__(self, threads: int, limit: float = LIMIT) -> None:

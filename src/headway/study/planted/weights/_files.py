@@ -107,11 +107,7 @@ def pretrained(language: str | Language, number: int = 0, *, folder: str | Path 
 
 
 def recipe_in(path: Path) -> str | None:
-    """Returns the recipe of a model's file; None if it cannot be read.
-
-    Args:
-        path: the file.
-    """
+    """Returns the recipe of a model's file; None if it cannot be read."""
     library = need("safetensors", "reading a small model", "checkpoints")
     try:
         with library.safe_open(path, framework="pt") as file:
@@ -122,13 +118,7 @@ def recipe_in(path: Path) -> str | None:
 
 
 def file_of(language: Language, number: int, folder: Path) -> Path:
-    """Returns the path of a model's file.
-
-    Args:
-        language: the language.
-        number: the number of the model.
-        folder: the folder.
-    """
+    """Returns the path of a model's file."""
     return folder / f"{language.name}-{number}.safetensors"
 
 
@@ -137,7 +127,6 @@ def write(small: Pretrained, path: Path) -> None:
 
     Args:
         small: the model; its weights are rounded to 16 bits.
-        path: the file.
 
     Raises:
         HeadwayError: if the file cannot be written.

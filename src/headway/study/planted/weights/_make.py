@@ -95,12 +95,6 @@ def _tried(language: Language, seed: int, settings: Training, tell: Tell) -> tup
 def measure_again(language: str | Language, number: int = 0, *, folder: str | Path, tell: Tell = nobody) -> Pretrained:
     """Measures a model and the roles of its heads again, and writes them to its file.
 
-    Args:
-        language: the language.
-        number: the number of the model.
-        folder: where the file is.
-        tell: is told of the progress.
-
     Raises:
         HeadwayError: if there is no such model, or it does not meet the criteria.
     """
@@ -126,11 +120,6 @@ def held_out_texts(language: Language) -> Sequence[EncodedText]:
 
 
 def recipe_of_model(language: Language, settings: Training) -> str:
-    """Returns a name for all that a model and its acceptance depend on.
-
-    Args:
-        language: the language.
-        settings: the training.
-    """
+    """Returns a name for all that a model and its acceptance depend on."""
     facts = (recipe_of(language, settings), language.examples, CRITERIA)
     return hashlib.sha256("\0".join(map(str, facts)).encode()).hexdigest()[:12]
