@@ -67,8 +67,8 @@ def compare(
 
     Raises:
         HeadwayError: before any training, if the text is too short or no text, an encoding is unknown, sizes do not
-            fit, the device is not there, an earlier run in the folder had other settings, or what the report needs is
-            not installed.
+            fit, both steps and minutes are given, the device is not there, an earlier run in the folder had other
+            settings, or what the report needs is not installed.
     """
     if out is not None:
         need_reports()

@@ -107,8 +107,8 @@ class Protocol:
             every encoding there.
 
     Raises:
-        HeadwayError: if a size is out of its range, heads do not divide the width, or both of a setting and what stands
-            in its place are given.
+        HeadwayError: if a size is out of its range, heads do not divide the width, or both ``learning_rate`` and
+            ``learning_rates`` are given.
     """
 
     tokenizer: str = BYTES
