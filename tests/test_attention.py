@@ -742,6 +742,23 @@ def test_hooks_that_write_are_told_and_harm_no_other_call(writer: Any, composed:
                 assert torch.equal(hw.attention(q, q, q, encoding=each, **arguments), right)
 
 
+def test_hooks_that_are_assigned_later_are_checked() -> None:
+    class Late(ALiBi):
+        pass
+
+    q = torch.randn(1, 2, 5, 8)
+    late = Late(2)
+    Late.terms = lambda *given: None  # type: ignore[method-assign]
+    for encoding in (late, Compose(late, RoPE(8))):
+        with pytest.raises(hw.HeadwayError, match=r"Late\.terms returns None: return a tuple"):
+            hw.attention(q, q, q, encoding=encoding)
+    late.terms = lambda q_at, *others: (q_at.position.add_(1), ())[1]  # type: ignore[method-assign]
+    with pytest.raises(hw.HeadwayError, match="Late writes in relocate, terms or prepare into what it is given"):
+        hw.attention(q, q, q, encoding=late)
+    assert late.foreign
+    assert not RoPE(8).foreign
+
+
 def test_a_kept_span_is_seen_to_be_written_in_inference_mode() -> None:
     q = torch.randn(1, 2, 5, 8)
     expected = hw.attention(q, q, q, encoding=RoPE(8))

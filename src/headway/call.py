@@ -9,16 +9,14 @@ import torch
 from torch import Tensor
 from typing_extensions import Never
 
-from .constants import constant, writes
+from .constants import constant
 from .coordinates import Coordinates
 from .errors import HeadwayError, refuse, refuses_others
 from .kernels import KERNELS, Call
 from .kernels._base import autocasts
-from .kernels._problem import tensors_in
 from .masks import Boolean, Mask, hiding_padding, looks_ahead
 from .positions import PositionEncoding
-from .positions._base import IN_ATTENTION, Restore
-from .positions._contract import need_prepared, need_terms
+from .positions._base import IN_ATTENTION
 from .records import Sizes
 from .terms import Normalizer, RelativeKeys, RelativeQueries, Rotation, Sink, SoftCap, Term
 from .terms import check as check_terms
@@ -132,8 +130,9 @@ def make_call(
         )
         if "values" in acts:
             if not prepared:
-                v, v_rotation = _prepared_values(encoding, v, k_at)
-            out_rotation, restore = _restoring(encoding, q, v, q_at)
+                v, v_rotation = _split(encoding, "value", v, k_at)
+            like = q.new_empty_strided((*q.shape[:3], v.shape[3]), (0, 0, 0, 0))
+            out_rotation, restore = encoding._split_output_of(like, q_at)
         check_terms(own, _sizes(q, k, v))
         added = own + added
     if len(added) > 1 and all(any(isinstance(term, kind) for term in added) for kind in (Normalizer, Sink)):
@@ -176,7 +175,7 @@ def prepared_keys_and_values(
     at = encoding.for_one_forward(at)
     rotate = KERNELS.get(kernel, KERNELS["cpu"]).rotate  # attention refuses an unknown name
     k, k_rotation = _split(encoding, "key", k, at)
-    v, v_rotation = _prepared_values(encoding, v, at) if "values" in encoding.acts else (v, None)
+    v, v_rotation = _split(encoding, "value", v, at) if "values" in encoding.acts else (v, None)
     k = k if k_rotation is None else rotate(k, k_rotation)
     v = v if v_rotation is None else rotate(v, v_rotation)
     return k, v, at
@@ -485,23 +484,14 @@ def _encoded(
 
     prepared: whether k has been prepared before.
     """
-    given = _given(q, k, q_input, k_input, q_at, k_at) if encoding.watched else ()
-    before = writes(given) if given else 0
-    q_at, k_at = encoding.relocate(q_at, k_at, q_input, k_input)
+    q_at, k_at = encoding._relocated(q_at, k_at, q_input, k_input)
     one_side = q_at is k_at
     q_at = encoding.for_one_forward(q_at)
     if not prepared:
         k_at = q_at if one_side else encoding.for_one_forward(k_at)
-    terms = encoding.terms(q_at, k_at, q_input, k_input)
-    if given:
-        need_terms(encoding, terms)
+    terms = encoding._terms_of(q_at, k_at, q_input, k_input)
     prepared_q, q_rotation = _split(encoding, "query", q, q_at)
     prepared_k, k_rotation = (k, None) if prepared else _split(encoding, "key", k, k_at)
-    if given and writes(given) != before:
-        raise HeadwayError(
-            f"{encoding.known_as} writes in relocate, terms or prepare into what it is given (q, k, the layer's "
-            "input, coordinates, tables), which now holds other numbers: write into a clone there"
-        )
     if prepared_q.shape[3] != prepared_k.shape[3]:
         raise HeadwayError(
             f"the prepared q is {prepared_q.shape[3]} wide and k {prepared_k.shape[3]}: "
@@ -515,82 +505,12 @@ def _encoded(
 
 def _split(encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
     """Prepares x except for a last rotation, and returns that unless its angles require a gradient."""
-    found, rotation = encoding.split(side, x, at)
-    if encoding.watched:
-        need_prepared(encoding, side, x, found)
-        if rotation is not None:
-            rotation.check(found)
+    found, rotation = encoding._split_of(side, x, at)
     if rotation is None:
         return found, None
     if rotation.cos.requires_grad and torch.is_grad_enabled():
         return rotation._of(found), None
     return found, rotation
-
-
-def _prepared_values(encoding: PositionEncoding, v: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
-    """Prepares v except for a last rotation, and returns that."""
-    before = _written(encoding, v, at)
-    found, rotation = _split(encoding, "value", v, at)
-    _check_transformed(encoding, "prepare_value", v, found, at, before)
-    return found, rotation
-
-
-def _restoring(
-    encoding: PositionEncoding, q: Tensor, v: Tensor, at: Coordinates
-) -> tuple[Rotation | None, Restore | None]:
-    """Returns what restores the output: a first rotation, and a function that does the rest."""
-    like = q.new_empty_strided((*q.shape[:3], v.shape[3]), (0, 0, 0, 0))
-    before = _written(encoding, like, at)
-    rotation, rest = encoding.split_output(like, at)
-    if rotation is not None and encoding.watched:
-        rotation.check(like)
-    _check_transformed(encoding, "rotation", like, like, at, before)
-    if rest is None:
-        return rotation, None
-
-    def restore(out: Tensor) -> Tensor:
-        before = _written(encoding, out, at)
-        found = rest(out)
-        _check_transformed(encoding, "restore_output", out, found, at, before)
-        return found
-
-    return rotation, restore
-
-
-def _written(encoding: PositionEncoding, x: Tensor, at: Coordinates) -> int:
-    """Returns how often anything has written into the arguments of a hook of values."""
-    return writes([x, *_read_by_hooks(at)]) if encoding.watched else 0
-
-
-def _check_transformed(
-    encoding: PositionEncoding, hook: str, x: Tensor, found: Tensor, at: Coordinates, before: int
-) -> None:
-    """Checks that a hook of values has kept shape and dtype and has written into none of its arguments."""
-    if found.shape != x.shape or found.dtype != x.dtype:
-        raise HeadwayError(
-            f"{encoding.known_as} makes {found.dtype} of shape {tuple(found.shape)} in {hook} of {x.dtype} of shape "
-            f"{tuple(x.shape)}: return the shape and dtype that are given"
-        )
-    if _written(encoding, x, at) != before:
-        raise HeadwayError(
-            f"{encoding.known_as} writes in {hook} into what it is given (values or output, coordinates, tables), "
-            "which now holds other numbers: write into a clone there"
-        )
-
-
-def _given(
-    q: Tensor, k: Tensor, q_input: Tensor | None, k_input: Tensor | None, q_at: Coordinates, k_at: Coordinates
-) -> list[Tensor]:
-    """Returns the tensors that the hooks of an encoding are given and must not write into."""
-    found: list[Tensor] = [q, k, *_read_by_hooks(q_at)]
-    if k_at is not q_at:
-        found += _read_by_hooks(k_at)
-    found += [x for x in (q_input, k_input if k_input is not q_input else None) if x is not None]
-    return found
-
-
-def _read_by_hooks(at: Coordinates) -> list[Tensor]:
-    return [at.position, at.index, *tensors_in(at.tables)]
 
 
 def _unprepared(term: Term, q: Tensor | None, k: Tensor | None, cached: bool) -> Term:

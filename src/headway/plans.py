@@ -131,7 +131,7 @@ def key_of(
     if not (q.is_cpu and k.is_cpu and v.is_cpu) or q.is_neg() or k.is_neg() or v.is_neg():
         return None
     if encoding is not None:
-        if not isinstance(encoding, PositionEncoding) or encoding.watched or encoding.reads_input:
+        if not isinstance(encoding, PositionEncoding) or encoding.foreign or encoding.reads_input:
             return None
         if encoding.training and "locate" in encoding.acts:
             return None  # it may draw positions at random

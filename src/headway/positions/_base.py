@@ -15,18 +15,17 @@ from typing_extensions import Self
 
 from .._common.deprecated import deprecated
 from .._common.devices import need_numbers
-from ..constants import constant, writes
+from ..constants import constant
 from ..coordinates import Coordinates, Placed
 from ..errors import HeadwayError
 from ..records import owner
-from ..terms import Rotation, Term
+from ..terms import Rotation
 from ..tracing import refuse_script, watched
-from ._contract import need_arguments, need_located
+from ._contract import CHECKED, need_arguments
+from ._contract import Input as Input
+from ._contract import Restore as Restore
+from ._contract import Terms as Terms
 from ._properties import Properties
-
-Terms = tuple[Term, ...]
-Input = Tensor | None
-Restore = Callable[[Tensor], Tensor]
 
 HOOKS = {
     "locate": ("locate", "relocate"),
@@ -176,8 +175,8 @@ class PositionEncoding(nn.Module):
     """Whether caches may hold prepared keys and values: not if these depend on the total length or on later tokens."""
     reads_input: bool = False
     """Whether ``relocate`` or ``terms`` read q_input and k_input."""
-    watched: bool = False
-    """Whether calls check that hooks keep their contract; only the tests check those of headway's own encodings."""
+    foreign: bool = False
+    """Whether the class, or that of a part, is not headway's own. The steps of such a class check what its hooks do."""
     _acts: ClassVar[frozenset[str]] = frozenset()
     _rotates: ClassVar[frozenset[str]] = frozenset()
     """The hooks, of "prepare" and "values", that ``rotation`` or ``split`` describes."""
@@ -335,6 +334,28 @@ class PositionEncoding(nn.Module):
         """
         return float(head_dim) ** -0.5
 
+    # ------------------------------------------------------------ the steps of a call; with checks in ``CHECKED``
+
+    def _located(self, at: Coordinates) -> Coordinates:
+        return self.locate(at)
+
+    def _tables_of(self, located: Coordinates) -> Any:
+        return self.tables(located)
+
+    def _relocated(
+        self, q_at: Coordinates, k_at: Coordinates, q_input: Input, k_input: Input
+    ) -> tuple[Coordinates, Coordinates]:
+        return self.relocate(q_at, k_at, q_input, k_input)
+
+    def _terms_of(self, q_at: Coordinates, k_at: Coordinates, q_input: Input, k_input: Input) -> Terms:
+        return self.terms(q_at, k_at, q_input, k_input)
+
+    def _split_of(self, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
+        return self.split(side, x, at)
+
+    def _split_output_of(self, out: Tensor, at: Coordinates) -> tuple[Rotation | None, Restore | None]:
+        return self.split_output(out, at)
+
     # ------------------------------------------------------------ what follows from the hooks
 
     def split(self, side: str, x: Tensor, coordinates: Coordinates) -> tuple[Tensor, Rotation | None]:
@@ -381,30 +402,15 @@ class PositionEncoding(nn.Module):
                 made = not self._has_tables or coordinates.tables is not None or coordinates.learned is not None
                 if made and coordinates.position is coordinates.located:
                     return coordinates
-                return coordinates.placed_by(self, self.tables_of(coordinates))
+                return coordinates.placed_by(self, self._tables_of(coordinates))
             given = coordinates.as_given()
         if self._parameters or self._buffers or self._modules:  # hooks read them, and are no calls of the module
             need_numbers(self, given.position.device, self.known_as)
-        if not self._places:
-            self.need_axes(given)
-            return given
         self.need_axes(given)
-        before = writes((given.position, given.index)) if self.watched else 0
-        located = self.locate(given)
-        if self.watched:
-            need_located(self, located)
-        tables = self.tables_of(located)
-        if self.watched:
-            if writes((given.position, given.index)) != before:
-                raise HeadwayError(
-                    f"{self.known_as} writes into the coordinates in locate or tables: write into a clone there"
-                )
-            if located is not given and not torch.compiler.is_compiling() and _beside(located) != _beside(given):
-                raise HeadwayError(
-                    f"{self.known_as} changes more than positions in locate, or rebuilds the coordinates: return "
-                    "dataclasses.replace(coordinates, position=…)"
-                )
-        return given.placed_by(self, tables, position=located.position)
+        if not self._places:
+            return given
+        located = self._located(given)
+        return given.placed_by(self, self._tables_of(located), position=located.position)
 
     def for_one_forward(self, coordinates: Coordinates) -> Coordinates:
         """Places coordinates and computes ``learned_tables``; the result must not outlive a forward pass.
@@ -417,22 +423,6 @@ class PositionEncoding(nn.Module):
             return placed
         learned = self.learned_tables(placed)
         return placed if learned is None else placed._with(learned=learned, parts=None)
-
-    def tables_of(self, located: Coordinates) -> Any:
-        """Computes ``tables`` of ``located`` coordinates, and checks them.
-
-        Raises:
-            HeadwayError: if a table requires a gradient and the coordinates do not.
-        """
-        found = self.tables(located)
-        if not self.watched or found is None or not torch.is_grad_enabled():
-            return found
-        if _wants_gradient(found) and not _wants_gradient((located.position, located.length)):
-            raise HeadwayError(
-                f"a table of {self.known_as} requires a gradient, and tables outlive an update: compute what needs "
-                "parameters in learned_tables, prepare or terms"
-            )
-        return found
 
     @property
     def known_as(self) -> str:
@@ -485,9 +475,11 @@ class PositionEncoding(nn.Module):
         super().__init_subclass__(**arguments)
         if "__init__" in vars(cls):
             cls.__init__ = _recorded(vars(cls)["__init__"])  # type: ignore[method-assign]
-        cls.watched = cls.__module__.partition(".")[0] != __name__.partition(".")[0]
-        if cls.watched:
+        cls.foreign = cls.__module__.partition(".")[0] != __name__.partition(".")[0]
+        if cls.foreign:
             need_arguments(cls, PositionEncoding)
+            for name, step in CHECKED.items():
+                setattr(cls, name, step)
         cls._has_tables = cls.tables is not PositionEncoding.tables
         cls._places = any(
             getattr(cls, name) is not getattr(PositionEncoding, name) for name in ("locate", "tables", "learned_tables")
@@ -605,20 +597,6 @@ def _given(part: nn.Module) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- what several encodings need
-
-
-def _beside(coordinates: Coordinates) -> tuple[int, ...]:
-    """Returns the identities of the fields other than the positions."""
-    return id(coordinates.index), id(coordinates.document), id(coordinates.length)
-
-
-def _wants_gradient(part: Any) -> bool:
-    """Returns whether a tensor in nested tables requires a gradient."""
-    if isinstance(part, Tensor):
-        return part.requires_grad
-    if isinstance(part, dict):
-        part = tuple(part.values())
-    return isinstance(part, (tuple, list)) and any(map(_wants_gradient, part))
 
 
 def need_base(base: float) -> None:

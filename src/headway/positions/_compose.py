@@ -51,7 +51,7 @@ class Compose(PositionEncoding):
         self.parts = nn.ModuleList(parts)
         self.cache_prepared = all(part.cache_prepared for part in parts)
         self.reads_input = any(part.reads_input for part in parts)
-        self.watched = self.watched or any(part.watched for part in parts)
+        self.foreign = self.foreign or any(part.foreign for part in parts)
         self.causal_only = any(part.causal_only for part in parts)
         moving = [type(part).__name__ for part in parts if type(part).relocate is not PositionEncoding.relocate]
         if moving and not self.acts & IN_ATTENTION:
@@ -97,7 +97,7 @@ class Compose(PositionEncoding):
     def locate(self, coordinates: Coordinates) -> Coordinates:
         """Returns the coordinates after ``locate`` of every part."""
         for part in self.each:
-            coordinates = part.locate(coordinates)
+            coordinates = part._located(coordinates)
         return coordinates
 
     def relocate(
@@ -111,17 +111,17 @@ class Compose(PositionEncoding):
         for part, moves in zip(self.each, moving, strict=True):
             q_at, k_at = q_at.placed_by(part), k_at.placed_by(part)
             if moves:
-                q_at, k_at = part.relocate(q_at, k_at, q_input, k_input)
+                q_at, k_at = part._relocated(q_at, k_at, q_input, k_input)
             found.append((q_at.tables, k_at.tables))
         q_tables, k_tables = (
-            tuple(part.tables_of(side) if own is None else own for part, own in zip(self.each, tables, strict=True))
+            tuple(part._tables_of(side) if own is None else own for part, own in zip(self.each, tables, strict=True))
             for side, tables in zip((q_at, k_at), zip(*found, strict=True), strict=True)
         )
         return q_at.placed_by(self, q_tables), k_at.placed_by(self, k_tables)
 
     def tables(self, coordinates: Coordinates) -> Any:
         """Returns the tables of each part."""
-        return tuple(part.tables_of(coordinates) for part in self.each)
+        return tuple(part._tables_of(coordinates) for part in self.each)
 
     def learned_tables(self, coordinates: Coordinates) -> Any:
         """Returns the learned tables of each part, or None if no part has any."""
@@ -143,9 +143,7 @@ class Compose(PositionEncoding):
         rotation: Rotation | None = None
         for part, at in zip(self.each, self._placed(coordinates), strict=True):
             if hook in part.acts:
-                x, rotation = part.split(side, x if rotation is None else rotation._of(x), at)
-                if part.watched and rotation is not None:
-                    rotation.check(x)
+                x, rotation = part._split_of(side, x if rotation is None else rotation._of(x), at)
         return x, rotation
 
     def split_output(self, out: Tensor, coordinates: Coordinates) -> tuple[Rotation | None, Restore | None]:
@@ -154,7 +152,7 @@ class Compose(PositionEncoding):
             return super().split_output(out, coordinates)
         parts = zip(self.each, self._placed(coordinates), strict=True)
         (last, at), *before = reversed([(part, at) for part, at in parts if "values" in part.acts])
-        rotation, rest = last.split_output(out, at)
+        rotation, rest = last._split_output_of(out, at)
         if not before:
             return rotation, rest
 
@@ -193,7 +191,7 @@ class Compose(PositionEncoding):
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Returns the terms of all parts."""
         sides = zip(self.each, self._placed(q_at), self._placed(k_at), strict=True)
-        return tuple(term for part, q_at, k_at in sides for term in part.terms(q_at, k_at, q_input, k_input))
+        return tuple(term for part, q_at, k_at in sides for term in part._terms_of(q_at, k_at, q_input, k_input))
 
     def default_scale(self, head_dim: int) -> float:
         """Returns the scale of the part that has one of its own, else head_dim^−½.

@@ -1,15 +1,27 @@
-"""What headway passes to the hooks of an encoding and expects from them, and the errors for hooks that differ."""
+"""What headway passes to the hooks of an encoding and expects from them, and the errors for hooks that differ.
+
+Calls never ask whether a hook is to be checked. They go through the steps of ``PositionEncoding``, and a class that is
+not headway's own has those of ``CHECKED`` in their place.
+"""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ..constants import writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ..terms import BIASES, TERMS
+from ..records import attributes
+from ..terms import BIASES, TERMS, Part, Rotation, Term
+
+Terms = tuple[Term, ...]
+Input = Tensor | None
+Restore = Callable[[Tensor], Tensor]
 
 CALLED = (
     *("locate", "relocate", "tables", "learned_tables", "embed", "prepare", "prepare_query", "prepare_key", "terms"),
@@ -46,68 +58,166 @@ def need_arguments(kind: type, base: type) -> None:
             ) from None
 
 
-def need_terms(encoding: object, found: Any) -> None:
-    """Checks that ``terms`` returned a tuple.
-
-    Args:
-        encoding: the encoding.
-        found: what it returned.
-
-    Raises:
-        HeadwayError: if it did not.
-    """
-    if isinstance(found, (tuple, list)):
-        return
-    name = type(found).__name__
-    example = "DistanceBias(…)"
-    if isinstance(found, Tensor):
-        example = "DenseBias(tensor)"
-    elif isinstance(found, BIASES):
-        example = f"DistanceBias({name}(…))"
-    elif isinstance(found, TERMS):
-        example = f"{name}(…)"
-    raise HeadwayError(
-        f"{type(encoding).__name__}.terms returns {_shown(found)}: return a tuple of terms, such as ({example},)"
-    )
+# ---------------------------------------------------------------- the steps, with checks
 
 
-def need_prepared(encoding: object, side: str, x: Tensor, found: Any) -> None:
-    """Checks that what prepares queries, keys or values returned a tensor for the same tokens.
-
-    Args:
-        encoding: the encoding.
-        side: "query", "key" or "value".
-        x: what it was given.
-        found: what it returned.
-
-    Raises:
-        HeadwayError: if it did not.
-    """
-    if isinstance(found, Tensor) and found.shape[:-1] == x.shape[:-1]:
-        return
-    shown = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else _shown(found)
-    method = "prepare_value" if side == "value" else "prepare"
-    raise HeadwayError(
-        f"{type(encoding).__name__}.{method} returns {shown} for the {side} of shape {tuple(x.shape)}: return a tensor "
-        "of that shape, [batch, heads, tokens, head_dim]"
-    )
-
-
-def need_located(encoding: object, found: Any) -> None:
-    """Checks that ``locate`` returned coordinates.
-
-    Args:
-        encoding: the encoding.
-        found: what it returned.
-
-    Raises:
-        HeadwayError: if it did not.
-    """
+def _located(self: Any, at: Coordinates) -> Coordinates:
+    before = writes((at.position, at.index))
+    found = self.locate(at)
     if not isinstance(found, Coordinates):
         raise HeadwayError(
-            f"{type(encoding).__name__}.locate returns {_shown(found)}: return dataclasses.replace(coordinates, "
-            "position=…)"
+            f"{type(self).__name__}.locate returns {_shown(found)}: return dataclasses.replace(coordinates, position=…)"
         )
+    _need_unwritten(self, at, before)
+    if found is not at and not torch.compiler.is_compiling() and _beside(found) != _beside(at):
+        raise HeadwayError(
+            f"{self.known_as} changes more than positions in locate, or rebuilds the coordinates: return "
+            "dataclasses.replace(coordinates, position=…)"
+        )
+    return found
+
+
+def _tables_of(self: Any, located: Coordinates) -> Any:
+    before = writes((located.position, located.index))
+    found = self.tables(located)
+    _need_unwritten(self, located, before)
+    if found is None or not torch.is_grad_enabled():
+        return found
+    wants = any(x.requires_grad for x in _tensors(found))
+    if wants and not any(x.requires_grad for x in _tensors((located.position, located.length))):
+        raise HeadwayError(
+            f"a table of {self.known_as} requires a gradient, and tables outlive an update: compute what needs "
+            "parameters in learned_tables, prepare or terms"
+        )
+    return found
+
+
+def _relocated(
+    self: Any, q_at: Coordinates, k_at: Coordinates, q_input: Input, k_input: Input
+) -> tuple[Coordinates, Coordinates]:
+    given = _given(q_at, k_at, q_input, k_input)
+    before = writes(given)
+    found = self.relocate(q_at, k_at, q_input, k_input)
+    _need_unwritten_in_a_call(self, given, before)
+    return found
+
+
+def _terms_of(self: Any, q_at: Coordinates, k_at: Coordinates, q_input: Input, k_input: Input) -> Terms:
+    given = _given(q_at, k_at, q_input, k_input)
+    before = writes(given)
+    found: Any = self.terms(q_at, k_at, q_input, k_input)
+    if not isinstance(found, (tuple, list)):
+        name = type(found).__name__
+        example = "DistanceBias(…)"
+        if isinstance(found, Tensor):
+            example = "DenseBias(tensor)"
+        elif isinstance(found, BIASES):
+            example = f"DistanceBias({name}(…))"
+        elif isinstance(found, TERMS):
+            example = f"{name}(…)"
+        raise HeadwayError(
+            f"{type(self).__name__}.terms returns {_shown(found)}: return a tuple of terms, such as ({example},)"
+        )
+    _need_unwritten_in_a_call(self, given, before)
+    return tuple(found)
+
+
+def _split_of(self: Any, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
+    given = [x, *_read(at)]
+    before = writes(given)
+    found, rotation = self.split(side, x, at)
+    if not (isinstance(found, Tensor) and found.shape[:-1] == x.shape[:-1]):
+        shown = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else _shown(found)
+        method = "prepare_value" if side == "value" else "prepare"
+        raise HeadwayError(
+            f"{type(self).__name__}.{method} returns {shown} for the {side} of shape {tuple(x.shape)}: return a tensor "
+            "of that shape, [batch, heads, tokens, head_dim]"
+        )
+    if rotation is not None:
+        rotation.check(found)
+    if side == "value":
+        _need_transformed(self, "prepare_value", x, found, at, before)
+    else:
+        _need_unwritten_in_a_call(self, given, before)
+    return found, rotation
+
+
+def _split_output_of(self: Any, out: Tensor, at: Coordinates) -> tuple[Rotation | None, Restore | None]:
+    before = writes([out, *_read(at)])
+    rotation, rest = self.split_output(out, at)
+    if rotation is not None:
+        rotation.check(out)
+    _need_transformed(self, "rotation", out, out, at, before)
+    if rest is None:
+        return rotation, None
+
+    def restore(out: Tensor) -> Tensor:
+        before = writes([out, *_read(at)])
+        found = rest(out)
+        _need_transformed(self, "restore_output", out, found, at, before)
+        return found
+
+    return rotation, restore
+
+
+CHECKED: dict[str, Callable[..., Any]] = {
+    one.__name__: one for one in (_located, _tables_of, _relocated, _terms_of, _split_of, _split_output_of)
+}
+"""The steps of ``PositionEncoding`` with checks of what the hooks return and of what they write into."""
+
+
+def _need_unwritten(encoding: Any, at: Coordinates, before: int) -> None:
+    if writes((at.position, at.index)) != before:
+        raise HeadwayError(
+            f"{encoding.known_as} writes into the coordinates in locate or tables: write into a clone there"
+        )
+
+
+def _need_unwritten_in_a_call(encoding: Any, given: list[Tensor], before: int) -> None:
+    if writes(given) != before:
+        raise HeadwayError(
+            f"{encoding.known_as} writes in relocate, terms or prepare into what it is given (q, k, the layer's "
+            "input, coordinates, tables), which now holds other numbers: write into a clone there"
+        )
+
+
+def _need_transformed(encoding: Any, hook: str, x: Tensor, found: Tensor, at: Coordinates, before: int) -> None:
+    """Checks that a hook of values has kept shape and dtype and has written into none of its arguments."""
+    if found.shape != x.shape or found.dtype != x.dtype:
+        raise HeadwayError(
+            f"{encoding.known_as} makes {found.dtype} of shape {tuple(found.shape)} in {hook} of {x.dtype} of shape "
+            f"{tuple(x.shape)}: return the shape and dtype that are given"
+        )
+    if writes([x, *_read(at)]) != before:
+        raise HeadwayError(
+            f"{encoding.known_as} writes in {hook} into what it is given (values or output, coordinates, tables), "
+            "which now holds other numbers: write into a clone there"
+        )
+
+
+def _given(q_at: Coordinates, k_at: Coordinates, q_input: Input, k_input: Input) -> list[Tensor]:
+    """Returns the tensors that hooks with both sides are given and must not write into."""
+    return [*_read(q_at), *_read(k_at), *(x for x in (q_input, k_input) if x is not None)]
+
+
+def _read(at: Coordinates) -> list[Tensor]:
+    return [at.position, at.index, *_tensors(at.tables)]
+
+
+def _tensors(part: Any) -> Iterator[Tensor]:
+    """Yields the tensors of tables."""
+    if isinstance(part, Tensor):
+        yield part
+        return
+    if isinstance(part, (Part, Coordinates)):
+        part = attributes(part)
+    for item in part.values() if isinstance(part, dict) else part if isinstance(part, (tuple, list)) else ():
+        yield from _tensors(item)
+
+
+def _beside(at: Coordinates) -> tuple[int, ...]:
+    """Returns the identities of the fields other than the positions."""
+    return id(at.index), id(at.document), id(at.length)
 
 
 def _shown(found: Any) -> str:

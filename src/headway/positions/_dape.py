@@ -50,7 +50,7 @@ class DataAdaptive(PositionEncoding):
             raise HeadwayError(f"bias is {bias!r}: give an encoding that adds only biases, such as ALiBi({num_heads})")
         self.num_heads, self.hidden, self.width, self.bias = num_heads, hidden, width, bias
         self.axes, self.reads_input = bias.axes, bias.reads_input
-        self.watched = self.watched or bias.watched
+        self.foreign = self.foreign or bias.foreign
         self.into = _uniform(hidden, 2 * num_heads, width, fan_in=2 * num_heads * width)
         self.into_bias = _uniform(hidden, fan_in=2 * num_heads * width)
         self.out = _uniform(num_heads, hidden, width, fan_in=hidden * width)
@@ -60,7 +60,7 @@ class DataAdaptive(PositionEncoding):
         self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
     ) -> tuple[Coordinates, Coordinates]:
         """Returns both sides where the bias relocates them."""
-        q_at, k_at = self.bias.relocate(self._for_bias(q_at), self._for_bias(k_at), q_input, k_input)
+        q_at, k_at = self.bias._relocated(self._for_bias(q_at), self._for_bias(k_at), q_input, k_input)
         return q_at.placed_by(self, q_at.tables), k_at.placed_by(self, k_at.tables)
 
     def _for_bias(self, coordinates: Coordinates) -> Coordinates:
@@ -70,11 +70,11 @@ class DataAdaptive(PositionEncoding):
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
         """Returns the coordinates as the bias locates them."""
-        return self.bias.locate(coordinates)
+        return self.bias._located(coordinates)
 
     def tables(self, coordinates: Coordinates) -> Any:
         """Returns the tables of the bias."""
-        return self.bias.tables_of(coordinates)
+        return self.bias._tables_of(coordinates)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Returns one map of the scores that computes the bias and the network.
@@ -82,7 +82,7 @@ class DataAdaptive(PositionEncoding):
         Raises:
             HeadwayError: if the bias has a term that is not a DistanceBias.
         """
-        found = self.bias.terms(self._for_bias(q_at), self._for_bias(k_at), q_input, k_input)
+        found = self.bias._terms_of(self._for_bias(q_at), self._for_bias(k_at), q_input, k_input)
         if not all(isinstance(term, DistanceBias) for term in found):
             said = ", ".join(type(term).__name__ for term in found)
             raise HeadwayError(f"the bias has the terms {said}: give one with DistanceBias only, such as ALiBi")

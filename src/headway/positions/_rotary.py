@@ -94,7 +94,7 @@ class Rotary(PositionEncoding):
     def _rotated(self, side: str, x: Tensor, coordinates: Coordinates) -> Tensor:
         rotation = self.rotation(side, x, coordinates)
         assert rotation is not None
-        return rotation.of(x) if self.watched else rotation._of(x)
+        return rotation.of(x)
 
     # ------------------------------------------------------------ for the checks
 

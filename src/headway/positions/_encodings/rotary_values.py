@@ -61,14 +61,14 @@ class RotaryValues(PositionEncoding):
             )
         self.head_dim, self.rotary = head_dim, rotary
         self.axes, self.cache_prepared = rotary.axes, rotary.cache_prepared
-        self.watched = self.watched or rotary.watched
+        self.foreign = self.foreign or rotary.foreign
 
     def __repr__(self) -> str:
         return f"RotaryValues({self.head_dim}, {self.rotary!r})"
 
     def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
         """Returns cos φ, sin φ and −sin φ, each [b, heads or 1, n, pairs] in float64."""
-        found, magnitude = self.rotary.tables(coordinates), self.rotary.magnitude
+        found, magnitude = self.rotary._tables_of(coordinates), self.rotary.magnitude
         assert found is not None
         cos, sin = found if magnitude == 1 else (x / magnitude for x in found)
         return cos, sin, -sin
@@ -80,7 +80,10 @@ class RotaryValues(PositionEncoding):
         need_width(x, "head_dim", self.head_dim)
         cos, sin, minus_sin = self.place(coordinates).tables
         start = self.head_dim - self.rotary.head_dim
-        return Rotation(cos, sin if side == "value" else minus_sin, self.rotary.layout, start)
+        rotation = Rotation(cos, sin if side == "value" else minus_sin, self.rotary.layout, start)
+        if self.rotary.foreign:  # whose angles may have any shape
+            rotation.check(x)
+        return rotation
 
     def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
         """Returns v [batch, kv_heads, m, head_dim] rotated by its position, in float32 or wider."""
@@ -93,7 +96,7 @@ class RotaryValues(PositionEncoding):
     def _rotated(self, side: str, x: Tensor, coordinates: Coordinates) -> Tensor:
         rotation = self.rotation(side, x, coordinates)
         assert rotation is not None
-        return rotation.of(x) if self.watched else rotation._of(x)
+        return rotation.of(x)
 
     def oracle_value(self, pair: Pair, v: Tensor) -> Tensor:
         value, first = v[pair.h, pair.j].clone(), self.head_dim - self.rotary.head_dim
