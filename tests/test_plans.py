@@ -19,7 +19,6 @@ from headway import masks, plans
 from headway.call import make_call
 from headway.kernels.cpu import _descriptor, _library, _planned
 from headway.positions import ENCODINGS, Compose, PositionEncoding, RoPE
-from headway.positions._base import edition
 from kernels.encoded_calls import IN_ATTENTION, encoded
 
 pytestmark = pytest.mark.skipif(_library.why_not() is not None, reason="the C++ library is not built")
@@ -174,8 +173,7 @@ def test_changed_attributes_are_read(hits: list[bool]) -> None:
         rope.base *= 2  # in a composed encoding, an attribute of a part
         agree(*qkv, encoding=encoding)
         assert not torch.equal(before, hw.attention(*qkv, encoding=encoding))
-    assert True in hits
-    assert False in hits
+    assert all(hits), "a changed encoding has another key"
 
 
 @pytest.mark.parametrize(
@@ -183,16 +181,46 @@ def test_changed_attributes_are_read(hits: list[bool]) -> None:
     [
         lambda one: setattr(one, "num_heads", 4),
         lambda one: delattr(one, "max_distance"),
-        lambda one: one.eval(),
         lambda one: one.double(),
         lambda one: one.load_state_dict(one.state_dict(), assign=True),
     ],
 )
 def test_any_change_of_an_encoding_is_counted(change: Callable[[PositionEncoding], object]) -> None:
     encoding = hw.encoding("t5", num_heads=4)
-    before = edition()
+    both = Compose(RoPE(16), encoding)
+    before = encoding.plan_key(), both.plan_key()
     change(encoding)
-    assert edition() > before
+    assert encoding.plan_key() != before[0]
+    assert both.plan_key() != before[1]
+
+
+@torch.no_grad()
+def test_what_does_not_change_an_encoding_leaves_its_plans(hits: list[bool]) -> None:
+    qkv, rope, alibi = inputs(), RoPE(16), hw.encoding("alibi", num_heads=4)
+    encodings = [rope, alibi, hw.encoding("t5", num_heads=4), Compose(RoPE(16), hw.encoding("log-n"))]
+
+    def plans_made() -> int:
+        for encoding in encodings:
+            hw.attention(*qkv, encoding=encoding)
+        return sum(len(encoding.__dict__["_plans"]) for encoding in encodings)
+
+    assert plans_made() == 4
+    other = torch.nn.Sequential(torch.nn.Dropout(), hw.encoding("alibi", num_heads=8), RoPE(16))
+    for change in (other.eval, other.train, *(one.eval for one in encodings), *(one.train for one in encodings)):
+        change()
+        assert plans_made() == 4
+    assert all(hits)
+
+
+@torch.no_grad()
+def test_what_is_drawn_in_training_is_not_planned(hits: list[bool]) -> None:
+    qkv, inner = inputs(), hw.encoding("randomized", limit=64)
+    both = Compose(inner, RoPE(16))
+    for change in (both.eval, inner.train, both.eval, both.train):
+        change()
+        drawn = [hw.attention(*qkv, encoding=both) for _ in range(2)]
+        assert torch.equal(*drawn) is not inner.training
+    assert len(hits) == 4
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ read the ``index`` of the tokens, which is their order in the stream, never thei
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import reduce, wraps
 from typing import Any, ClassVar, NamedTuple
@@ -105,6 +105,15 @@ class Mask(Divisible):
     def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
         """Returns the slots that queries ``start`` … ``stop`` − 1 reach; ``n`` queries are the last of ``m`` keys."""
         return 0, m
+
+    def plan_key(self) -> Hashable:
+        """Returns what the mask depends on besides coordinates; None if it holds tensors or is not of this module.
+
+        What was prepared for one call is used again for calls with an equal key.
+        """
+        held = tuple(self._values().values())
+        own = type(self).__module__ == __name__ and all(type(one) in (int, type(None)) for one in held)
+        return (type(self), *held) if own else None
 
     def block(self, start: int, stop: int, n: int) -> Mask:
         """Returns the mask for the queries ``start`` … ``stop`` − 1 of ``n``."""
@@ -658,6 +667,10 @@ class _Joined(Mask):
     """The base class of joined masks."""
 
     masks: tuple[Mask, ...]
+
+    def plan_key(self) -> Hashable:
+        keys = [mask.plan_key() for mask in self.masks]
+        return None if None in keys else (type(self), *keys)
 
     def block(self, start: int, stop: int, n: int) -> Mask:
         return self._with(masks=tuple(mask.block(start, stop, n) for mask in self.masks))

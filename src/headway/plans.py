@@ -27,7 +27,6 @@ from .kernels._problem import Call, tensors_in
 from .kernels.cpu._library import environment
 from .masks import Mask
 from .positions import PositionEncoding
-from .positions._base import edition
 from .terms import Term
 from .tracing import forward_mode, watched
 
@@ -47,12 +46,12 @@ class Plan:
         given: the positions that were given, whose identities are in the key.
     """
 
-    __slots__ = ("edition", "encoding", "given", "guards", "kinds", "run", "sides", "version")
+    __slots__ = ("encoding", "given", "guards", "kinds", "run", "sides", "version")
 
     def __init__(
         self, call: Call, run: Planned, encoding: PositionEncoding | None, given: tuple[Coordinates | None, ...]
     ) -> None:
-        self.run, self.encoding, self.edition, self.given = run, encoding, edition(), given
+        self.run, self.encoding, self.given = run, encoding, given
         self.sides = call.q_coordinates, call.k_coordinates
         self.guards = _tensors_of(*self.sides, *given)
         self.version = sum(map(writes_of, self.guards))
@@ -64,7 +63,7 @@ class Plan:
         ``terms`` are those of the encoding, if the call has computed them: computed again, autograd would record them
         twice, and a checkpoint would find that its call saves more than the call that it repeats.
         """
-        if self.edition != edition() or sum(map(writes_of, self.guards)) != self.version:
+        if sum(map(writes_of, self.guards)) != self.version:
             return None
         if self.encoding is None:
             return self.run(q, k, v)
@@ -73,8 +72,8 @@ class Plan:
         return self.run(q, k, v, terms) if tuple(map(type, terms)) == self.kinds else None
 
 
-class Plans(dict[Hashable, "Plan | int"]):
-    """The plans of an encoding by their keys; for a key that has none, the edition in which that was found.
+class Plans(dict[Hashable, "Plan | None"]):
+    """The plans of an encoding by their keys; None for a key of calls that have none.
 
     They stay with the encoding, in its ``__dict__``, and neither a copy nor a file of it has them.
     """
@@ -130,14 +129,16 @@ def key_of(
         return None
     if not (q.is_cpu and k.is_cpu and v.is_cpu) or q.is_neg() or k.is_neg() or v.is_neg():
         return None
+    own: Hashable = None
     if encoding is not None:
-        if not isinstance(encoding, PositionEncoding) or encoding.foreign or encoding.reads_input:
+        if not isinstance(encoding, PositionEncoding):
             return None
-        if encoding.training and "locate" in encoding.acts:
-            return None  # it may draw positions at random
+        own = encoding.plan_key()
+        if own is None:
+            return None
     if prepared_by is not None and prepared_by is not encoding:
         return None
-    seen = None if mask is None else _mask_key(mask)
+    seen = mask.plan_key() if isinstance(mask, Mask) else None
     if mask is not None and seen is None:
         return None
     if not (scale is None or type(scale) is float):
@@ -148,23 +149,14 @@ def key_of(
             return None
         q_at, k_at = id(q_positions), id(k_positions)  # which the plan keeps alive
     return (
-        q_shape, k_shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, seen, scale,
+        q_shape, k_shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, own, seen, scale,
         q_at, k_at, prepared_by is None, kernel, wanted, torch.get_default_dtype(), environment(),
     )  # fmt: skip
 
 
-def _mask_key(mask: object) -> Hashable:
-    """Returns the class and the numbers of a mask of headway's; None if it holds tensors or other masks."""
-    if type(mask).__module__ != Mask.__module__:
-        return None
-    held = tuple(vars(mask).values())
-    return (type(mask), *held) if all(type(one) in (int, type(None)) for one in held) else None
-
-
 def find(encoding: PositionEncoding | None, key: Hashable) -> Plan | None:
     """Returns the plan of the encoding's calls with a key, if there is one."""
-    found = _plans_of(encoding).get(key)
-    return found if isinstance(found, Plan) else None
+    return _plans_of(encoding).get(key)
 
 
 def keep(
@@ -190,14 +182,14 @@ def keep(
         *given: the positions that were given.
     """
     plans = _plans_of(encoding)
-    if plans.get(key) == edition():
+    if plans.get(key, key) is None:
         return None
     if len(plans) >= MOST:
         with suppress(RuntimeError):  # another thread adds one
             plans.pop(next(iter(plans)), None)
     own = call.q is q and call.k is k and call.v is v
     found = _plan(encoding, call, kernel, given) if own else None  # type: ignore[arg-type]
-    plans[key] = edition() if found is None else found
+    plans[key] = found
     return found
 
 

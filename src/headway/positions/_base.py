@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -111,18 +112,7 @@ class Pair:
         return self.at(self.j) - self.at(self.i)
 
 
-_edition = 0
-
-
-def edition() -> int:
-    """Returns a number that grows whenever an attribute of any encoding is set, or its tensors are replaced."""
-    return _edition
-
-
-def _changed() -> None:
-    global _edition
-    if not torch.compiler.is_compiling():
-        _edition += 1
+_editions = count(1)
 
 
 class EncodingSizes(NamedTuple):
@@ -187,17 +177,40 @@ class PositionEncoding(nn.Module):
 
     __prepare_scriptable__ = refuse_script
 
+    _edition: int = 0
+    """Another number after each change of an attribute other than ``training``, or replacement of a tensor."""
+
+    def _changed(self) -> None:
+        if not torch.compiler.is_compiling():
+            self.__dict__["_edition"] = next(_editions)
+
     def __setattr__(self, name: str, value: Any) -> None:
-        _changed()
+        if name != "training":
+            self._changed()
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
-        _changed()
+        self._changed()
         super().__delattr__(name)
 
     def _apply(self, *arguments: Any, **named: Any) -> Self:
-        _changed()
+        self._changed()
         return super()._apply(*arguments, **named)
+
+    def plan_key(self) -> Hashable:
+        """Returns what results depend on besides the inputs and tensors of a call; None if on more than can be told.
+
+        What was prepared for one call is used again for calls with an equal key. There is no key for classes that are
+        not headway's own, for those that read the layer's input, and in training for those that may draw positions.
+        """
+        if self.foreign or self.reads_input:
+            return None
+        parts = [self]
+        if self._modules:
+            parts = [part for part in self.modules() if isinstance(part, PositionEncoding)]
+        if any(part.training and "locate" in part.acts for part in parts):
+            return None
+        return tuple([part._edition for part in parts])
 
     # ------------------------------------------------------------ the hooks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import reduce
 from typing import Any, cast
@@ -78,6 +79,11 @@ class Compose(PositionEncoding):
     def acts(self) -> frozenset[str]:
         """The hooks that any part acts through."""
         return frozenset(hook for part in self.each for hook in part.acts)
+
+    def plan_key(self) -> Hashable:
+        """Returns the keys of all parts; None if one has none."""
+        keys = [part.plan_key() for part in self.each]
+        return None if None in keys else (self._edition, *keys)
 
     def _placed(self, coordinates: Coordinates) -> tuple[Placed, ...]:
         """Returns the coordinates placed by each part, with its tables."""
