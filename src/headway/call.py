@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import index
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from .kernels import KERNELS, Call
 from .kernels._base import autocasts
 from .masks import Boolean, Mask, hiding_padding, looks_ahead
 from .positions import PositionEncoding
-from .positions._base import IN_ATTENTION
+from .positions._base import IN_ATTENTION, Restore
 from .records import Sizes
 from .terms import Normalizer, RelativeKeys, RelativeQueries, Rotation, Sink, SoftCap, Term
 from .terms import check as check_terms
@@ -101,48 +101,120 @@ def make_call(
     prepared = prepared_by is not None
     _check_tensors(q, k, v, prepared=prepared)
     _check_options(q, scale, dropout, sink)
-    acts = frozenset() if encoding is None else _checked_acts(encoding, q)
+    if encoding is not None:
+        _check_encoding(encoding, q)
     if prepared_by is not None and prepared_by is not encoding:
         _refuse_preparation(prepared_by, encoding)
     mask = _mask(mask, q, k)
-    added = _added_terms(terms, sink, soft_cap, q, k, v)
+    terms, of_softmax = _caller_terms(terms, sink, soft_cap, _sizes(q, k, v))
     if encoding is None and not terms and (isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor)):
         raise HeadwayError("positions are given but neither an encoding nor terms read them: give encoding=…")
     q, k, v = _autocast(q, k, v)
-    q_at, k_at = _coordinates(q, k, encoding, q_positions, k_positions)
-    mask = hiding_padding(mask, k_at)
-    aligned, restore = _aligned(q_at, k_at), None
-    if scale is None:
-        head_dim = index(q.shape[3])  # a plain number, where the compiler takes every size for a symbol
-        scale = float(head_dim) ** -0.5 if encoding is None else encoding.default_scale(head_dim)
-    _check_scale(scale)
-    q_rotation = k_rotation = v_rotation = out_rotation = None
-    if encoding is not None:
-        if encoding.causal_only:
-            _check_causal(encoding, mask, one_at_the_end=aligned and q.shape[2] == 1)
-        if encoding.reads_input:
-            _check_inputs(encoding, q, k, q_input, k_input)
-        known = q_positions is not None or k_positions is not None
-        read = not prepared or bool(terms)
-        q_at, k_at = _placed(encoding, q_at, k_at, drawn_as_one=aligned and not known, keys_are_read=read)
-        q, k, q_at, k_at, own, q_rotation, k_rotation = _encoded(
-            encoding, q, k, q_at, k_at, q_input, k_input, prepared=prepared
-        )
-        if "values" in acts:
-            if not prepared:
-                v, v_rotation = _split(encoding, "value", v, k_at)
-            like = q.new_empty_strided((*q.shape[:3], v.shape[3]), (0, 0, 0, 0))
-            out_rotation, restore = encoding._split_output_of(like, q_at)
-        check_terms(own, _sizes(q, k, v))
-        added = own + added
-    if len(added) > 1 and all(any(isinstance(term, kind) for term in added) for kind in (Normalizer, Sink)):
-        raise HeadwayError("terms hold a Normalizer, which replaces the softmax that a sink takes part in: drop one")
+    scale = _scale(scale, encoding, q)
     seed = None if dropout_seed is None else _seed(dropout_seed, q)
+    given = Given(
+        q, k, v, encoding, prepared, terms, of_softmax, mask, scale, dropout, seed, q_positions, k_positions, q_input,
+        k_input,
+    )  # fmt: skip
+    placed = _placed(given)
+    return _call(given, placed, _encoded(given, placed))
+
+
+class Given(NamedTuple):
+    """The arguments of a call, checked.
+
+    Attributes:
+        q: queries, in the dtype of autocast, as k and v.
+        k: keys.
+        v: values.
+        encoding: the encoding.
+        prepared: whether it has prepared k and v already.
+        terms: the caller's terms.
+        of_softmax: the cap and the sink that are given as arguments.
+        mask: which keys each query attends to.
+        scale: the factor of the scores.
+        dropout: the share of the weights that is dropped.
+        seed: decides which; None if it is to be drawn.
+        q_positions: positions of the queries; None for the default.
+        k_positions: positions of the keys.
+        q_input: the layer's input for the queries.
+        k_input: the layer's input for the keys.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    encoding: PositionEncoding | None
+    prepared: bool
+    terms: tuple[Term, ...]
+    of_softmax: tuple[Term, ...]
+    mask: Mask | None
+    scale: float
+    dropout: float
+    seed: Tensor | None
+    q_positions: Tensor | Coordinates | None
+    k_positions: Tensor | Coordinates | None
+    q_input: Tensor | None
+    k_input: Tensor | None
+
+
+class Places(NamedTuple):
+    """Where the tokens of a call are.
+
+    Attributes:
+        q: coordinates of the queries, placed by the encoding.
+        k: those of the keys, likewise; the same object if both sides are one.
+        mask: the mask, which also hides padding that the coordinates state.
+        aligned: whether it is known that the queries are the last of the keys, in the order of the slots.
+    """
+
+    q: Coordinates
+    k: Coordinates
+    mask: Mask | None
+    aligned: bool
+
+
+class Encoded(NamedTuple):
+    """What an encoding makes of a call.
+
+    Attributes:
+        q: queries, prepared except for ``q_rotation``.
+        k: keys, likewise.
+        v: values, likewise.
+        q_at: coordinates of the queries, relocated.
+        k_at: those of the keys.
+        terms: the encoding's terms.
+        q_rotation: the rotation still to be applied to q.
+        k_rotation: that of k.
+        v_rotation: that of v.
+        out_rotation: that of the output.
+        restore: what remains to be done to the output.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    q_at: Coordinates
+    k_at: Coordinates
+    terms: tuple[Term, ...] = ()
+    q_rotation: Rotation | None = None
+    k_rotation: Rotation | None = None
+    v_rotation: Rotation | None = None
+    out_rotation: Rotation | None = None
+    restore: Restore | None = None
+
+
+def _call(given: Given, placed: Places, encoded: Encoded) -> Call:
+    """Returns the call, once its terms are known to go together."""
+    terms = encoded.terms + given.terms + given.of_softmax
+    if len(terms) > 1 and all(any(isinstance(term, kind) for term in terms) for kind in (Normalizer, Sink)):
+        raise HeadwayError("terms hold a Normalizer, which replaces the softmax that a sink takes part in: drop one")
     return Call._made({
-        "q": q, "k": k, "v": v, "q_coordinates": q_at, "k_coordinates": k_at, "terms": added, "mask": mask,
-        "scale": scale, "dropout": dropout, "seed": seed, "wants_lse": False, "include_sink": True, "aligned": aligned,
-        "q_rotation": q_rotation, "k_rotation": k_rotation, "v_rotation": v_rotation, "batch_offset": 0,
-        "head_offset": 0, "out_rotation": out_rotation, "restore": restore,
+        "q": encoded.q, "k": encoded.k, "v": encoded.v, "q_coordinates": encoded.q_at, "k_coordinates": encoded.k_at,
+        "terms": terms, "mask": placed.mask, "scale": given.scale, "dropout": given.dropout, "seed": given.seed,
+        "wants_lse": False, "include_sink": True, "aligned": placed.aligned, "q_rotation": encoded.q_rotation,
+        "k_rotation": encoded.k_rotation, "v_rotation": encoded.v_rotation, "batch_offset": 0, "head_offset": 0,
+        "out_rotation": encoded.out_rotation, "restore": encoded.restore,
     })  # fmt: skip
 
 
@@ -234,8 +306,8 @@ def _check_options(q: Tensor, scale: float | None, dropout: float, sink: Tensor 
         )
 
 
-def _checked_acts(encoding: PositionEncoding, q: Tensor) -> frozenset[str]:
-    """Returns the hooks that an encoding acts through, after checking that attention reads one of them."""
+def _check_encoding(encoding: PositionEncoding, q: Tensor) -> None:
+    """Checks that attention reads one of the hooks that an encoding acts through."""
     if not isinstance(encoding, PositionEncoding):
         raise HeadwayError(
             f"encoding is {encoding!r}: give an object, such as headway.encoding('rope', head_dim={q.shape[3]})"
@@ -253,7 +325,6 @@ def _checked_acts(encoding: PositionEncoding, q: Tensor) -> frozenset[str]:
             f"{name} changes where tokens are and nothing here reads it: compose it with an encoding that does, such "
             f"as headway.positions.Compose({name}(…), RoPE({q.shape[3]}))"
         )
-    return acts
 
 
 def _refuse_preparation(prepared_by: PositionEncoding, encoding: PositionEncoding | None) -> None:
@@ -265,13 +336,17 @@ def _refuse_preparation(prepared_by: PositionEncoding, encoding: PositionEncodin
     )
 
 
-def _check_scale(scale: float) -> None:
+def _scale(scale: float | None, encoding: PositionEncoding | None, q: Tensor) -> float:
+    if scale is None:
+        head_dim = index(q.shape[3])  # a plain number, where the compiler takes every size for a symbol
+        scale = float(head_dim) ** -0.5 if encoding is None else encoding.default_scale(head_dim)
     try:
         representable = abs(scale) <= LARGEST_SCALE
     except TypeError:
         representable = False
     if not representable:
         raise HeadwayError(f"scale is {scale!r}: give a finite number that float32 can hold, or None for head_dim^−½")
+    return scale
 
 
 def _check_causal(encoding: PositionEncoding, mask: Mask | None, *, one_at_the_end: bool) -> None:
@@ -314,25 +389,16 @@ def _mask(mask: Mask | Tensor | None, q: Tensor, k: Tensor) -> Mask | None:
     return mask
 
 
-def _added_terms(
-    terms: tuple[Term, ...] | list[Term] | None,
-    sink: Tensor | None,
-    soft_cap: float | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-) -> tuple[Term, ...]:
-    """Returns the caller's terms, followed by a SoftCap and a Sink if they are given as arguments."""
+def _caller_terms(
+    terms: tuple[Term, ...] | list[Term] | None, sink: Tensor | None, soft_cap: float | None, sizes: Sizes
+) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
+    """Returns the caller's terms, and the SoftCap and the Sink that are given as arguments; all checked."""
     if terms is not None and not isinstance(terms, (tuple, list)):
         raise HeadwayError(f"terms is a {type(terms).__name__}: give a tuple of headway.terms, such as (Sink(logits),)")
-    added: tuple[Term, ...] = tuple(terms or ())
-    if soft_cap is not None:
-        added = (*added, SoftCap(soft_cap))
-    if sink is not None:
-        added = (*added, Sink(sink))
-    if added:
-        check_terms(added, _sizes(q, k, v))
-    return added
+    own, of_softmax = tuple(terms or ()), () if soft_cap is None else (SoftCap(soft_cap),)
+    of_softmax = of_softmax if sink is None else (*of_softmax, Sink(sink))
+    check_terms(own + of_softmax, sizes)
+    return own, of_softmax
 
 
 def _sizes(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
@@ -365,19 +431,14 @@ def _seed(seed: int | Tensor, q: Tensor) -> Tensor:
 # ---------------------------------------------------------------- coordinates
 
 
-def _coordinates(
-    q: Tensor,
-    k: Tensor,
-    encoding: PositionEncoding | None,
-    q_positions: Tensor | Coordinates | None,
-    k_positions: Tensor | Coordinates | None,
-) -> tuple[Coordinates, Coordinates]:
-    """Returns the coordinates of queries and keys.
+def _coordinates(given: Given) -> tuple[Coordinates, Coordinates]:
+    """Returns the coordinates of queries and keys, as given.
 
     Without positions the last query stands where the last key does. Of n > m queries the first ones then stand before
     the first key, below 0, where masks show them nothing and not every encoding is defined.
     """
-    n, m = q.shape[2], k.shape[2]
+    q, encoding, q_positions, k_positions = given.q, given.encoding, given.q_positions, given.k_positions
+    n, m = q.shape[2], given.k.shape[2]
     acts = encoding is not None and bool(encoding.acts)
     more_queries = holds(n > m) if to_onnx() else n > m  # an exported program checks it when it runs, ONNX does not
     if acts and q_positions is None and k_positions is None and more_queries:
@@ -388,8 +449,8 @@ def _coordinates(
     one_side = (q_positions is None) != (k_positions is None)
     read = acts or q_positions is None  # masks read where keys are, by default 0 … m − 1
     if one_side and read and not holds(n == m):
-        given, missing = ("k_positions", "q_positions") if q_positions is None else ("q_positions", "k_positions")
-        raise HeadwayError(f"{given} are given but {missing} are not, and n = {n} differs from m = {m}: give both")
+        one, missing = ("k_positions", "q_positions") if q_positions is None else ("q_positions", "k_positions")
+        raise HeadwayError(f"{one} are given but {missing} are not, and n = {n} differs from m = {m}: give both")
     if holds(n == m) and (q_positions is None or k_positions is None or q_positions is k_positions):
         name = "k_positions" if q_positions is None and k_positions is not None else "q_positions"
         both = _side(k_positions if q_positions is None else q_positions, n, 0, n, name, q)
@@ -447,60 +508,59 @@ def placed_keys(encoding: PositionEncoding, at: Coordinates, *, read: bool) -> C
     return encoding.place(at) if read or "terms" in encoding.acts else at.as_given()
 
 
-def _placed(
-    encoding: PositionEncoding, q_at: Coordinates, k_at: Coordinates, *, drawn_as_one: bool, keys_are_read: bool
-) -> tuple[Coordinates, Coordinates]:
-    """Returns the coordinates of both sides placed by the encoding, as one object if they were one.
-
-    drawn_as_one: whether the queries are the last of the keys and have default positions. What an encoding draws at
-    random for a token in training is then drawn once.
-    """
+def _placed(given: Given) -> Places:
+    """Returns where the tokens are, placed by the encoding."""
+    encoding = given.encoding
+    q_at, k_at = _coordinates(given)
+    mask, aligned = hiding_padding(given.mask, k_at), _aligned(q_at, k_at)
+    if encoding is None:
+        return Places(q_at, k_at, mask, aligned)
+    if encoding.causal_only:
+        _check_causal(encoding, mask, one_at_the_end=aligned and given.q.shape[2] == 1)
+    if encoding.reads_input:
+        _check_inputs(encoding, given.q, given.k, given.q_input, given.k_input)
     if q_at is k_at:
         at = encoding.place(q_at)
-        return at, at
-    if drawn_as_one and encoding.training and "locate" in encoding.acts:
+        return Places(at, at, mask, aligned)
+    default = given.q_positions is None and given.k_positions is None
+    if aligned and default and encoding.training and "locate" in encoding.acts:
         n, m = q_at.index.shape[1], k_at.index.shape[1]
-        k_at = encoding.place(k_at)
+        k_at = encoding.place(k_at)  # what is drawn for a token is drawn once
         q_at = k_at.rows(m - n, m)
-    return encoding.place(q_at), placed_keys(encoding, k_at, read=keys_are_read)
+    read = not given.prepared or bool(given.terms)
+    return Places(encoding.place(q_at), placed_keys(encoding, k_at, read=read), mask, aligned)
 
 
-Encoded = tuple[Tensor, Tensor, Coordinates, Coordinates, tuple[Term, ...], Rotation | None, Rotation | None]
-"""q and k, their coordinates, the terms, and the rotations that are still to be applied to q and k."""
-
-
-def _encoded(
-    encoding: PositionEncoding,
-    q: Tensor,
-    k: Tensor,
-    q_at: Coordinates,
-    k_at: Coordinates,
-    q_input: Tensor | None,
-    k_input: Tensor | None,
-    *,
-    prepared: bool,
-) -> Encoded:
-    """Relocates both sides, prepares q and k except for a last rotation, and computes the terms.
-
-    prepared: whether k has been prepared before.
-    """
-    q_at, k_at = encoding._relocated(q_at, k_at, q_input, k_input)
+def _encoded(given: Given, placed: Places) -> Encoded:
+    """Returns what the encoding makes of the call: relocated sides, its terms, and prepared q, k and v."""
+    q, k, v, encoding, prepared = given.q, given.k, given.v, given.encoding, given.prepared
+    if encoding is None:
+        return Encoded(q, k, v, placed.q, placed.k)
+    q_at, k_at = encoding._relocated(placed.q, placed.k, given.q_input, given.k_input)
     one_side = q_at is k_at
     q_at = encoding.for_one_forward(q_at)
     if not prepared:
         k_at = q_at if one_side else encoding.for_one_forward(k_at)
-    terms = encoding._terms_of(q_at, k_at, q_input, k_input)
-    prepared_q, q_rotation = _split(encoding, "query", q, q_at)
-    prepared_k, k_rotation = (k, None) if prepared else _split(encoding, "key", k, k_at)
-    if prepared_q.shape[3] != prepared_k.shape[3]:
+    terms = encoding._terms_of(q_at, k_at, given.q_input, given.k_input)
+    q, q_rotation = _split(encoding, "query", given.q, q_at)
+    k, k_rotation = (k, None) if prepared else _split(encoding, "key", given.k, k_at)
+    if q.shape[3] != k.shape[3]:
         raise HeadwayError(
-            f"the prepared q is {prepared_q.shape[3]} wide and k {prepared_k.shape[3]}: "
+            f"the prepared q is {q.shape[3]} wide and k {k.shape[3]}: "
             + ("prepare cached keys with the same encoding" if prepared else "prepare both to one width")
         )
-    q_changed, k_changed = prepared_q is not q or q_rotation is not None, prepared_k is not k or k_rotation is not None
+    q_before = None if q is given.q and q_rotation is None else given.q
+    k_before = None if k is given.k and k_rotation is None else given.k
     cached = prepared and "prepare" in encoding.acts
-    terms = tuple(_unprepared(term, q if q_changed else None, k if k_changed else None, cached) for term in terms)
-    return prepared_q, prepared_k, q_at, k_at, terms, q_rotation, k_rotation
+    terms = tuple(_unprepared(term, q_before, k_before, cached) for term in terms)
+    v_rotation = out_rotation = restore = None
+    if "values" in encoding.acts:
+        if not prepared:
+            v, v_rotation = _split(encoding, "value", v, k_at)
+        like = q.new_empty_strided((*q.shape[:3], v.shape[3]), (0, 0, 0, 0))
+        out_rotation, restore = encoding._split_output_of(like, q_at)
+    check_terms(terms, _sizes(q, k, v))
+    return Encoded(q, k, v, q_at, k_at, terms, q_rotation, k_rotation, v_rotation, out_rotation, restore)
 
 
 def _split(encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:

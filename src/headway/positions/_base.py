@@ -205,12 +205,13 @@ class PositionEncoding(nn.Module):
         """
         if self.foreign or self.reads_input:
             return None
-        parts = [self]
-        if self._modules:
-            parts = [part for part in self.modules() if isinstance(part, PositionEncoding)]
-        if any(part.training and "locate" in part.acts for part in parts):
+        if self.training and "locate" in self.acts:
             return None
-        return tuple([part._edition for part in parts])
+        if not self._modules:
+            return self._edition
+        parts = [part for part in self.modules() if isinstance(part, PositionEncoding)]
+        drawing = any(part.training and "locate" in part.acts for part in parts)
+        return None if drawing else tuple([part._edition for part in parts])
 
     # ------------------------------------------------------------ the hooks
 
