@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import headway as hw
 from headway import masks, plans
-from headway.call import make_call
+from headway.call import make_call, prepared_keys_and_values
 from headway.kernels.cpu import _descriptor, _library, _planned
 from headway.positions import ENCODINGS, Compose, PositionEncoding, RoPE
 from kernels.encoded_calls import IN_ATTENTION, encoded
@@ -38,6 +38,12 @@ PLANNED = {
     *("ntk-aware", "ntk-by-parts", "p-rope", "partial-rope", "position-interpolation", "random-float", "randomized"),
     *("rope", "sandwich", "shaw", "sink", "softmax-one", "streaming-llm", "swin", "t5", "xpos", "yarn"),
 }
+STEPS = {
+    *("alibi", "dynamic-interpolation", "dynamic-ntk", "grape-m", "hope", "llama3", "longrope", "music-transformer"),
+    *("ntk-aware", "ntk-by-parts", "p-rope", "partial-rope", "pope", "position-interpolation", "rope", "sandwich"),
+    *("shaw", "sink", "softmax-one", "t5", "xpos", "yarn"),
+}
+"""Encodings whose decoding steps share one plan, whatever the number of keys."""
 PLANNED_IN_TRAINING = PLANNED - {"random-float", "interpolated"}
 
 
@@ -58,7 +64,7 @@ def hits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def without_plan(*inputs: Tensor, **arguments: Any) -> Tensor:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plans, "LONGEST", -1)
+        patch.setattr(plans, "key_of", lambda *given: None)
         return hw.attention(*inputs, **arguments)
 
 
@@ -123,6 +129,132 @@ def test_that_a_call_has_no_plan_is_found_once(name: str, monkeypatch: pytest.Mo
         for _ in range(3):
             hw.attention(q, k, v, **arguments, kernel="cpu")
         assert len(tried) <= 1, "later calls know it"
+
+
+@pytest.fixture
+def step_hits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each planned step that was asked had an answer."""
+    seen: list[bool] = []
+    real = plans.Step.__call__
+
+    def counted(self: plans.Step, *given: Any) -> Tensor | None:
+        out = real(self, *given)
+        seen.append(out is not None)
+        return out
+
+    monkeypatch.setattr(plans.Step, "__call__", counted)
+    return seen
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["none", *IN_ATTENTION])
+def test_decoding_steps_share_a_plan(name: str, step_hits: list[bool]) -> None:
+    heads, width, encoding = 4, 16, None
+    arguments: dict[str, Any] = {"mask": masks.Causal(), "kernel": "auto"}
+    if name != "none":
+        given, own = encoded(name, dtype=torch.float32)
+        encoding, heads, width = own["encoding"], given[0].shape[1], given[0].shape[3]
+        if encoding.axes not in (1, None) or encoding.reads_input:
+            pytest.skip("a stream has one axis and no inputs")
+    keys, values = torch.randn(2, heads, 70, width), torch.randn(2, heads, 70, width)
+    arguments["encoding"] = encoding
+    for m in (40, 41, 42, 70, 2, 64):
+        q, k, v = torch.randn(2, heads, 1, width), keys[:, :, :m], values[:, :, :m]
+        agree(q, k, v, **arguments)
+        agree(q, k.contiguous(), v.contiguous(), **arguments)
+    assert step_hits == [True] * 12 * (name in STEPS or name == "none")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("given", ["nothing", "coordinates", "starts later", "rows", "prepared"])
+@pytest.mark.parametrize("name", ["none", "alibi", "t5", "rope", "dynamic-ntk", "shaw", "pope"])
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_steps_of_any_coordinates_and_masks(name: str, given: str, n: int, step_hits: list[bool]) -> None:
+    encoding = None if name == "none" else hw.encoding(name, head_dim=16, num_heads=4)
+    own = (
+        masks.Causal(), None, masks.Window(7), masks.Causal() & masks.Window(5), masks.Window(3, 0), masks.Dilated(2),
+        masks.Causal() & masks.Dilated(3), masks.Causal() & masks.Chunked(8), masks.Causal() | masks.Prefix(4),
+        masks.Causal() & (masks.Window(4) | masks.KeepFirst(2)),
+    )  # fmt: skip
+    for mask in own:
+        for m in (30, 31, 57, 5, 300, 9):
+            q, k, v = torch.randn(2, 4, n, 16), torch.randn(2, 4, m, 16), torch.randn(2, 4, m, 16)
+            arguments: dict[str, Any] = {"encoding": encoding, "mask": mask, "kernel": "cpu"}
+            start = 11 if given == "starts later" else 0
+            if given != "nothing":
+                at = hw.Coordinates.span(m, start=start, length=m + start)
+                if given == "rows":
+                    rows = torch.stack([torch.arange(m), 2 * torch.arange(m)])[..., None]
+                    at = hw.Coordinates(rows, at.index, length=3 * m, ordered=True, start=0)
+                arguments |= {"q_positions": at.rows(m - n, m), "k_positions": at}
+            if given == "prepared" and encoding is not None and encoding.cache_prepared:
+                k, v, _ = prepared_keys_and_values(encoding, k, v, at)
+                arguments["prepared_by"] = encoding
+                arguments["q_positions"] = encoding.for_one_forward(arguments["q_positions"])
+            agree(q, k, v, **arguments)
+    assert step_hits
+    assert all(step_hits)
+
+
+@torch.no_grad()
+def test_what_a_step_does_not_foresee_is_not_planned(step_hits: list[bool]) -> None:
+    alibi = hw.encoding("alibi", num_heads=4)
+    q, k, v = torch.randn(2, 4, 1, 16), torch.randn(2, 4, 30, 16), torch.randn(2, 4, 30, 16)
+    span = hw.Coordinates.span(30)
+    for at in (
+        hw.Coordinates.padded([30, 27], 30),
+        hw.Coordinates.packed([10, 20]),
+        hw.Coordinates.of(torch.arange(30.0), 30),
+        hw.Coordinates(span.position, span.index),
+    ):
+        for _ in range(2):
+            agree(q, k, v, encoding=alibi, q_positions=at.rows(29, 30), k_positions=at)
+    agree(q, k, v, encoding=alibi, q_positions=span.rows(3, 4), k_positions=span)
+    assert not step_hits
+    far = torch.randn(1, 4, plans.FAR_SLOT + 9, 16)
+    for m in (plans.FAR_SLOT - 2, plans.FAR_SLOT - 1, plans.FAR_SLOT, plans.FAR_SLOT + 9):
+        agree(q[:1], far[:, :, :m], far[:, :, :m], encoding=alibi, mask=masks.Causal())
+    assert step_hits == [True, True]
+
+
+@torch.no_grad()
+def test_a_step_follows_changes(step_hits: list[bool]) -> None:
+    rope, t5 = RoPE(16), hw.encoding("t5", num_heads=4)
+    q = torch.randn(1, 4, 1, 16)
+    for m in range(20, 30):
+        k, v = torch.randn(1, 4, m, 16), torch.randn(1, 4, m, 16)
+        for encoding in (rope, t5):
+            agree(q, k, v, encoding=encoding, kernel="cpu")
+        rope.base += 1
+        t5.get_parameter("table").data.mul_(1.5)
+    assert all(step_hits)
+
+
+def test_a_step_that_autograd_records_is_no_step(step_hits: list[bool]) -> None:
+    q, k, v = torch.randn(1, 4, 1, 16), torch.randn(1, 4, 30, 16), torch.randn(1, 4, 30, 16)
+    t5 = hw.encoding("t5", num_heads=4)
+    for m in (20, 21):
+        assert hw.attention(q, k[:, :, :m], v[:, :, :m], encoding=t5, kernel="cpu").requires_grad
+        assert hw.attention(q.requires_grad_(), k[:, :, :m], v[:, :, :m], kernel="cpu").requires_grad
+    assert not step_hits
+    for m in (20, 21):
+        agree(q.detach(), k[:, :, :m], v[:, :, :m], kernel="cpu")
+    assert step_hits == [True, True]
+
+
+SAME_TERMS = [name for name in IN_ATTENTION if ENCODINGS[name].same_terms]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SAME_TERMS)
+def test_terms_that_are_said_to_be_the_same_are(name: str) -> None:
+    for encoding in ENCODINGS[name].examples():
+        sides = [
+            hw.Coordinates.span(5), hw.Coordinates.span(9, start=4), hw.Coordinates.of(torch.rand(7) * 100, 7),
+            hw.Coordinates.packed([3, 4]), hw.Coordinates.padded([2, 5], 5), hw.Coordinates.span(3, length=1000),
+        ]  # fmt: skip
+        found = [encoding.terms(encoding.place(q_at), encoding.place(k_at)) for q_at in sides for k_at in sides]
+        assert all(terms == found[0] for terms in found)
 
 
 def changes() -> dict[str, Callable[[PositionEncoding], None]]:

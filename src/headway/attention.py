@@ -110,7 +110,7 @@ def attention(
     if plain and dropout_seed is None and not observers:
         key = plans.key_of(q, k, v, encoding, mask, scale, q_positions, k_positions, prepared_by, kernel)
         plan = None if key is None else plans.find(encoding, key)
-        out = None if plan is None else plan(q, k, v)
+        out = None if plan is None else plan(q, k, v, (q_positions, k_positions))  # type: ignore[arg-type]
         if out is not None:
             return out
     _check_kernel(kernel)
@@ -133,8 +133,9 @@ def attention(
         dropout_seed=dropout_seed,
     )
     if key is not None:  # the first call with this key, or its plan no longer holds
-        plan = plans.keep(encoding, key, q, k, v, call, kernel, q_positions, k_positions)
-        out = None if plan is None else plan(q, k, v, call.terms)
+        inputs = plans.Inputs(q, k, v, (q_positions, k_positions), prepared_by is not None)  # type: ignore[arg-type]
+        plan = plans.keep(encoding, key, inputs, call, kernel)
+        out = None if plan is None else plan(q, k, v, inputs.sides, call.terms)
     return _run(call, kernel)[0] if out is None else out
 
 

@@ -13,17 +13,20 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ._torch import any_autocast, writes_of
-from .coordinates import Coordinates
-from .kernels import KERNELS, kernel_for
+from .constants import constant
+from .coordinates import Coordinates, Placed
+from .kernels import KERNELS, Kernel, kernel_for
 from .kernels._autograd import ORDINARY
-from .kernels._base import Planned
+from .kernels._base import Planned, PlannedStep
 from .kernels._problem import Call, tensors_in
+from .kernels.cpu._defers import DECODE_QUERIES
+from .kernels.cpu._descriptor import FAR_SLOT
 from .kernels.cpu._library import environment
 from .masks import Mask
 from .positions import PositionEncoding
@@ -34,6 +37,10 @@ LONGEST = 2048
 """The most queries and keys of a call with a plan, together: the time of longer calls is that of the kernel."""
 MOST = 32
 """The number of plans of one encoding; the oldest is removed first."""
+KEPT = 1 << 13
+"""The longest stream whose default coordinates are parts of one that is cached."""
+PREPARE, TERMS = frozenset({"prepare"}), frozenset({"terms"})
+CPU = torch.device("cpu")
 
 
 class Plan:
@@ -57,7 +64,9 @@ class Plan:
         self.version = sum(map(writes_of, self.guards))
         self.kinds = tuple(map(type, call.terms))
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...] | None = None) -> Tensor | None:
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, sides: Sides, terms: tuple[Term, ...] | None = None
+    ) -> Tensor | None:
         """Returns the output; None if the plan does not hold for this call.
 
         ``terms`` are those of the encoding, if the call has computed them: computed again, autograd would record them
@@ -72,7 +81,83 @@ class Plan:
         return self.run(q, k, v, terms) if tuple(map(type, terms)) == self.kinds else None
 
 
-class Plans(dict[Hashable, "Plan | None"]):
+class Step:
+    """What decoding steps with one key have in common: calls of few queries, the last of any number of keys.
+
+    Whatever an encoding makes of coordinates is computed in every step.
+
+    Args:
+        call: the first of these calls, rotated.
+        run: the kernel's part.
+        kernel: the kernel.
+        preparing: prepares queries, and keys unless they come from a cache; None if nothing does.
+        encoding: computes the terms of each call, as one with parameters does; None if they are always the same.
+        keys: whether keys are prepared too.
+    """
+
+    __slots__ = ("encoding", "kernel", "keys", "kinds", "preparing", "run", "sides")
+
+    def __init__(
+        self,
+        call: Call,
+        run: PlannedStep,
+        kernel: Kernel,
+        preparing: PositionEncoding | None,
+        encoding: PositionEncoding | None,
+        keys: bool,
+    ) -> None:
+        self.run, self.kernel, self.preparing, self.encoding, self.keys = run, kernel, preparing, encoding, keys
+        self.sides, self.kinds = (call.q_coordinates, call.k_coordinates), tuple(map(type, call.terms))
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, sides: Sides, terms: tuple[Term, ...] | None = None
+    ) -> Tensor | None:
+        """Returns the output; None if the plan does not hold for this call.
+
+        Args:
+            q: queries.
+            k: keys.
+            v: values.
+            sides: the coordinates that are given; None for the default.
+            terms: those of the encoding, if the call has computed them.
+        """
+        q_at, k_at = sides
+        if self.preparing is not None:
+            n, m = q.shape[2], k.shape[2]
+            q = self._prepared("query", q, _stream(n, m - n, m) if q_at is None else q_at)
+            k = self._prepared("key", k, _stream(m, 0, m) if k_at is None else k_at) if self.keys else k
+        if self.encoding is None:
+            terms = ()
+        elif terms is None:
+            terms = self.encoding.terms(*self.sides)
+        if terms and tuple(map(type, terms)) != self.kinds:
+            return None
+        return self.run(q, k, v, terms, None if q_at is None or k_at is None else (q_at, k_at))
+
+    def _prepared(self, side: str, x: Tensor, at: Coordinates) -> Tensor:
+        assert self.preparing is not None
+        x, rotation = self.preparing.split(side, x, self.preparing.for_one_forward(at))
+        return x if rotation is None else self.kernel.rotate(x, rotation)
+
+
+Sides = tuple[Coordinates | None, Coordinates | None]
+"""The coordinates of queries and keys that are given; None for the default."""
+
+
+def _stream(count: int, start: int, length: int) -> Coordinates:
+    """Returns coordinates without gaps, as ``Coordinates.span``."""
+    if start + count > KEPT:
+        return Coordinates.span(count, start=start, length=length, device=CPU)
+    whole = constant(_span, device=CPU)
+    index, position = whole.index[:, start : start + count], whole.position[:, start : start + count]
+    return whole._with(position=position, index=index, length=length, start=start, spanned=position)
+
+
+def _span(device: torch.device) -> Coordinates:
+    return Coordinates.span(KEPT, device=device)
+
+
+class Plans(dict[Hashable, "Plan | Step | None"]):
     """The plans of an encoding by their keys; None for a key of calls that have none.
 
     They stay with the encoding, in its ``__dict__``, and neither a copy nor a file of it has them.
@@ -124,8 +209,8 @@ def key_of(
     wanted = (q.requires_grad, k.requires_grad, v.requires_grad) if torch.is_grad_enabled() else None
     if wanted is not None and (q is k or k is v or q is v):
         return None  # autograd saves each tensor once
-    q_shape, k_shape = q.shape, k.shape
-    if len(q_shape) != 4 or len(k_shape) != 4 or q_shape[2] + k_shape[2] > LONGEST:
+    q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
+    if len(q_shape) != 4 or len(k_shape) != 4:
         return None
     if not (q.is_cpu and k.is_cpu and v.is_cpu) or q.is_neg() or k.is_neg() or v.is_neg():
         return None
@@ -143,43 +228,80 @@ def key_of(
         return None
     if not (scale is None or type(scale) is float):
         return None
+    rest = (
+        q.dtype, k.dtype, v.dtype, own, seen, scale, prepared_by is None, kernel, wanted, torch.get_default_dtype(),
+        environment(),
+    )  # fmt: skip
+    n, m = q_shape[2], k_shape[2]
+    plain = encoding is None or not (encoding._parameters or encoding._modules)
+    unrecorded = wanted is None or (plain and not any(wanted))
+    if unrecorded and 0 < n <= DECODE_QUERIES and n < m and _same_for_any_keys(encoding):
+        stream = _facts(q_positions, k_positions, encoding, q_shape, m)
+        if stream is None or v_shape[2:3] != (m,):
+            return None
+        return "step", q_shape, k_shape[:2], k_shape[3], v_shape[:2], v_shape[3:], stream, *rest
+    if n + m > LONGEST:
+        return None
     q_at = k_at = 0
     if q_positions is not None or k_positions is not None:
         if not isinstance(q_positions, Coordinates) or not isinstance(k_positions, Coordinates):
             return None
         q_at, k_at = id(q_positions), id(k_positions)  # which the plan keeps alive
-    return (
-        q_shape, k_shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, own, seen, scale,
-        q_at, k_at, prepared_by is None, kernel, wanted, torch.get_default_dtype(), environment(),
-    )  # fmt: skip
+    return "call", q_shape, k_shape, v_shape, q.stride(), k.stride(), v.stride(), q_at, k_at, *rest
 
 
-def find(encoding: PositionEncoding | None, key: Hashable) -> Plan | None:
+def _same_for_any_keys(encoding: PositionEncoding | None) -> bool:
+    """Returns whether the words of a step depend on its number of keys only where ``Step`` knows it."""
+    if encoding is None:
+        return True
+    acts = encoding.acts
+    return acts <= PREPARE or (encoding.same_terms and acts == TERMS)
+
+
+def _facts(
+    q_at: Tensor | Coordinates | None,
+    k_at: Tensor | Coordinates | None,
+    encoding: PositionEncoding | None,
+    q_shape: torch.Size,
+    m: int,
+) -> Hashable:
+    """Returns what a step depends on of its coordinates; None unless its queries are known to be its last keys."""
+    batch, _, n, _ = q_shape
+    if m > FAR_SLOT - n:
+        return None
+    if q_at is None and k_at is None:
+        return ()
+    if not isinstance(q_at, Coordinates) or not isinstance(k_at, Coordinates):
+        return None
+    for at, count in ((q_at, n), (k_at, m)):
+        if isinstance(at, Placed) and not (at.belongs_to(encoding) and at.position is at.located):
+            return None
+        position, index = at.position, at.index
+        if not at.ordered or at.start is None or at.padding is not None or at.document is not None:
+            return None
+        if position.shape[1:] != (count, 1) or index.shape[1] != count or position.dtype != torch.int64:
+            return None
+        if not (position.is_cpu and index.is_cpu) or {position.shape[0], index.shape[0]} - {1, batch}:
+            return None
+    return (k_at.start,) if q_at.start == k_at.start + m - n else None  # type: ignore[operator]
+
+
+def find(encoding: PositionEncoding | None, key: Hashable) -> Plan | Step | None:
     """Returns the plan of the encoding's calls with a key, if there is one."""
     return _plans_of(encoding).get(key)
 
 
 def keep(
-    encoding: PositionEncoding | None,
-    key: Hashable,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    call: Call,
-    kernel: str,
-    *given: Tensor | Coordinates | None,
-) -> Plan | None:
+    encoding: PositionEncoding | None, key: Hashable, inputs: Inputs, call: Call, kernel: str
+) -> Plan | Step | None:
     """Makes, keeps and returns the plan of calls with a key; None if they have none.
 
     Args:
         encoding: the encoding.
         key: the key.
-        q: queries of the first of these calls.
-        k: its keys.
-        v: its values.
+        inputs: q, k, v and the coordinates that are given of the first of these calls.
         call: the call made of them.
         kernel: the name of the kernel, or "auto".
-        *given: the positions that were given.
     """
     plans = _plans_of(encoding)
     if plans.get(key, key) is None:
@@ -187,17 +309,53 @@ def keep(
     if len(plans) >= MOST:
         with suppress(RuntimeError):  # another thread adds one
             plans.pop(next(iter(plans)), None)
-    own = call.q is q and call.k is k and call.v is v
-    found = _plan(encoding, call, kernel, given) if own else None  # type: ignore[arg-type]
+    if key[0] == "step":  # type: ignore[index]
+        found: Plan | Step | None = _step(encoding, call, kernel, inputs.prepared)
+    else:
+        own = call.q is inputs.q and call.k is inputs.k and call.v is inputs.v
+        found = _plan(encoding, call, kernel, inputs.sides) if own else None
     plans[key] = found
     return found
+
+
+class Inputs(NamedTuple):
+    """What a call is given that its key does not hold.
+
+    Attributes:
+        q: queries.
+        k: keys.
+        v: values.
+        sides: the coordinates that are given.
+        prepared: whether k and v have been prepared before.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    sides: Sides
+    prepared: bool
+
+
+def _step(encoding: PositionEncoding | None, call: Call, kernel: str, prepared: bool) -> Step | None:
+    chosen = kernel_for(KERNELS, call, kernel)
+    acts = frozenset() if encoding is None else encoding.acts
+    learned = encoding if acts == TERMS and encoding is not None and _has_tensors(encoding) else None
+    rotated = chosen.rotated(call)
+    run = chosen.plan_step(rotated, terms_vary=learned is not None)
+    if run is None or not call.aligned or call.k_coordinates.position.shape[2] != 1:
+        return None
+    return Step(rotated, run, chosen, encoding if acts == PREPARE else None, learned, not prepared)
+
+
+def _has_tensors(encoding: PositionEncoding) -> bool:
+    return any(True for _ in (*encoding.parameters(), *encoding.buffers()))
 
 
 def _plan(
     encoding: PositionEncoding | None, call: Call, kernel: str, given: tuple[Coordinates | None, ...]
 ) -> Plan | None:
     learned = None
-    if encoding is not None and any(True for _ in (*encoding.parameters(), *encoding.buffers())):
+    if encoding is not None and _has_tensors(encoding):
         if encoding.acts != {"terms"}:
             return None
         learned = encoding

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .._torch import any_autocast
+from ..coordinates import Coordinates
 from ..reductions import Reduction
 from ..terms import Rotation, Term
 from ._problem import Call, Problem
@@ -34,6 +35,18 @@ class Planned(Protocol):
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...] = ()) -> Tensor | None:
         """Returns the output, with ``terms``, if any, for those of the first call; None if it cannot be computed so."""
+
+
+class PlannedStep(Protocol):
+    """A decoding step that has been planned once and is repeated for any number of keys."""
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...], sides: tuple[Coordinates, Coordinates] | None
+    ) -> Tensor | None:
+        """Returns the output, with ``terms``, if any, for those of the first step; None if it cannot be computed so.
+
+        Without ``sides``, the coordinates of queries and keys, keys stand at 0, 1, 2 …
+        """
 
 
 class Kernel(ABC):
@@ -67,6 +80,15 @@ class Kernel(ABC):
         Args:
             call: the first of the calls that are planned.
             terms_vary: whether later calls have other terms, of the same kinds.
+        """
+        return None
+
+    def plan_step(self, call: Call, terms_vary: bool) -> PlannedStep | None:
+        """Returns a planned decoding step, of any number of keys; None if the kernel does not plan it.
+
+        Args:
+            call: the first step, whose q and k have been rotated. Its queries are the last of its keys.
+            terms_vary: whether later steps have other terms, of the same kinds.
         """
         return None
 

@@ -165,6 +165,8 @@ class PositionEncoding(nn.Module):
     """Whether caches may hold prepared keys and values: not if these depend on the total length or on later tokens."""
     reads_input: bool = False
     """Whether ``relocate`` or ``terms`` read q_input and k_input."""
+    same_terms: ClassVar[bool] = False
+    """Whether ``terms`` returns the same terms for all coordinates, so that a decoding step need not ask again."""
     foreign: bool = False
     """Whether the class, or that of a part, is not headway's own. The steps of such a class check what its hooks do."""
     _acts: ClassVar[frozenset[str]] = frozenset()

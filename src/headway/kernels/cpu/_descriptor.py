@@ -59,8 +59,8 @@ CLIP, BUCKETIZE, CLASSES, GRID = 0, 1, 2, 3
 DIFFERENCE, DILATED, EQUAL, KEYS, BOOLEAN, AND, OR = 1, 2, 3, 4, 5, 6, 7
 
 ABSENT = (0,) * 7
-AT_THREADS, AT_Q, AT_K, AT_V = 2, 18, 25, 32
-"""Where the words of a call have the number of threads, q, k and v."""
+AT_THREADS, AT_KEYS, AT_Q, AT_K, AT_V = 2, 8, 18, 25, 32
+"""Where the words of a call have the number of threads, the number of keys, q, k and v."""
 FAR = 1 << 62
 """A number larger than any difference of two indices."""
 
@@ -71,7 +71,14 @@ ZERO_WORDS = (_zero.buffer_info()[0], 8, DTYPES[torch.int64][0], 0, 0, 0, 0)
 FAR_SLOT = 1 << 13
 _slots = array("q", range(-FAR_SLOT, FAR_SLOT))
 SLOTS, SLOTS_SIZE = _slots.buffer_info()[0], 8 * len(_slots)
-"""The slots −FAR_SLOT … FAR_SLOT − 1 in memory. In short calls, bounds that are numbers or ``Slot``s point into it."""
+"""The slots −FAR_SLOT … FAR_SLOT − 1 in memory. In short calls, bounds that are numbers or ``Slot``s point into it, and
+in decoding steps positions that rise by one."""
+
+
+def numbers_from(first: int) -> tuple[int, int]:
+    """Returns where the int64 numbers first, first + 1, … up to FAR_SLOT − 1 are in memory, and their bytes."""
+    skipped = 8 * (FAR_SLOT + first)
+    return SLOTS + skipped, SLOTS_SIZE - skipped
 
 
 def double_bits(x: float) -> int:
@@ -101,7 +108,7 @@ class CallDescriptor:
         self.backward = backward
         self.q, self.k = q_coordinates, k_coordinates
         self.sizes: dict[str, int] = {}
-        self.terms_at = 0
+        self.coordinates_at = self.mask_at = self.terms_at = 0
 
     # ------------------------------------------------------------ tensors
 
@@ -187,6 +194,7 @@ class CallDescriptor:
     def coordinates(self, *, position: bool, index: bool) -> None:
         """Appends the coordinates of the tokens, with zeros for those that nothing reads."""
         q, k = self.q, self.k
+        self.coordinates_at = len(self.words)
         if position:
             q_position, k_position = _position(q.position), _position(k.position)
             if q_position.dtype != k_position.dtype:
@@ -202,6 +210,7 @@ class CallDescriptor:
             self.words += ZERO_WORDS + ZERO_WORDS
 
     def mask(self, intervals: tuple[Bounds, ...], rest: Mask | None) -> None:
+        self.mask_at = len(self.words)
         self.words.append(len(intervals))
         if intervals:
             n, m = self.q.index.shape[1], self.k.index.shape[1]
@@ -219,8 +228,7 @@ class CallDescriptor:
             step, offset = (0, bound) if isinstance(bound, int) else (1, bound.offset)
             offset = within(offset, n, m)
             if offset >= -FAR_SLOT and offset + n <= FAR_SLOT:
-                skipped = 8 * (FAR_SLOT + offset)
-                self.words += (SLOTS + skipped, SLOTS_SIZE - skipped, DTYPES[torch.int64][0], 0, step, 0, 0)
+                self.words += (*numbers_from(offset), DTYPES[torch.int64][0], 0, step, 0, 0)
                 return
             bound = slots(bound, self.q, self.k)
         self.broadcast(_whole(bound))

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...coordinates import Coordinates
+from ...masks import Bound, Slot
 from ...records import attributes
 from ...terms import Part, Term
 from ...tracing import watched
@@ -22,8 +24,20 @@ from .._native import recorded
 from .._problem import Call, tensors_in, without_tables
 from .._results import Results, new_out, new_results
 from ..lowering import LoweredCall, lower
+from ..lowering.masks import within
 from . import _library
-from ._descriptor import AT_K, AT_Q, AT_THREADS, AT_V, CallDescriptor, describe_backward, describe_forward
+from ._descriptor import (
+    AT_K,
+    AT_KEYS,
+    AT_Q,
+    AT_THREADS,
+    AT_V,
+    FAR_SLOT,
+    CallDescriptor,
+    describe_backward,
+    describe_forward,
+    numbers_from,
+)
 from ._tokens import PlannedRotation
 
 Path = tuple[str | int, ...]
@@ -189,6 +203,125 @@ class PlannedCall:
         out = self.results[0].empty(words)
         _library.run(words)
         return out
+
+
+class PlannedStep:
+    """A decoding step: a call without gradients of queries that are the last of any number of keys.
+
+    The words of the first call hold for others, except for the number of keys, the places of q, k, v and the
+    coordinates, and the bounds of the mask, which shift with the number of keys. A call does not change it, so that
+    threads may share it.
+
+    Args:
+        call: the first call, lowered; its coordinates are aligned and have one axis of whole numbers.
+        anew: as for ``PlannedCall``.
+    """
+
+    __slots__ = ("bounds", "item", "keep_alive", "keys", "patches", "places", "plain", "queries", "results", "words")
+
+    def __init__(self, call: LoweredCall, anew: Mapping[int, int]) -> None:
+        results = Results(new_out(call.q, call.v, call.q.dtype))
+        descriptor = describe_forward(call, results)
+        self.item, self.queries, self.keys = call.q.itemsize, call.q.shape[2], call.k.shape[2]
+        self.words, self.results = array("q", descriptor.words), Layout.of(descriptor.fresh_places[0], results.out)
+        found = _patches(call, anew, descriptor)
+        self.patches = found or []
+        self.keep_alive = [
+            x
+            for x, at in zip(descriptor.keep_alive, descriptor.places, strict=True)
+            if at > descriptor.terms_at and at not in {patch.layout.at for patch in self.patches}
+        ]
+        # after the number of axes come the positions of queries and keys, and their indices
+        first = descriptor.coordinates_at + 1
+        self.places = [
+            (at, name) for at, name in ((first, "position"), (first + 2 * WORDS, "index")) if at in descriptor.places
+        ]
+        bounds = [bound for interval in call.intervals for bound in interval]
+        self.bounds = [(descriptor.mask_at + 1 + WORDS * i, bound) for i, bound in enumerate(bounds)]
+        of_the_mask = any(descriptor.mask_at <= at < descriptor.terms_at for at in descriptor.places)
+        self.plain = found is not None and not of_the_mask and not any(isinstance(one, Tensor) for one in bounds)
+
+    @staticmethod
+    def of(call: Call, terms_vary: bool) -> PlannedStep | None:
+        """Returns the planned step; None if it holds for this number of keys alone, or the kernel does not compute all.
+
+        Args:
+            call: the first call, whose q and k have been rotated.
+            terms_vary: whether later calls have other terms, of the same kinds.
+        """
+        if not call.q.dtype == call.k.dtype == call.v.dtype or call.wants_lse or call.dropout:
+            return None
+        if call.v_rotation is not None or call.out_rotation is not None or call.restore is not None:
+            return None
+        bare = without_tables(call._with(q=call.q.detach(), k=call.k.detach(), v=call.v.detach()))
+        lowered = lower(bare)
+        if lowered.terms is not bare.terms:
+            return None
+        anew = {id(x): number for number, x in enumerate(tensors_in(call.terms))} if terms_vary else {}
+        for side in (call.q_coordinates, call.k_coordinates):
+            for x in tensors_in(side):
+                anew.pop(id(x), None)  # of which later calls have the same objects
+        found = PlannedStep(lowered, anew)
+        return found if found.plain else None
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...], sides: tuple[Coordinates, Coordinates] | None
+    ) -> Tensor | None:
+        """Returns the output; None if the kernel cannot read a tensor as it is.
+
+        Args:
+            q: queries, rotated, of the first step's shape.
+            k: keys, rotated, of any number.
+            v: values.
+            terms: the terms; none if they are those of the first step.
+            sides: the coordinates of queries and keys; None if keys stand at 0, 1, 2 …
+        """
+        words, n, m = self.words[:], self.queries, k.shape[2]
+        words[AT_KEYS] = m
+        for at, x in ((AT_Q, q), (AT_K, k), (AT_V, v)):
+            if not _written(words, at, x, self.item):
+                return None
+            words[at + STRIDES : at + WORDS] = array("q", x.stride())
+        for at, name in self.places:
+            if sides is not None:
+                if not all(_write_row(words, at + WORDS * i, getattr(side, name)) for i, side in enumerate(sides)):
+                    return None
+            elif m > FAR_SLOT:
+                return None
+            else:
+                words[at], words[at + 1] = numbers_from(m - n)
+                words[at + WORDS], words[at + WORDS + 1] = numbers_from(0)
+                words[at + STRIDES : at + WORDS] = words[at + WORDS + STRIDES : at + 2 * WORDS] = RISING
+        for number, (at, bound) in enumerate(self.bounds):
+            offset = self._offset(bound, number % 2, m)
+            if not -FAR_SLOT <= offset <= FAR_SLOT - n:
+                return None
+            words[at], words[at + 1] = numbers_from(offset)
+        for path, _, _, layout in self.patches:
+            if not layout.write(words, _at(path, terms)):
+                return None
+        out = self.results.empty(words)
+        _library.run(words)
+        return out
+
+    def _offset(self, bound: Bound, is_stop: int, m: int) -> int:
+        """Returns the first slot of a bound for m keys."""
+        if bound is None:
+            return m if is_stop else 0
+        slot = bound.offset + m - self.keys if isinstance(bound, Slot) else bound
+        assert isinstance(slot, int)
+        return within(slot, self.queries, m)
+
+
+RISING = array("q", [0, 1, 0, 0])
+"""The strides of coordinates of one row that rise from token to token."""
+
+
+def _write_row(words: array[int], at: int, x: Tensor) -> bool:
+    """Writes int64 coordinates [1 or batch, tokens] or [1 or batch, tokens, 1]; returns whether they are aligned."""
+    words[at + STRIDES] = 0 if x.shape[0] == 1 else x.stride(0)
+    words[at + STRIDES + 1] = 0 if x.shape[1] == 1 else x.stride(1)
+    return _written(words, at, x, 8)
 
 
 class PlannedAttention(torch.autograd.Function):

@@ -39,6 +39,7 @@ class ALiBi(PositionEncoding):
     citation = "press2022train"
     year = 2021
     evidence = "independent"
+    same_terms = True
     extrapolates = True
 
     def __init__(self, num_heads: int) -> None:

@@ -34,6 +34,7 @@ class LearnedSink(PositionEncoding):
     citation = "openai2025gptoss"
     year = 2025
     evidence = "authors"
+    same_terms = True
     extrapolates = True
     axes = None
 

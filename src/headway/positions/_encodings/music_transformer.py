@@ -43,6 +43,7 @@ class MusicTransformer(PositionEncoding):
     citation = "huang2019music"
     year = 2018
     evidence = "independent"
+    same_terms = True
     causal_only = True
 
     def __init__(self, num_heads: int, head_dim: int, max_length: int = 1024, shared: bool = False) -> None:

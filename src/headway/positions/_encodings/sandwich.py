@@ -42,6 +42,7 @@ class Sandwich(PositionEncoding):
     citation = "chi2023dissecting"
     year = 2022
     evidence = "independent"
+    same_terms = True
 
     def __init__(self, num_heads: int, dimension: int = 128, base: float = 10000.0, grid: str = "from-zero") -> None:
         super().__init__()

@@ -38,6 +38,7 @@ class Shaw(PositionEncoding):
     citation = "shaw2018self"
     year = 2018
     evidence = "independent"
+    same_terms = True
     extrapolates = True
 
     def __init__(self, head_dim: int, max_distance: int = 16) -> None:

@@ -34,6 +34,7 @@ class SoftmaxOne(PositionEncoding):
     citation = "miller2023attention"
     year = 2023
     evidence = "independent"
+    same_terms = True
     extrapolates = True
     axes = None
 

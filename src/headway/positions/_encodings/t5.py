@@ -45,6 +45,7 @@ class T5(PositionEncoding):
     citation = "raffel2020exploring"
     year = 2019
     evidence = "independent"
+    same_terms = True
     extrapolates = True
 
     def __init__(
