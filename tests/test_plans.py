@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import headway as hw
 from headway import masks, plans
 from headway.call import make_call, prepared_keys_and_values
-from headway.kernels.cpu import _descriptor, _library, _planned
+from headway.kernels.cpu import _descriptor, _library, _prepared
 from headway.positions import ENCODINGS, Compose, PositionEncoding, RoPE
 from kernels.encoded_calls import IN_ATTENTION, encoded
 
@@ -473,14 +473,14 @@ def gradients_agree(qkv: list[Tensor], upstream: Tensor | None = None, **argumen
 def backward_hits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each planned backward pass that was asked had an answer."""
     seen: list[bool] = []
-    real = _planned.PlannedGradients.__call__
+    real = _prepared.PreparedGradients.__call__
 
-    def counted(self: _planned.PlannedGradients, *given: Any) -> Any:
+    def counted(self: _prepared.PreparedGradients, *given: Any) -> Any:
         found = real(self, *given)
         seen.append(found is not None)
         return found
 
-    monkeypatch.setattr(_planned.PlannedGradients, "__call__", counted)
+    monkeypatch.setattr(_prepared.PreparedGradients, "__call__", counted)
     return seen
 
 
@@ -770,7 +770,7 @@ def test_a_kept_plan_holds_no_inputs(name: str, training: bool) -> None:
     memory = {x.untyped_storage().data_ptr() for x in (q, k, v)}
     for plan in arguments["encoding"].__dict__.get("_plans", {}).values():
         if isinstance(plan, plans.Plan):
-            assert isinstance(plan.run, _planned.PlannedCall)
+            assert isinstance(plan.run, _prepared.PreparedCall)
             passes = [plan.run] if plan.run.gradients is None else [plan.run, plan.run.gradients]
             held = [x for one in passes for x in one.keep_alive]
             held += [] if plan.run.gradients is None else [x for x in plan.run.gradients.tensors if x is not None]
@@ -791,7 +791,7 @@ def test_a_kept_plan_holds_no_inputs(name: str, training: bool) -> None:
 )
 def test_terms_whose_gradients_are_not_planned(terms: Callable[[], tuple[hw.terms.Term, ...]]) -> None:
     call = make_call(*recorded(), terms=terms())
-    assert _planned.PlannedCall.of(call, True) is None
+    assert isinstance(_prepared.PreparedCall.of(call, True), str)
 
 
 def test_gradients_of_positions_are_not_planned() -> None:
@@ -800,11 +800,11 @@ def test_gradients_of_positions_are_not_planned() -> None:
     slopes = torch.rand(4)
     bias = hw.terms.DistanceBias(hw.terms.Linear(slopes, slopes))
     call = make_call(*recorded(), terms=(bias,), q_positions=placed, k_positions=placed)
-    assert _planned.PlannedCall.of(call, True) is None
+    assert isinstance(_prepared.PreparedCall.of(call, True), str)
 
 
 @pytest.mark.parametrize("learned", [False, True])
 def test_terms_that_require_a_gradient_are_not_constants(learned: bool) -> None:
     past, future = (torch.rand(4, requires_grad=learned) for _ in range(2))
     call = make_call(*recorded(), terms=(hw.terms.DistanceBias(hw.terms.Linear(past, future)),))
-    assert (_planned.PlannedCall.of(call, False) is None) is learned
+    assert isinstance(_prepared.PreparedCall.of(call, False), str) is learned

@@ -23,7 +23,7 @@ from .constants import constant
 from .coordinates import Coordinates, Placed
 from .kernels import KERNELS, Kernel, kernel_for
 from .kernels._autograd import ORDINARY
-from .kernels._base import Planned, PlannedStep
+from .kernels._base import Prepared, PreparedStep
 from .kernels._problem import Call, tensors_in
 from .kernels.cpu._defers import DECODE_QUERIES
 from .kernels.cpu._descriptor import FAR_SLOT
@@ -56,7 +56,7 @@ class Plan:
     __slots__ = ("encoding", "given", "guards", "kinds", "run", "sides", "version")
 
     def __init__(
-        self, call: Call, run: Planned, encoding: PositionEncoding | None, given: tuple[Coordinates | None, ...]
+        self, call: Call, run: Prepared, encoding: PositionEncoding | None, given: tuple[Coordinates | None, ...]
     ) -> None:
         self.run, self.encoding, self.given = run, encoding, given
         self.sides = call.q_coordinates, call.k_coordinates
@@ -100,7 +100,7 @@ class Step:
     def __init__(
         self,
         call: Call,
-        run: PlannedStep,
+        run: PreparedStep,
         kernel: Kernel,
         preparing: PositionEncoding | None,
         encoding: PositionEncoding | None,
@@ -157,8 +157,8 @@ def _span(device: torch.device) -> Coordinates:
     return Coordinates.span(KEPT, device=device)
 
 
-class Plans(dict[Hashable, "Plan | Step | None"]):
-    """The plans of an encoding by their keys; None for a key of calls that have none.
+class Plans(dict[Hashable, "Plan | Step | str"]):
+    """The plans of an encoding by their keys; for a key of calls that have none, why.
 
     They stay with the encoding, in its ``__dict__``, and neither a copy nor a file of it has them.
     """
@@ -288,7 +288,8 @@ def _facts(
 
 def find(encoding: PositionEncoding | None, key: Hashable) -> Plan | Step | None:
     """Returns the plan of the encoding's calls with a key, if there is one."""
-    return _plans_of(encoding).get(key)
+    found = _plans_of(encoding).get(key)
+    return None if isinstance(found, str) else found
 
 
 def keep(
@@ -304,18 +305,18 @@ def keep(
         kernel: the name of the kernel, or "auto".
     """
     plans = _plans_of(encoding)
-    if plans.get(key, key) is None:
+    if isinstance(plans.get(key), str):
         return None
     if len(plans) >= MOST:
         with suppress(RuntimeError):  # another thread adds one
             plans.pop(next(iter(plans)), None)
     if key[0] == "step":  # type: ignore[index]
-        found: Plan | Step | None = _step(encoding, call, kernel, inputs.prepared)
+        found: Plan | Step | str = _step(encoding, call, kernel, inputs.prepared)
     else:
         own = call.q is inputs.q and call.k is inputs.k and call.v is inputs.v
-        found = _plan(encoding, call, kernel, inputs.sides) if own else None
+        found = _plan(encoding, call, kernel, inputs.sides) if own else "q, k or v is prepared by more than a rotation"
     plans[key] = found
-    return found
+    return None if isinstance(found, str) else found
 
 
 class Inputs(NamedTuple):
@@ -336,14 +337,16 @@ class Inputs(NamedTuple):
     prepared: bool
 
 
-def _step(encoding: PositionEncoding | None, call: Call, kernel: str, prepared: bool) -> Step | None:
+def _step(encoding: PositionEncoding | None, call: Call, kernel: str, prepared: bool) -> Step | str:
     chosen = kernel_for(KERNELS, call, kernel)
     acts = frozenset() if encoding is None else encoding.acts
     learned = encoding if acts == TERMS and encoding is not None and _has_tensors(encoding) else None
     rotated = chosen.rotated(call)
-    run = chosen.plan_step(rotated, terms_vary=learned is not None)
-    if run is None or not call.aligned or call.k_coordinates.position.shape[2] != 1:
-        return None
+    if not call.aligned or call.k_coordinates.position.shape[2] != 1:
+        return "the queries are not known to be the last keys, or positions have several axes"
+    run = chosen.prepare_step(rotated, terms_vary=learned is not None)
+    if isinstance(run, str):
+        return run
     return Step(rotated, run, chosen, encoding if acts == PREPARE else None, learned, not prepared)
 
 
@@ -353,22 +356,22 @@ def _has_tensors(encoding: PositionEncoding) -> bool:
 
 def _plan(
     encoding: PositionEncoding | None, call: Call, kernel: str, given: tuple[Coordinates | None, ...]
-) -> Plan | None:
+) -> Plan | str:
     learned = None
     if encoding is not None and _has_tensors(encoding):
-        if encoding.acts != {"terms"}:
-            return None
+        if encoding.acts != TERMS:
+            return "the encoding computes more than terms with its parameters"
         learned = encoding
     sides = call.q_coordinates, call.k_coordinates
     tensors = _tensors_of(*sides, *given)
     if any(side.learned is not None for side in sides) or any(x.is_inference() for x in tensors):
-        return None  # tables of one forward pass, or tensors of which nothing tells whether they were written into
+        return "coordinates are of one forward pass, or nothing tells whether they were written into"
     if torch.is_grad_enabled() and any(x.is_floating_point() for x in tensors):
-        return None  # they may require a gradient in a later call
+        return "positions may require a gradient in a later call"
     if any(x is y for x in tensors_in(call.terms) for y in (call.q, call.k)):
-        return None
-    run = kernel_for(KERNELS, call, kernel).plan(call, terms_vary=learned is not None)
-    return None if run is None else Plan(call, run, learned, given)
+        return "a term reads q or k"
+    run = kernel_for(KERNELS, call, kernel).prepare(call, terms_vary=learned is not None)
+    return run if isinstance(run, str) else Plan(call, run, learned, given)
 
 
 def _tensors_of(*sides: Coordinates | None) -> list[Tensor]:

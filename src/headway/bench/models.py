@@ -482,7 +482,7 @@ def _part(operation: str, shapes: list[list[int]], n: int) -> str:
     """The part that an operation belongs to; eager attention is recognized by matrices of [n, n]."""
     if operation in ("aten::mm", "aten::addmm"):
         return LINEAR
-    ours = operation.removesuffix("Backward") in ("Attention", "PlannedAttention")
+    ours = operation.removesuffix("Backward") in ("Attention", "PreparedAttention")
     fused = ours or operation.startswith("aten::_scaled_dot_product")
     square = any(shape[-2:] == [n, n] and len(shape) in (2, 4) for shape in shapes)
     return ATTENTION if fused or square or operation == "aten::bmm" else REST

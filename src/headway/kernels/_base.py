@@ -30,15 +30,15 @@ class Deferral(NamedTuple):
     why: str
 
 
-class Planned(Protocol):
-    """A call that has been planned once and is repeated for other q, k and v of the same shapes and strides."""
+class Prepared(Protocol):
+    """A call that has been prepared once and is repeated for other q, k and v of the same shapes and strides."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...] = ()) -> Tensor | None:
         """Returns the output, with ``terms``, if any, for those of the first call; None if it cannot be computed so."""
 
 
-class PlannedStep(Protocol):
-    """A decoding step that has been planned once and is repeated for any number of keys."""
+class PreparedStep(Protocol):
+    """A decoding step that has been prepared once and is repeated for any number of keys."""
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...], sides: tuple[Coordinates, Coordinates] | None
@@ -74,23 +74,23 @@ class Kernel(ABC):
         """Returns a limitation of this installation, such as a missing library, for ``explain``; else an empty text."""
         return ""
 
-    def plan(self, call: Call, terms_vary: bool) -> Planned | None:
-        """Returns a planned ``call``, which autograd may record; None if the kernel does not plan it.
+    def prepare(self, call: Call, terms_vary: bool) -> Prepared | str:
+        """Prepares later calls like ``call``, which autograd may record; returns why not, if the kernel does not.
 
         Args:
-            call: the first of the calls that are planned.
+            call: the first of these calls.
             terms_vary: whether later calls have other terms, of the same kinds.
         """
-        return None
+        return f"{self.name} prepares no calls"
 
-    def plan_step(self, call: Call, terms_vary: bool) -> PlannedStep | None:
-        """Returns a planned decoding step, of any number of keys; None if the kernel does not plan it.
+    def prepare_step(self, call: Call, terms_vary: bool) -> PreparedStep | str:
+        """Prepares decoding steps like ``call``, of any number of keys; returns why not, if the kernel does not.
 
         Args:
             call: the first step, whose q and k have been rotated. Its queries are the last of its keys.
             terms_vary: whether later steps have other terms, of the same kinds.
         """
-        return None
+        return f"{self.name} prepares no steps"
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         """Applies ``rotation`` to ``x``, which is q, k, v or the output, if the kernel does not do it on load."""

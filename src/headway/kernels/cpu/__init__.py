@@ -25,7 +25,7 @@ from ..lowering import LoweredCall, lower
 from . import _library
 from ._defers import DECODE_QUERIES, deferral
 from ._descriptor import begin, describe_backward, describe_forward, finish
-from ._planned import PlannedCall, PlannedStep
+from ._prepared import PreparedCall, PreparedStep
 from ._reductions import REDUCTIONS, calls_for
 from ._supports import reasons_against
 from ._tokens import rotate
@@ -53,11 +53,11 @@ class CpuKernel(NativeKernel[LoweredCall]):
     def lower(self, call: Call) -> LoweredCall:
         return lower(call)
 
-    def plan(self, call: Call, terms_vary: bool) -> PlannedCall | None:
-        return PlannedCall.of(call, terms_vary)
+    def prepare(self, call: Call, terms_vary: bool) -> PreparedCall | str:
+        return PreparedCall.of(call, terms_vary)
 
-    def plan_step(self, call: Call, terms_vary: bool) -> PlannedStep | None:
-        return PlannedStep.of(call, terms_vary)
+    def prepare_step(self, call: Call, terms_vary: bool) -> PreparedStep | str:
+        return PreparedStep.of(call, terms_vary)
 
     def forward(self, call: LoweredCall, keep: bool) -> Results:
         results = new_results(call.q, call.v, call.q.dtype) if keep else Results(new_out(call.q, call.v, call.q.dtype))

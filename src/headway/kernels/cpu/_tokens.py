@@ -59,27 +59,39 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     if not _supports(x, cos, sin, rotation.start) or _recorded(cos, sin):
         return rotation._of(x)
     if _recorded(x):
-        return eager_apply(Rotated)(x, cos, sin, rotation.layout, rotation.start)  # type: ignore[return-value]
+        return Rotated.of(x, rotation, None)
     return _rotate(x, cos, sin, rotation.layout, rotation.start)
 
 
 class Rotated(torch.autograd.Function):
-    """``rotate`` with a gradient for x, which is rotated by −φ."""
+    """``rotate`` with a gradient for x, which is rotated by −φ; by a planned rotation if there is one.
+
+    It saves the same tensors either way.
+    """
 
     @staticmethod
-    def forward(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> Tensor:
-        return _rotate(x, cos, sin, layout, start)
+    def of(x: Tensor, rotation: Rotation, planned: PlannedRotation | None) -> Tensor:
+        """Returns x rotated."""
+        given = (x, rotation.cos, rotation.sin, rotation.layout, rotation.start, planned)
+        return eager_apply(Rotated)(*given)  # type: ignore[return-value]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, cos, sin, ctx.layout, ctx.start = inputs
+    def forward(
+        ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int, planned: PlannedRotation | None
+    ) -> Tensor:
+        ctx.layout, ctx.start, ctx.back = layout, start, None if planned is None else planned.back
         ctx.save_for_backward(cos, sin)
+        return _rotate(x, cos, sin, layout, start) if planned is None else planned.run(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
-        grad = grad if grad.stride(-1) == 1 else grad.contiguous()
-        return rotate(grad, Rotation(cos, -sin, ctx.layout, ctx.start)), None, None, None, None
+        if ctx.back is not None and not torch.is_grad_enabled() and ctx.back.takes(grad):
+            found = ctx.back.run(grad)
+        else:
+            grad = grad if grad.stride(-1) == 1 else grad.contiguous()
+            found = rotate(grad, Rotation(cos, -sin, ctx.layout, ctx.start))
+        return found, None, None, None, None, None
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> Tensor:
@@ -127,7 +139,7 @@ class PlannedRotation:
         """Returns ``x`` rotated; None if its numbers do not lie at multiples of their size."""
         if x.data_ptr() % self.item:
             return None
-        return self.run(x) if self.back is None else eager_apply(PlannedRotated)(self, x)  # type: ignore[return-value]
+        return self.run(x) if self.back is None else Rotated.of(x, self.rotation, self)
 
     def takes(self, x: Tensor) -> bool:
         """Returns whether ``x``, of which nothing is known, is like the first one."""
@@ -141,25 +153,6 @@ class PlannedRotation:
         words[AT_X], words[AT_Y] = x.data_ptr(), y.data_ptr()
         _library.rotate(words)
         return y
-
-
-class PlannedRotated(torch.autograd.Function):
-    """``Rotated`` by a planned rotation; it saves the same."""
-
-    @staticmethod
-    def forward(ctx: Any, planned: PlannedRotation, x: Tensor) -> Tensor:
-        ctx.planned = planned
-        ctx.save_for_backward(planned.rotation.cos, planned.rotation.sin)
-        return planned.run(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        cos, sin = ctx.saved_tensors
-        back, rotation = ctx.planned.back, ctx.planned.rotation
-        if not torch.is_grad_enabled() and back.takes(grad):
-            return None, back.run(grad)
-        grad = grad if grad.stride(-1) == 1 else grad.contiguous()
-        return None, rotate(grad, rotation._with(cos=cos, sin=-sin))
 
 
 def _supports(x: Tensor, cos: Tensor, sin: Tensor, start: int) -> bool:

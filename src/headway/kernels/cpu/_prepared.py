@@ -1,7 +1,7 @@
-"""A call of the kernel that is planned once: later calls write their addresses into a copy of its words.
+"""A call of the kernel that is prepared once: later calls write their addresses into a copy of its words.
 
-A call that autograd records has the words of its backward pass planned too. It saves what the same call without a plan
-saves, so that a checkpoint may compute it again either way.
+A call that autograd records has the words of its backward pass prepared too. It saves what the same call saves that is
+not prepared, so that a checkpoint may compute it again either way.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Patch(NamedTuple):
     layout: Layout
 
 
-class PlannedCall:
+class PreparedCall:
     """A call for other q, k and v of the same shapes, strides and dtype.
 
     A call does not change it, so that threads may share it.
@@ -118,7 +118,7 @@ class PlannedCall:
         call: LoweredCall,
         rotations: list[PlannedRotation | None],
         anew: Mapping[int, int],
-        gradients: PlannedGradients | None,
+        gradients: PreparedGradients | None,
     ) -> None:
         self.rotations, self.gradients, self.item = rotations, gradients, call.q.itemsize
         results = Results(new_out(call.q, call.v, call.q.dtype)) if gradients is None else _results(call)
@@ -132,24 +132,23 @@ class PlannedCall:
         self.patchable = found is not None and ORDINARY.issuperset(map(type, descriptor.keep_alive))
 
     @staticmethod
-    def of(call: Call, terms_vary: bool) -> PlannedCall | None:
-        """Returns the planned ``call``; None if more than the kernel takes part in computing it.
+    def of(call: Call, terms_vary: bool) -> PreparedCall | str:
+        """Returns the prepared ``call``, or why more than the kernel takes part in computing it.
 
         Args:
             call: the first call.
             terms_vary: whether later calls have other terms, of the same kinds.
         """
-        if not call.q.dtype == call.k.dtype == call.v.dtype or call.wants_lse or call.dropout:
-            return None
-        if call.v_rotation is not None or call.out_rotation is not None or call.restore is not None:
-            return None
+        reason = _why_not(call)
+        if reason is not None:
+            return reason
         if any(x.data_ptr() % x.itemsize for x in (call.q, call.k, call.v)):
-            return None  # the kernel would read a copy, of other strides
+            return "q, k or v is not aligned to its items, so that the kernel would read a copy of other strides"
         inputs, rotations = [], []
         for x, rotation in ((call.q, call.q_rotation), (call.k, call.k_rotation), (call.v, None)):
             planned = None if rotation is None else PlannedRotation.of(x, rotation)
             if rotation is not None and planned is None:
-                return None
+                return "torch computes a rotation"
             inputs.append((x if planned is None else torch.empty_like(x)).detach().requires_grad_(x.requires_grad))
             rotations.append(planned)
         bare = without_tables(call._with(q=inputs[0], k=inputs[1], v=inputs[2], q_rotation=None, k_rotation=None))
@@ -159,18 +158,18 @@ class PlannedCall:
         whole = _ops.unflatten(structure, leaves)
         lowered = lower(whole)
         if lowered.terms is not whole.terms:
-            return None
+            return LOWERED
         given = {id(x) for x in tensors_in(call.terms)} if terms_vary else set()
         for side in (call.q_coordinates, call.k_coordinates):
             given -= {id(x) for x in tensors_in(side)}  # of which later calls have the same objects
         anew = {id(leaf): number for number, leaf in enumerate(leaves) if id(tensors[number]) in given}
         gradients = None
         if recorded(call):
-            gradients = PlannedGradients.of(lowered, leaves, structure, anew)
-            if gradients is None:
-                return None
-        found = PlannedCall(lowered, rotations[:2], anew, gradients)
-        return found if found.patchable else None
+            gradients = PreparedGradients.of(lowered, leaves, structure, anew)
+            if isinstance(gradients, str):
+                return gradients
+        found = PreparedCall(lowered, rotations[:2], anew, gradients)
+        return found if found.patchable else COMPUTED
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...] = ()) -> Tensor | None:
         """Returns the output; None if the kernel cannot read a tensor as it is.
@@ -199,13 +198,13 @@ class PlannedCall:
             if x.requires_grad is not requires_grad and torch.is_grad_enabled():
                 return None
         if gradients is not None:
-            return eager_apply(PlannedAttention)(self, words, *given)  # type: ignore[return-value]
+            return eager_apply(PreparedAttention)(self, words, *given)  # type: ignore[return-value]
         out = self.results[0].empty(words)
         _library.run(words)
         return out
 
 
-class PlannedStep:
+class PreparedStep:
     """A decoding step: a call without gradients of queries that are the last of any number of keys.
 
     The words of the first call hold for others, except for the number of keys, the places of q, k, v and the
@@ -214,7 +213,7 @@ class PlannedStep:
 
     Args:
         call: the first call, lowered; its coordinates are aligned and have one axis of whole numbers.
-        anew: as for ``PlannedCall``.
+        anew: as for ``PreparedCall``.
     """
 
     __slots__ = ("bounds", "item", "keep_alive", "keys", "patches", "places", "plain", "queries", "results", "words")
@@ -242,27 +241,26 @@ class PlannedStep:
         self.plain = found is not None and not of_the_mask and not any(isinstance(one, Tensor) for one in bounds)
 
     @staticmethod
-    def of(call: Call, terms_vary: bool) -> PlannedStep | None:
-        """Returns the planned step; None if it holds for this number of keys alone, or the kernel does not compute all.
+    def of(call: Call, terms_vary: bool) -> PreparedStep | str:
+        """Returns the prepared step, or why it holds for this number of keys alone or needs more than the kernel.
 
         Args:
             call: the first call, whose q and k have been rotated.
             terms_vary: whether later calls have other terms, of the same kinds.
         """
-        if not call.q.dtype == call.k.dtype == call.v.dtype or call.wants_lse or call.dropout:
-            return None
-        if call.v_rotation is not None or call.out_rotation is not None or call.restore is not None:
-            return None
+        reason = _why_not(call)
+        if reason is not None:
+            return reason
         bare = without_tables(call._with(q=call.q.detach(), k=call.k.detach(), v=call.v.detach()))
         lowered = lower(bare)
         if lowered.terms is not bare.terms:
-            return None
+            return LOWERED
         anew = {id(x): number for number, x in enumerate(tensors_in(call.terms))} if terms_vary else {}
         for side in (call.q_coordinates, call.k_coordinates):
             for x in tensors_in(side):
                 anew.pop(id(x), None)  # of which later calls have the same objects
-        found = PlannedStep(lowered, anew)
-        return found if found.plain else None
+        found = PreparedStep(lowered, anew)
+        return found if found.plain else COMPUTED
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...], sides: tuple[Coordinates, Coordinates] | None
@@ -324,11 +322,11 @@ def _write_row(words: array[int], at: int, x: Tensor) -> bool:
     return _written(words, at, x, 8)
 
 
-class PlannedAttention(torch.autograd.Function):
+class PreparedAttention(torch.autograd.Function):
     """Attention of (the planned call, the words, *tensors), as ``Attention`` without a log-sum-exp."""
 
     @staticmethod
-    def forward(ctx: Any, planned: PlannedCall, words: array[int], *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, planned: PreparedCall, words: array[int], *tensors: Tensor) -> Tensor:
         results = [layout.empty(words) for layout in planned.results]
         _library.run(words)
         ctx.gradients = planned.gradients
@@ -369,7 +367,7 @@ class GradientBuffer(NamedTuple):
         return x if x.dtype == self.dtype else x.to(self.dtype)
 
 
-class PlannedGradients:
+class PreparedGradients:
     """The backward pass of a planned call.
 
     Args:
@@ -400,8 +398,8 @@ class PlannedGradients:
     @staticmethod
     def of(
         call: LoweredCall, tensors: list[Tensor], structure: Any, anew: Mapping[int, int]
-    ) -> PlannedGradients | None:
-        """Returns the backward pass; None if more than the kernel takes part in computing it.
+    ) -> PreparedGradients | str:
+        """Returns the backward pass, or why more than the kernel takes part in computing it.
 
         Args:
             call: the first call, lowered.
@@ -413,24 +411,24 @@ class PlannedGradients:
         d_out = torch.empty_like(results.out)
         descriptor = describe_backward(call, results, d_out, None)
         if len(descriptor.fresh_places) != len(descriptor.gradients):
-            return None  # a buffer must be zero before
+            return "a gradient is summed into a buffer that must be zero before"
         numbers = {id(x): number for number, x in enumerate(tensors)}
         buffers = [
             GradientBuffer(numbers.get(id(x), -1), Layout.of(at, gradient), x.shape, x.dtype)
             for at, (x, gradient) in zip(descriptor.fresh_places, descriptor.gradients, strict=True)
         ]
         if sorted(one.number for one in buffers) != [n for n, x in enumerate(tensors) if x.requires_grad]:
-            return None  # a gradient goes through lowering, or has several parts
+            return "a gradient goes through lowering, or has several parts"
         patches = _patches(call, anew, descriptor)
         if patches is None or any(x.requires_grad and id(x) not in anew for x in tensors[INPUTS:]):
-            return None
+            return COMPUTED
         read = (call.q, call.k, call.v, *results, d_out)
         layouts = [Layout.of(at, x) for at, x in zip(descriptor.places, read, strict=False)]
         saved = [*zip((*range(INPUTS), *range(-RESULTS, 0)), layouts, strict=False)]
         saved += [(patch.number, patch.layout) for patch in patches]
         kept = [None if number < INPUTS or id(x) in anew else x for number, x in enumerate(tensors)]
         keep_alive = _constants(descriptor, len(read), patches)
-        return PlannedGradients(descriptor.words, saved, layouts[-1], buffers, kept, structure, keep_alive)
+        return PreparedGradients(descriptor.words, saved, layouts[-1], buffers, kept, structure, keep_alive)
 
     def __call__(self, saved: Sequence[Tensor], d_out: Tensor) -> list[Tensor | None] | None:
         """Returns the gradient of each tensor; None if the kernel cannot read one as it is.
@@ -456,6 +454,21 @@ class PlannedGradients:
         for buffer, x in zip(self.buffers, made, strict=True):
             found[buffer.number] = buffer.finished(x)
         return found
+
+
+LOWERED = "the kernel takes the terms in simpler form, which each call computes"
+COMPUTED = "the words point to tensors that are computed from those of the call"
+
+
+def _why_not(call: Call) -> str | None:
+    """Returns why the kernel alone does not compute what is wanted of a call; None if it does."""
+    if not call.q.dtype == call.k.dtype == call.v.dtype:
+        return "q, k and v are not of one dtype"
+    if call.wants_lse or call.dropout:
+        return "the log-sum-exp is wanted" if call.wants_lse else "dropout draws a seed for each call"
+    if call.v_rotation is not None or call.out_rotation is not None or call.restore is not None:
+        return "values are transformed and the output is restored"
+    return None
 
 
 def _results(call: Call) -> Results:
