@@ -24,7 +24,7 @@ from .._results import Gradients, Results, new_out, new_results
 from ..lowering import LoweredCall, lower
 from . import _library
 from ._defers import DECODE_QUERIES, deferral
-from ._descriptor import begin, describe_backward, describe_forward, finish
+from ._describe import begin, describe_backward, describe_forward, finish
 from ._prepared import PreparedCall, PreparedStep
 from ._reductions import REDUCTIONS, calls_for
 from ._supports import reasons_against

@@ -1,10 +1,10 @@
-"""The descriptor of a call: the int64 words that csrc/call.h reads, in the order of its fields."""
+"""The int64 words of a call that csrc/call.h reads: of tensors, coordinates and masks."""
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,35 +13,10 @@ from torch import Tensor
 from ...coordinates import Coordinates
 from ...errors import HeadwayError
 from ...masks import And, Boolean, Bounds, Causal, Chunked, Dilated, Documents, Mask, Or, Slot, Window
-from ...terms import (
-    Classes,
-    Clip,
-    Cosines,
-    DenseBias,
-    DistanceBias,
-    Linear,
-    Log,
-    Part,
-    Piecewise,
-    Power,
-    QueryScale,
-    RelativeKeys,
-    RelativeQueries,
-    RelativeValues,
-    Rows,
-    Sink,
-    Sinusoids,
-    SoftCap,
-    Stretched,
-    TokenBias,
-)
-from .._results import Results
-from ..lowering import LoweredCall
+from ...terms import Part
 from ..lowering.masks import slots, within
-from ._library import VERSION
 
-MAX_TERMS, MAX_MAPS, MAX_NODES, MAX_DEPTH = 32, 4, 64, 16
-MAX_AXES, MAX_WIDTH, MAX_KNOTS, MAX_WAVES, MAX_CLASSES = 1 << 20, 1 << 16, 1 << 20, 1 << 16, 1 << 15
+MAX_NODES, MAX_DEPTH, MAX_AXES, MAX_WIDTH = 64, 16, 1 << 20, 1 << 16
 DTYPES = {
     torch.float32: (0, 4),
     torch.bfloat16: (1, 2),
@@ -51,11 +26,6 @@ DTYPES = {
     torch.bool: (5, 1),
 }
 """For each dtype, its number in the C interface and the bytes of an item."""
-QUERY_SCALE, TOKEN_QUERIES, TOKEN_KEYS, DISTANCE = 1, 2, 3, 4
-RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES = 5, 6, 7
-DENSE, SINK, SOFT_CAP = 8, 9, 10
-ROWS, LINEAR, LOG, POWER, PIECEWISE, COSINES, STRETCHED = 0, 1, 2, 3, 4, 5, 6
-CLIP, BUCKETIZE, CLASSES, GRID = 0, 1, 2, 3
 DIFFERENCE, DILATED, EQUAL, KEYS, BOOLEAN, AND, OR = 1, 2, 3, 4, 5, 6, 7
 
 ABSENT = (0,) * 7
@@ -107,7 +77,7 @@ class CallDescriptor:
         self.gradients: list[tuple[Tensor, Tensor]] = []
         self.backward = backward
         self.q, self.k = q_coordinates, k_coordinates
-        self.sizes: dict[str, int] = {}
+        self.sizes: Mapping[str, int] = {}
         self.coordinates_at = self.mask_at = self.terms_at = 0
 
     # ------------------------------------------------------------ tensors
@@ -205,7 +175,7 @@ class CallDescriptor:
         else:
             self.words += (1, *ZERO_WORDS, *ZERO_WORDS)
         if index:
-            self.pair(_whole(q.index), _whole(k.index))
+            self.pair(whole(q.index), whole(k.index))
         else:
             self.words += ZERO_WORDS + ZERO_WORDS
 
@@ -231,7 +201,7 @@ class CallDescriptor:
                 self.words += (*numbers_from(offset), DTYPES[torch.int64][0], 0, step, 0, 0)
                 return
             bound = slots(bound, self.q, self.k)
-        self.broadcast(_whole(bound))
+        self.broadcast(whole(bound))
 
     def _nodes(self, mask: Mask) -> int:
         """Appends the mask in postfix order, and returns the number of nodes."""
@@ -254,15 +224,15 @@ class CallDescriptor:
         elif isinstance(mask, Chunked):
             for back in range(mask.previous + 1):
                 self.words.append(EQUAL)
-                self.broadcast(_whole(q.index) // mask.size)
-                self.broadcast(_whole(k.index) // mask.size + back)
+                self.broadcast(whole(q.index) // mask.size)
+                self.broadcast(whole(k.index) // mask.size + back)
                 if back:
                     self.words.append(OR)
             return 2 * mask.previous + 1
         elif isinstance(mask, Documents):
             self.words.append(EQUAL)
             for ids in mask.ids_of(q, k):
-                self.broadcast(_whole(ids))
+                self.broadcast(whole(ids))
         elif isinstance(mask, Boolean):
             self.words.append(BOOLEAN)
             self.broadcast(mask.values, 4 - mask.values.ndim)
@@ -270,131 +240,6 @@ class CallDescriptor:
             self.words.append(KEYS)
             self.broadcast(mask.allowed(q, k)[:, 0, 0])
         return 1
-
-    # ------------------------------------------------------------ terms
-
-    def terms(self, terms: tuple[Any, ...], sizes: dict[str, int]) -> None:
-        self.sizes = sizes
-        batch, heads, n, m = (sizes[word] for word in ("batch", "heads", "queries", "keys"))
-        at = self.terms_at = len(self.words)
-        self.words.append(0)
-        for term in terms:
-            self.words[at] += 1
-            if isinstance(term, DistanceBias):
-                self.distance_bias(term)
-            elif isinstance(term, RelativeKeys):
-                self.relative(RELATIVE_KEYS, term.rows)
-                self.parameter(term, "query_bias")
-                self.parameter(term, "query")
-            elif isinstance(term, RelativeQueries):
-                self.relative(RELATIVE_QUERIES, term.rows)
-                self.parameter(term, "key")
-            elif isinstance(term, RelativeValues):
-                self.relative(RELATIVE_VALUES, term.rows)
-            elif isinstance(term, Sink):
-                self.words.append(SINK)
-                self.sink(term.logits, batch, heads, n)
-            elif isinstance(term, SoftCap):
-                self.words += (SOFT_CAP, double_bits(term.cap))
-            elif isinstance(term, TokenBias):
-                self.words[at] -= 1
-                for kind, name in ((TOKEN_QUERIES, "queries"), (TOKEN_KEYS, "keys")):
-                    if getattr(term, name) is not None:
-                        self.words[at] += 1
-                        self.words.append(kind)
-                        self.parameter(term, name)
-            elif isinstance(term, QueryScale):
-                self.words.append(QUERY_SCALE)
-                self.parameter(term, "factor")
-            else:
-                self.dense_bias(term, batch, heads, n, m)
-
-    def sink(self, logits: Tensor, *shape: int) -> None:
-        """Appends logits [heads] or [b, heads or 1, n or 1], and a buffer for their gradients of all queries."""
-        by_head = logits.ndim == 1
-        if logits.dtype != torch.float32:
-            logits = logits.float()
-        self.broadcast(logits, 1 if by_head else 0)
-        if self.backward and logits.requires_grad:
-            gradient = logits.new_empty(shape)
-            self.gradients.append((logits, gradient.mT if by_head else gradient))  # heads last, as the logits have them
-            self.fresh(gradient)
-        else:
-            self.words += ABSENT
-
-    def dense_bias(self, term: DenseBias, *shape: int) -> None:
-        self.words.append(DENSE)
-        values = term.values
-        assert isinstance(values, Tensor)
-        values = values.float()
-        self.broadcast(values, 4 - values.ndim)
-        if self.backward and values.requires_grad:
-            # summed by the kernel, since one for each head and row could take batch·heads·n·m items, and in float64 if
-            # several pairs share an item, since their gradients may cancel
-            shared = (1,) * (4 - values.ndim) + values.shape != shape
-            gradient = torch.zeros(values.shape, dtype=torch.float64 if shared else torch.float32)
-            self.gradients.append((values, gradient))
-            self.broadcast(gradient, 4 - values.ndim)
-        else:
-            self.words += ABSENT
-
-    def distance_bias(self, term: DistanceBias) -> None:
-        values = term.values
-        self.words.append(DISTANCE)
-        if isinstance(values, Rows):
-            self.words.append(ROWS)
-            self.maps(values)
-            self.parameter(values, "table")
-            return
-        self.need_axis(values.axis)
-        if isinstance(values, Piecewise):
-            self.words += (PIECEWISE, values.axis, values.knots.shape[0])
-            self.tensor(values.knots.detach().double())
-            self.parameter(values, "values")
-        elif isinstance(values, Cosines):
-            self.words += (COSINES, values.axis, values.frequencies.shape[0])
-            self.tensor(values.frequencies.detach().double())
-            self.parameter(values, "weight")
-        elif isinstance(values, Stretched):
-            self.words += (STRETCHED, values.axis, values.edges.shape[0] + 1)
-            self.tensor(values.edges.detach().float())
-            self.parameter(values, "intercept")
-            self.parameter(values, "slope")
-            batch, heads, n = (self.sizes[word] for word in ("batch", "heads", "queries"))
-            self.summed(values.rate, (heads,))
-            self.summed(values.stretch[:, None], (batch, heads, n))
-        elif isinstance(values, Linear):
-            self.words += (LINEAR, values.axis)
-            self.parameter(values, "past")
-            self.parameter(values, "future")
-        elif isinstance(values, (Log, Power)):
-            self.words += (LOG if isinstance(values, Log) else POWER, values.axis)
-            self.parameter(values, "weight")
-            self.parameter(values, "rate" if isinstance(values, Log) else "exponent")
-
-    def relative(self, kind: int, rows: Rows | Sinusoids) -> None:
-        """Appends the table of a relative term, and the width of its rows."""
-        assert isinstance(rows, Rows)
-        self.words.append(kind)
-        self.maps(rows)
-        self.words.append(rows.table.shape[2])
-        self.parameter(rows, "table")
-
-    def maps(self, rows: Rows) -> None:
-        maps = rows.maps
-        self.words.append(len(maps))
-        for part in maps:
-            if isinstance(part, Classes):
-                self.words += (CLASSES, part.classes)
-                self.broadcast(_whole(part.q_class))
-                self.broadcast(_whole(part.k_class))
-                continue
-            self.need_axis(part.axis)
-            if isinstance(part, Clip):
-                self.words += (CLIP, part.axis, part.low, part.high)
-            else:
-                self.words += (BUCKETIZE, part.axis, part.boundaries.shape[0] + 1)
-                self.tensor(part.boundaries.long() if part.boundaries.dtype == torch.int32 else part.boundaries)
 
     def need_axis(self, axis: int) -> None:
         """Raises HeadwayError if the positions have no such axis."""
@@ -408,7 +253,8 @@ def _broadcast_stride(size: int, step: int) -> int:
     return 0 if size == 1 else step
 
 
-def _whole(x: Tensor) -> Tensor:
+def whole(x: Tensor) -> Tensor:
+    """Returns integers in int64."""
     return x if x.dtype == torch.int64 else x.long()
 
 
@@ -417,70 +263,3 @@ def _position(x: Tensor) -> Tensor:
     if x.dtype in (torch.int64, torch.float32, torch.float64):
         return x
     return x.float() if x.is_floating_point() else x.long()
-
-
-# ---------------------------------------------------------------- a whole call
-
-
-def begin(call: LoweredCall, backward: bool, partial_keys: bool = False) -> CallDescriptor:
-    """Returns a descriptor with the words up to q, k and v."""
-    q, k, v = call.q, call.k, call.v
-    batch, heads, n, width = q.shape
-    _, kv_heads, m, v_width = v.shape
-    drop_below, keep_scale, seed = 0, ONE, 0
-    if call.dropout and call.seed is not None:
-        drop_below, keep_scale, seed = int(call.dropout * 2**32), double_bits(1 / (1 - call.dropout)), int(call.seed)
-    descriptor = CallDescriptor(call.q_coordinates, call.k_coordinates, backward)
-    descriptor.words = [
-        *(VERSION, int(backward), torch.get_num_threads(), DTYPES[q.dtype][0]),
-        *(batch, heads, kv_heads, n, m, width, v_width, double_bits(call.scale), drop_below, keep_scale, seed),
-        *(call.batch_offset, call.head_offset, int(partial_keys)),
-    ]
-    descriptor.tensor(q)
-    descriptor.tensor(k)
-    descriptor.tensor(v)
-    return descriptor
-
-
-def finish(
-    descriptor: CallDescriptor, call: LoweredCall, add_reductions: Callable[[CallDescriptor], None] | None = None
-) -> None:
-    """Appends the words that follow the results; ``add_reductions`` appends those of the reductions."""
-    batch, heads, n, _ = call.q.shape
-    _, kv_heads, m, _ = call.v.shape
-    index = call.rest is not None or call.dropout > 0 or add_reductions is not None
-    descriptor.coordinates(position=bool(call.terms), index=index)
-    descriptor.mask(call.intervals, call.rest)
-    sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": n, "keys": m}
-    descriptor.terms(call.terms, sizes)
-    if add_reductions is None:
-        descriptor.words.append(0)
-    else:
-        add_reductions(descriptor)
-
-
-def describe_forward(call: LoweredCall, results: Results) -> CallDescriptor:
-    """Returns the descriptor of a call that writes its results; the statistics may be None."""
-    descriptor = begin(call, False)
-    descriptor.fresh(results.out)
-    for x in (results.row_max, results.row_sum):
-        if x is None:
-            descriptor.words += ABSENT
-        else:
-            descriptor.fresh(x)
-    finish(descriptor, call)
-    return descriptor
-
-
-def describe_backward(
-    call: LoweredCall, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
-) -> CallDescriptor:
-    """Returns the descriptor of a call that writes the gradients of the tensors that require one."""
-    descriptor = begin(call, True, partial_keys)
-    out, row_max, row_sum = results
-    for x in (out.to(call.q.dtype), row_max, row_sum, d_out.to(call.q.dtype), d_lse):
-        descriptor.tensor(x)
-    for x in (call.q, call.k, call.v):
-        descriptor.gradient(x)
-    finish(descriptor, call)
-    return descriptor

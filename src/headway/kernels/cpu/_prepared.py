@@ -26,6 +26,7 @@ from .._results import Results, new_out, new_results
 from ..lowering import LoweredCall, lower
 from ..lowering.masks import within
 from . import _library
+from ._describe import describe_backward, describe_forward
 from ._descriptor import (
     AT_K,
     AT_KEYS,
@@ -34,8 +35,6 @@ from ._descriptor import (
     AT_V,
     FAR_SLOT,
     CallDescriptor,
-    describe_backward,
-    describe_forward,
     numbers_from,
 )
 from ._tokens import PlannedRotation

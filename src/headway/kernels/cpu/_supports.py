@@ -3,46 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..._torch import constant_in_graphs
 from ...masks import And, Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window
-from ...terms import (
-    Bucketize,
-    Classes,
-    Clip,
-    Cosines,
-    DenseBias,
-    DistanceBias,
-    Grid,
-    Linear,
-    Log,
-    Piecewise,
-    Power,
-    QueryScale,
-    RelativeKeys,
-    RelativeQueries,
-    RelativeValues,
-    Rows,
-    Sink,
-    Sinusoids,
-    SoftCap,
-    Stretched,
-    TokenBias,
-)
+from ...terms import TokenBias
 from ...tracing import PLAIN_ALONE, plain_alone
-from .._problem import Problem, wants_gradient
+from .._problem import Problem
 from . import _library
-from ._descriptor import MAX_CLASSES, MAX_DEPTH, MAX_KNOTS, MAX_MAPS, MAX_NODES, MAX_TERMS, MAX_WAVES, MAX_WIDTH
+from ._descriptor import MAX_DEPTH, MAX_NODES, MAX_WIDTH
+from ._terms import MAX_TERMS
+from ._terms import reasons_against as against_term
 
 MASKS = frozenset({Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Padding, Prefix, Window})
-RELATIVE = frozenset({RelativeKeys, RelativeQueries, RelativeValues})
-TERMS = frozenset({*RELATIVE, DenseBias, DistanceBias, Sink, SoftCap, QueryScale, TokenBias})
-CLOSED_FORMS = frozenset({Linear, Log, Power, Piecewise, Cosines, Stretched})
-BOUNDARIES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 
 
 @constant_in_graphs  # computed once, in the first call
@@ -71,61 +45,12 @@ def reasons_against(problem: Problem) -> list[str]:
         count = 0
         for term in problem.terms:
             count += 2 if type(term) is TokenBias else 1
-            reasons.extend(_against_term(term))  # torch 2.11's compiler cannot add a generator to a list
+            reasons.extend(against_term(term))  # torch 2.11's compiler cannot add a generator to a list
         if count > MAX_TERMS:
             reasons.append(f"it takes at most {MAX_TERMS} terms, of which a TokenBias may be two")
     if problem.mask is not None:
         reasons.extend(_against_mask(problem.mask))
     return list(dict.fromkeys(reasons)) if len(reasons) > 1 else reasons
-
-
-def _against_term(term: Any) -> Iterator[str]:
-    kind = type(term)
-    if kind not in TERMS:
-        yield f"it has no {kind.__name__}"
-    elif kind is DenseBias:
-        if not isinstance(term.values, Tensor):
-            yield "DenseBias of a function is Python, which it cannot call"
-    elif kind is DistanceBias:
-        values = term.values
-        if type(values) is Rows:
-            yield from _against_rows(values)
-        elif type(values) not in CLOSED_FORMS:
-            yield f"it has no DistanceBias of {type(values).__name__}"
-        elif type(values) is Piecewise:
-            if wants_gradient(values.knots):
-                yield "it has no gradient to the knots of Piecewise"
-            if values.knots.shape[0] > MAX_KNOTS:
-                yield f"Piecewise has more than {MAX_KNOTS:,} knots"
-        elif type(values) is Cosines:
-            if wants_gradient(values.frequencies):
-                yield "it has no gradient to the frequencies of Cosines"
-            if values.frequencies.shape[0] > MAX_WAVES:
-                yield f"Cosines has more than {MAX_WAVES:,} frequencies"
-        elif type(values) is Stretched and values.edges.shape[0] >= MAX_KNOTS:
-            yield f"Stretched has more than {MAX_KNOTS:,} pieces"
-    elif kind in RELATIVE:
-        if type(term.rows) is Rows:
-            yield from _against_rows(term.rows)
-        elif kind is not RelativeKeys or type(term.rows) is not Sinusoids:
-            yield f"it has no {kind.__name__} of {type(term.rows).__name__}"
-
-
-def _against_rows(rows: Rows) -> Iterator[str]:
-    kind = type(rows.map)
-    if kind not in (Clip, Bucketize, Classes, Grid):
-        yield f"it has no rows by {kind.__name__}"
-        return
-    maps = rows.maps
-    if len(maps) > MAX_MAPS:
-        yield f"a Grid has more than {MAX_MAPS} maps"
-    for part in maps:
-        if type(part) not in (Clip, Bucketize, Classes):
-            yield f"it has no rows by a Grid of {type(part).__name__}"
-        elif isinstance(part, Bucketize) and part.boundaries.dtype not in BOUNDARIES:
-            yield f"boundaries of Bucketize are {part.boundaries.dtype}"
-        elif isinstance(part, Classes) and part.classes > MAX_CLASSES:
-            yield f"there are more than {MAX_CLASSES:,} classes"
 
 
 def _against_mask(mask: Mask) -> Iterator[str]:
