@@ -51,16 +51,21 @@ class Plan:
         run: the kernel's part.
         encoding: computes the terms of each call, as one with parameters does; None if they are always the same.
         given: the positions that were given, whose identities are in the key.
+        guards: the tensors of all coordinates, which must not have been written into since.
     """
 
     __slots__ = ("encoding", "given", "guards", "kinds", "run", "sides", "version")
 
     def __init__(
-        self, call: Call, run: Prepared, encoding: PositionEncoding | None, given: tuple[Coordinates | None, ...]
+        self,
+        call: Call,
+        run: Prepared,
+        encoding: PositionEncoding | None,
+        given: tuple[Coordinates | None, ...],
+        guards: list[Tensor],
     ) -> None:
-        self.run, self.encoding, self.given = run, encoding, given
+        self.run, self.encoding, self.given, self.guards = run, encoding, given, guards
         self.sides = call.q_coordinates, call.k_coordinates
-        self.guards = _tensors_of(*self.sides, *given)
         self.version = sum(map(writes_of, self.guards))
         self.kinds = tuple(map(type, call.terms))
 
@@ -371,14 +376,15 @@ def _plan(
     if any(x is y for x in tensors_in(call.terms) for y in (call.q, call.k)):
         return "a term reads q or k"
     run = kernel_for(KERNELS, call, kernel).prepare(call, terms_vary=learned is not None)
-    return run if isinstance(run, str) else Plan(call, run, learned, given)
+    return run if isinstance(run, str) else Plan(call, run, learned, given, tensors)
 
 
 def _tensors_of(*sides: Coordinates | None) -> list[Tensor]:
     """Returns the tensors of coordinates, and of those that were given where an encoding has placed them."""
-    found: dict[int, Tensor] = {}
+    every: dict[int, Coordinates] = {}
     for side in sides:
         for at in (side, getattr(side, "given", None)):
             if at is not None:
-                found |= {id(x): x for x in (at.position, at.index, at.document, at.length) if isinstance(x, Tensor)}
-    return list(found.values())
+                every[id(at)] = at
+    tensors = [x for at in every.values() for x in (at.position, at.index, at.document, at.length)]
+    return list({id(x): x for x in tensors if isinstance(x, Tensor)}.values())

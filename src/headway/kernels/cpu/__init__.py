@@ -1,8 +1,8 @@
 """The CPU kernel: attention in C++, forward and backward, for terms that are no Python functions, in O(n) memory.
 
-``_supports`` decides which calls it takes, and ``_defers`` which of them it leaves to torch's SDPA. ``_descriptor``
-writes a lowered call as the int64 words that csrc/call.h reads, and ``_library`` finds the compiled library and calls
-it. csrc/README.md explains the C++.
+``_supports`` decides which calls it takes, and ``_defers`` which of them it leaves to torch's SDPA. ``_describe``
+writes a lowered call as the int64 words that csrc/call.h reads, ``_prepared`` keeps the words for later calls, and
+``_library`` finds the compiled library and calls it. csrc/README.md explains the C++.
 """
 
 from __future__ import annotations

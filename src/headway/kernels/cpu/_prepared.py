@@ -151,22 +151,27 @@ class PreparedCall:
             inputs.append((x if planned is None else torch.empty_like(x)).detach().requires_grad_(x.requires_grad))
             rotations.append(planned)
         bare = without_tables(call._with(q=inputs[0], k=inputs[1], v=inputs[2], q_rotation=None, k_rotation=None))
-        tensors: list[Tensor] = []
-        structure = _ops.flatten(bare, tensors)
-        leaves = [x.detach().requires_grad_(x.requires_grad) for x in tensors]
-        whole = _ops.unflatten(structure, leaves)
-        lowered = lower(whole)
-        if lowered.terms is not whole.terms:
-            return LOWERED
         given = {id(x) for x in tensors_in(call.terms)} if terms_vary else set()
-        for side in (call.q_coordinates, call.k_coordinates):
+        for side in (call.q_coordinates, call.k_coordinates) if given else ():
             given -= {id(x) for x in tensors_in(side)}  # of which later calls have the same objects
-        anew = {id(leaf): number for number, leaf in enumerate(leaves) if id(tensors[number]) in given}
-        gradients = None
+        gradients: PreparedGradients | None = None
         if recorded(call):
-            gradients = PreparedGradients.of(lowered, leaves, structure, anew)
-            if isinstance(gradients, str):
-                return gradients
+            tensors: list[Tensor] = []
+            structure = _ops.flatten(bare, tensors)
+            leaves = [x.detach().requires_grad_(x.requires_grad) for x in tensors]
+            anew = {id(leaf): number for number, leaf in enumerate(leaves) if id(tensors[number]) in given}
+            bare = _ops.unflatten(structure, leaves)
+            lowered = lower(bare)
+            made = (
+                LOWERED if lowered.terms is not bare.terms else PreparedGradients.of(lowered, leaves, structure, anew)
+            )
+            if isinstance(made, str):
+                return made
+            gradients = made
+        else:
+            anew, lowered = dict.fromkeys(given, 0), lower(bare)  # numbers of tensors that nothing saves
+            if lowered.terms is not bare.terms:
+                return LOWERED
         found = PreparedCall(lowered, rotations[:2], anew, gradients)
         return found if found.patchable else COMPUTED
 

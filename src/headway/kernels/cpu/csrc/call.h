@@ -1,6 +1,6 @@
 // A call of attention from Python: a row of int64 words, each of which is checked before anything is used.
 //
-// The order of the words is the order of the fields below; kernels/cpu/_descriptor.py writes it.
+// The order of the words is the order of the fields below; kernels/cpu/_describe.py writes it.
 #pragma once
 #include <stdint.h>
 #include <string.h>
