@@ -111,9 +111,13 @@ class Mask(Divisible):
 
         What was prepared for one call is used again for calls with an equal key.
         """
-        held = tuple(self._values().values())
-        own = type(self).__module__ == __name__ and all(type(one) in (int, type(None)) for one in held)
-        return (type(self), *held) if own else None
+        kind, held = type(self), vars(self).values()
+        if kind.__module__ != __name__:
+            return None
+        for one in held:
+            if one is not None and type(one) is not int:
+                return None
+        return (kind, *held)
 
     def block(self, start: int, stop: int, n: int) -> Mask:
         """Returns the mask for the queries ``start`` … ``stop`` − 1 of ``n``."""

@@ -217,6 +217,9 @@ def key_of(
     q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
     if len(q_shape) != 4 or len(k_shape) != 4:
         return None
+    n, m = q_shape[2], k_shape[2]
+    if n > DECODE_QUERIES and n + m > LONGEST:
+        return None
     if not (q.is_cpu and k.is_cpu and v.is_cpu) or q.is_neg() or k.is_neg() or v.is_neg():
         return None
     own: Hashable = None
@@ -233,18 +236,15 @@ def key_of(
         return None
     if not (scale is None or type(scale) is float):
         return None
-    rest = (
+    others = (
         q.dtype, k.dtype, v.dtype, own, seen, scale, prepared_by is None, kernel, wanted, torch.get_default_dtype(),
         environment(),
     )  # fmt: skip
-    n, m = q_shape[2], k_shape[2]
-    plain = encoding is None or not (encoding._parameters or encoding._modules)
-    unrecorded = wanted is None or (plain and not any(wanted))
-    if unrecorded and 0 < n <= DECODE_QUERIES and n < m and _same_for_any_keys(encoding):
+    if 0 < n <= DECODE_QUERIES and n < m and _same_for_any_keys(encoding, wanted):
         stream = _facts(q_positions, k_positions, encoding, q_shape, m)
         if stream is None or v_shape[2:3] != (m,):
             return None
-        return "step", q_shape, k_shape[:2], k_shape[3], v_shape[:2], v_shape[3:], stream, *rest
+        return "step", q_shape, k_shape[:2], k_shape[3], v_shape[:2], v_shape[3:], stream, others
     if n + m > LONGEST:
         return None
     q_at = k_at = 0
@@ -252,13 +252,20 @@ def key_of(
         if not isinstance(q_positions, Coordinates) or not isinstance(k_positions, Coordinates):
             return None
         q_at, k_at = id(q_positions), id(k_positions)  # which the plan keeps alive
-    return "call", q_shape, k_shape, v_shape, q.stride(), k.stride(), v.stride(), q_at, k_at, *rest
+    return "call", q_shape, k_shape, v_shape, q.stride(), k.stride(), v.stride(), q_at, k_at, others
 
 
-def _same_for_any_keys(encoding: PositionEncoding | None) -> bool:
-    """Returns whether the words of a step depend on its number of keys only where ``Step`` knows it."""
+def _same_for_any_keys(encoding: PositionEncoding | None, wanted: tuple[bool, ...] | None) -> bool:
+    """Returns whether the words of a call depend on its number of keys only where ``Step`` knows it.
+
+    wanted: whether q, k and v require a gradient; None if autograd is off.
+    """
+    if wanted is not None and any(wanted):
+        return False
     if encoding is None:
         return True
+    if wanted is not None and (encoding._parameters or encoding._modules):
+        return False  # which may require a gradient
     acts = encoding.acts
     return acts <= PREPARE or (encoding.same_terms and acts == TERMS)
 
