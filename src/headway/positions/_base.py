@@ -355,7 +355,12 @@ class PositionEncoding(nn.Module):
     def _located(self, at: Coordinates) -> Coordinates:
         return self.locate(at)
 
-    def _tables_of(self, located: Coordinates) -> Any:
+    def tables_of(self, located: Coordinates) -> Any:
+        """Computes ``tables`` of ``located`` coordinates; a class that is not headway's own checks them.
+
+        Raises:
+            HeadwayError: if a table requires a gradient and the coordinates do not.
+        """
         return self.tables(located)
 
     def _relocated(
@@ -418,7 +423,7 @@ class PositionEncoding(nn.Module):
                 made = not self._has_tables or coordinates.tables is not None or coordinates.learned is not None
                 if made and coordinates.position is coordinates.located:
                     return coordinates
-                return coordinates.placed_by(self, self._tables_of(coordinates))
+                return coordinates.placed_by(self, self.tables_of(coordinates))
             given = coordinates.as_given()
         if self._parameters or self._buffers or self._modules:  # hooks read them, and are no calls of the module
             need_numbers(self, given.position.device, self.known_as)
@@ -426,7 +431,7 @@ class PositionEncoding(nn.Module):
         if not self._places:
             return given
         located = self._located(given)
-        return given.placed_by(self, self._tables_of(located), position=located.position)
+        return given.placed_by(self, self.tables_of(located), position=located.position)
 
     def for_one_forward(self, coordinates: Coordinates) -> Coordinates:
         """Places coordinates and computes ``learned_tables``; the result must not outlive a forward pass.

@@ -120,14 +120,14 @@ class Compose(PositionEncoding):
                 q_at, k_at = part._relocated(q_at, k_at, q_input, k_input)
             found.append((q_at.tables, k_at.tables))
         q_tables, k_tables = (
-            tuple(part._tables_of(side) if own is None else own for part, own in zip(self.each, tables, strict=True))
+            tuple(part.tables_of(side) if own is None else own for part, own in zip(self.each, tables, strict=True))
             for side, tables in zip((q_at, k_at), zip(*found, strict=True), strict=True)
         )
         return q_at.placed_by(self, q_tables), k_at.placed_by(self, k_tables)
 
     def tables(self, coordinates: Coordinates) -> Any:
         """Returns the tables of each part."""
-        return tuple(part._tables_of(coordinates) for part in self.each)
+        return tuple(part.tables_of(coordinates) for part in self.each)
 
     def learned_tables(self, coordinates: Coordinates) -> Any:
         """Returns the learned tables of each part, or None if no part has any."""

@@ -77,7 +77,7 @@ def _located(self: Any, at: Coordinates) -> Coordinates:
     return found
 
 
-def _tables_of(self: Any, located: Coordinates) -> Any:
+def tables_of(self: Any, located: Coordinates) -> Any:
     before = writes((located.position, located.index))
     found = self.tables(located)
     _need_unwritten(self, located, before)
@@ -161,7 +161,7 @@ def _split_output_of(self: Any, out: Tensor, at: Coordinates) -> tuple[Rotation 
 
 
 CHECKED: dict[str, Callable[..., Any]] = {
-    one.__name__: one for one in (_located, _tables_of, _relocated, _terms_of, _split_of, _split_output_of)
+    one.__name__: one for one in (_located, tables_of, _relocated, _terms_of, _split_of, _split_output_of)
 }
 """The steps of ``PositionEncoding`` with checks of what the hooks return and of what they write into."""
 

@@ -74,7 +74,7 @@ class DataAdaptive(PositionEncoding):
 
     def tables(self, coordinates: Coordinates) -> Any:
         """Returns the tables of the bias."""
-        return self.bias._tables_of(coordinates)
+        return self.bias.tables_of(coordinates)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Returns one map of the scores that computes the bias and the network.

@@ -68,7 +68,7 @@ class RotaryValues(PositionEncoding):
 
     def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
         """Returns cos φ, sin φ and −sin φ, each [b, heads or 1, n, pairs] in float64."""
-        found, magnitude = self.rotary._tables_of(coordinates), self.rotary.magnitude
+        found, magnitude = self.rotary.tables_of(coordinates), self.rotary.magnitude
         assert found is not None
         cos, sin = found if magnitude == 1 else (x / magnitude for x in found)
         return cos, sin, -sin
