@@ -598,7 +598,7 @@ def read_vectors_rows(folder: Path) -> object:
     said = {"corpus": "a text", "sha256": "0" * 64, "documents": [9, 1], "min_count": 1, "max_words": 9, "dim": 8}
     said |= {"small_text": {}, "layers": 1, "width": 8, "heads": 2, "predicted": 9, "steps": 2, "batch": 2}
     said |= {"length": 32, "learning_rate": 0.1, "misspelt": None, "unseen": "cats"}
-    with Folder(folder, word_vectors.KEYS, word_vectors.FORMERLY, word_vectors.ROW) as store:
+    with Folder(folder, word_vectors.KEYS, word_vectors.ROW) as store:
         rows = [row for row in store.rows if row["length"] == 32]
         return word_vectors.Comparison(rows, said, ["glove", "learned"]).markdown()
 

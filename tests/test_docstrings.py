@@ -24,7 +24,7 @@ ROOMS = [
     *("headway.attention", "headway.call", "headway.coordinates", "headway.masks", "headway.records"),
     *("headway.reductions", "headway.terms"),
     *("headway.biases", "headway.properties"),
-    *("headway._common.deprecated", "headway._common.extras", "headway._common.files", "headway._common.fonts"),
+    *("headway._common.extras", "headway._common.files", "headway._common.fonts"),
     *("headway._common.lines", "headway._common.progress", "headway._common.store", "headway._common.table"),
     *("headway._common.templates", "headway._common.training"),
     "headway.bench",

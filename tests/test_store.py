@@ -1,4 +1,4 @@
-"""Rows in a folder: by keys, under names of earlier versions, for one process at a time, and through every kill."""
+"""Rows in a folder: by keys, for one process at a time, and through every kill."""
 
 import json
 import os
@@ -20,8 +20,8 @@ KEYS = ("method", "window")
 class Store(ResultStore):
     used_by = "measurement"
 
-    def __init__(self, out: Path, formerly: dict[str, str] | None = None) -> None:
-        super().__init__(out, "rows.jsonl", KEYS, formerly)
+    def __init__(self, out: Path) -> None:
+        super().__init__(out, "rows.jsonl", KEYS)
 
 
 def row(method: str, window: int = 0, loss: float = 2.5) -> dict[str, Any]:
@@ -77,17 +77,6 @@ def test_rows_that_are_not_kept_leave_with_the_next_row(tmp_path: Path) -> None:
         store.keep(lambda one: one["method"] != "yarn")
         store.add([row("linear")])
     assert read_rows(tmp_path / "rows.jsonl", KEYS) == [row("ntk"), row("linear")]
-
-
-def test_names_of_earlier_versions_mean_the_same(tmp_path: Path) -> None:
-    old = [{"encoding": "yarn", "seed": number, "encodings": ["RoPE"], "loss": 2.5} for number in (0, 1)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in old))
-    with Store(tmp_path, {"method": "encoding", "window": "seed"}) as store:
-        assert store.rows == [{"method": "yarn", "window": n, "encodings": ["RoPE"], "loss": 2.5} for n in (0, 1)]
-        store.add([row("ntk")])
-        store.add([row("yarn", 1, loss=1.0)])
-    with Store(tmp_path, {"method": "encoding", "window": "seed"}) as store:
-        assert [(one["method"], one["window"]) for one in store.rows] == [("yarn", 0), ("ntk", 0), ("yarn", 1)]
 
 
 def test_a_line_without_a_key_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 from typing_extensions import Never, Unpack
 
 from . import plans
-from ._common.deprecated import deprecated
 from ._torch import without_data
 from .call import KEPT, Arguments, make_call, seeded
 from .coordinates import Coordinates
@@ -156,7 +155,6 @@ def attention_with_lse(
     v: Tensor,
     *,
     include_sink: bool = True,
-    partial: bool | None = None,
     kernel: str = "auto",
     **arguments: Unpack[Arguments],
 ) -> tuple[Tensor, Tensor]:
@@ -170,7 +168,6 @@ def attention_with_lse(
         v: values.
         include_sink: whether the sink takes part in the output and in lse. Without it, results over disjoint sets of
             keys can be merged.
-        partial: deprecated, the opposite of ``include_sink``.
         kernel: "auto", or the name of a kernel.
         **arguments: the other arguments of ``attention``.
 
@@ -181,9 +178,6 @@ def attention_with_lse(
     Raises:
         HeadwayError: as ``attention`` does, and if a term replaces the softmax.
     """
-    if partial is not None:
-        deprecated("attention_with_lse(partial=…)", f"include_sink={not partial}")
-        include_sink = not partial
     _check_kernel(kernel)
     call = make_call(q, k, v, **arguments)._with(wants_lse=True, include_sink=include_sink)
     if any(isinstance(term, Normalizer) for term in call.terms):

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from ._common.deprecated import deprecated_names
 from .coordinates import FAR, Coordinates
 from .errors import HeadwayError
 from .records import Divisible, Sizes, named
@@ -807,7 +806,3 @@ def _remedy(part: object) -> str:
     if isinstance(part, BIASES):
         return f"wrap it: DistanceBias({type(part).__name__}(…))"
     return "give objects of headway.terms, such as Sink(logits)"
-
-
-if not TYPE_CHECKING:
-    __getattr__ = deprecated_names(__name__, {"Steps": "Bucketize", "Temperature": "QueryScale"})

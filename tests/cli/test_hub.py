@@ -60,7 +60,7 @@ TINY = (
 
 ARGUMENTS: dict[tuple[str, str], list[str] | None] = {
     ("generate", "model"): [DECODER, "a", "-n", "2"],
-    ("extend", "model"): [DECODER, "--text", "{text}", "--method", "linear", "--factor", "2", "--out-dir", "{out}"],
+    ("extend", "model"): [DECODER, "--text", "{text}", "--method", "linear", "--factor", "2", "--out", "{out}"],
     ("compare", "tokenizer"): [
         "{text}",
         "--tokenizer",

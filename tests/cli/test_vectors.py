@@ -322,11 +322,8 @@ def test_compare_prints_and_writes_and_goes_on(text: Path, tmp_path: Path, capsy
     ):
         assert part in said
     assert "  0 %  one-hot" in said
-    code, said, error = ran(capsys, *given, "--ways", "one-hot,tf-idf,fasttext")
-    assert (code, error) == (
-        0,
-        "headway: --ways is deprecated and will be removed in the next version: use --methods\n",
-    )
+    code, said, error = ran(capsys, *given, "--methods", "one-hot,tf-idf,fasttext")
+    assert (code, error) == (0, "")
     again = (out / "results.jsonl").read_text()
     assert again.startswith(first)
     assert len(again.splitlines()) == 4

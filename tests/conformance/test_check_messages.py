@@ -333,14 +333,11 @@ def test_what_is_right_passes() -> None:
         ENCODING_CHECKS[check](AnglesInFloat64(4, 8))
 
 
-def test_old_names_of_all_rows_warn() -> None:
+def test_a_pair_has_the_rows_of_its_query_and_key() -> None:
     q, k = torch.randn(2, 3, 5, 8).double()
     pair = Pair(1, 2, 3, q, k, None, Coordinates.span(5), 1.0)
     assert torch.equal(pair.query, q[1, 2])
     assert torch.equal(pair.key, k[1, 3])
-    for name, rows in (("q", q), ("k", k)):
-        with pytest.warns(DeprecationWarning, match=r"Pair\.(query|key), the row of this pair"):
-            assert torch.equal(getattr(pair, name), rows)
 
 
 @pytest.mark.parametrize(

@@ -92,20 +92,6 @@ def test_it_goes_on_from_what_is_there(tmp_path: Path, monkeypatch: pytest.Monke
     assert (more.windows, more.methods) == (2, ["none", RESTARTED, "yarn", "ntk"])
 
 
-def test_results_of_an_earlier_version_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have the method as "encoding", and the number of the window as "seed"."""
-    model, text = small(), tokens(400).tolist()
-    found = measure(model, text, ["yarn"], factor=2.0, out=tmp_path, windows=2)
-    path = tmp_path / "results.jsonl"
-    new = [json.loads(line) for line in path.read_text().splitlines()]
-    assert all("encoding" not in row and "seed" not in row for row in new)
-    old = [{"encoding": row.pop("method"), "seed": row.pop("window"), **row} for row in new]
-    path.write_text("".join(json.dumps(row) + "\n" for row in old))
-    monkeypatch.delattr(extension, "_measured")
-    again = measure(model, text, ["yarn"], factor=2.0, out=tmp_path, windows=2)
-    assert again.rows == found.rows
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [

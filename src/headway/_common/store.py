@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ class ResultStore(LockedFolder):
         out: the folder; it is created if needed.
         file: the name of the file.
         keys: the names of the fields that tell rows apart.
-        formerly: the names that keys had in files of earlier versions.
         kind: the kind of the rows; any that have the keys if None.
 
     Raises:
@@ -43,17 +42,16 @@ class ResultStore(LockedFolder):
         out: str | Path,
         file: str,
         keys: Sequence[str],
-        formerly: Mapping[str, str] | None = None,
         kind: Kind | None = None,
     ) -> None:
         super().__init__(out)
         self._kind = kind
-        self.file, self.keys, self.formerly = self.out / file, tuple(keys), dict(formerly or {})
+        self.file, self.keys = self.out / file, tuple(keys)
         self.rows: list[Row] = []
         self._stale = False
 
     def _begin(self) -> None:
-        self.rows = read_rows(self.file, self.keys, self.formerly, self._kind)
+        self.rows = read_rows(self.file, self.keys, self._kind)
 
     def add(self, rows: Iterable[Row]) -> None:
         """Writes ``rows`` to the disk, in place of those with the same keys."""
@@ -93,32 +91,26 @@ def reporting(rows: Path) -> Iterator[None]:
         ) from error
 
 
-def read_rows(
-    path: Path, keys: Sequence[str], formerly: Mapping[str, str] | None = None, kind: Kind | None = None
-) -> list[Row]:
+def read_rows(path: Path, keys: Sequence[str], kind: Kind | None = None) -> list[Row]:
     """Reads the rows of a file, except for a last line that was cut off; of rows with the same keys, the last.
 
     Args:
         path: the file; it may be missing.
         keys: the names of the fields that tell rows apart.
-        formerly: the names that keys had in files of earlier versions.
         kind: the kind of the rows; any that have the keys if None.
 
     Raises:
         HeadwayError: if a line is damaged, lacks a key or is of another kind; the message names it.
     """
-    names = {old: name for name, old in (formerly or {}).items()}
 
-    def named(line: Row) -> Row:
-        if not all(name in line for name in keys):
-            line = {names.get(field, field): value for field, value in line.items()}
+    def checked(line: Row) -> Row:
         for name in keys:
             line[name]  # the KeyError of a line without it
         if kind is not None and not fits(line, kind):
             raise ValueError("a row of another kind")
         return line
 
-    rows = read_lines(path, "delete that line to measure it again", named)
+    rows = read_lines(path, "delete that line to measure it again", checked)
     return [*{_key(row, keys): row for row in rows}.values()]
 
 

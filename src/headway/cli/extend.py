@@ -75,7 +75,6 @@ def run(
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
-    out_dir: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Rescale a model's rotary encoding, without training, and measure its perplexity by position.
 
@@ -91,9 +90,6 @@ def run(
     from ..study import extension
     from ..study.store import FILE
 
-    if out_dir is not None:
-        typer.echo("headway: --out-dir is deprecated and will be removed in the next version: use --out", err=True)
-        out = str(out_dir)
     wanted = dtype_named(dtype)
     methods = None if method is None else [one.strip() for one in method.split(",") if one.strip()]
     for one in () if methods is None else methods or [""]:

@@ -84,7 +84,6 @@ def compare(
             autocompletion=completing(lambda: METHOD_NAMES),
         ),
     ] = None,
-    ways: Annotated[str | None, typer.Option(hidden=True)] = None,
     words: Annotated[
         str | None,
         typer.Option(help="Words whose neighbours are shown, separated by commas. Default: some frequent ones."),
@@ -141,10 +140,7 @@ def compare(
         quick=quick,
         **{**(QUICK if quick else {}), **{name: value for name, value in asked.items() if value is not None}},
     )
-    if ways is not None:
-        typer.echo("headway: --ways is deprecated and will be removed in the next version: use --methods", err=True)
-    given = ways if methods is None else methods
-    names = None if given is None else split(given, "--methods")
+    names = None if methods is None else split(methods, "--methods")
     say, telling = consoles(as_json, quiet)
     with going_on(out), Progress(telling) as progress:
         found = word_vectors.compare(

@@ -1,8 +1,5 @@
 """Modules: multi-head attention with its caches, and the block of a Transformer with its parts."""
 
-from typing import TYPE_CHECKING
-
-from .._common.deprecated import deprecated_names
 from .attention import MultiHeadAttention as MultiHeadAttention
 from .block import Block as Block
 from .block import ParallelBlock as ParallelBlock
@@ -36,7 +33,3 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
-
-
-if not TYPE_CHECKING:  # so that type checkers still find names that do not exist
-    __getattr__ = deprecated_names(__name__, {"pack": "prepack", "unpack": "unprepack"})

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from .._common.deprecated import deprecated
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..masks import And, Chunked, KeepFirst, Mask, Or, Prefix, Window
@@ -288,12 +287,6 @@ class StackCache(Transactional):
         self._settled: set[int] = set()
         self._unfilled: list[KeyValueCache] = []
         self._forgot = False
-
-    @property
-    def held(self) -> list[Retention | None]:
-        """Deprecated: use ``retention``."""
-        deprecated("StackCache.held", "StackCache.retention")
-        return self.retention
 
     def __len__(self) -> int:
         return max((len(layer) for layer in self.layers), default=0)

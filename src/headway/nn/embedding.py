@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from .._common.deprecated import deprecated
 from .._common.devices import need_numbers
 from ..errors import HeadwayError
 from .linear import linear
@@ -230,12 +229,6 @@ class Head(nn.Module):
             nn.init.normal_(self.weight, std=0.02)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
-
-    @property
-    def packed(self) -> nn.Module | None:
-        """Deprecated: use ``prepacked``."""
-        deprecated("Head.packed", "Head.prepacked")
-        return self.prepacked
 
     def forward(self, x: Tensor, embeddings: Tensor | Product | None = None) -> Tensor:
         """Returns the logits of x [..., embed_dim], [..., vocab_size].

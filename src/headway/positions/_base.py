@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from .._common.deprecated import deprecated
 from .._common.devices import need_numbers
 from ..constants import constant
 from ..coordinates import Coordinates, Placed
@@ -89,18 +88,6 @@ class Pair:
     def key(self) -> Tensor:
         """kⱼ of the head, [head_dim]."""
         return self.keys[self.h, self.j]
-
-    @property
-    def q(self) -> Tensor:
-        """Deprecated: ``queries``."""
-        deprecated("Pair.q, all queries", "Pair.query, the row of this pair, or Pair.queries")
-        return self.queries
-
-    @property
-    def k(self) -> Tensor:
-        """Deprecated: ``keys``."""
-        deprecated("Pair.k, all keys", "Pair.key, the row of this pair, or Pair.keys")
-        return self.keys
 
     def at(self, token: int, axis: int = 0) -> float:
         """The position of ``token`` on ``axis``."""
@@ -474,12 +461,6 @@ class PositionEncoding(nn.Module):
                     if isinstance(size, int):
                         found.setdefault(name, size)
         return EncodingSizes(*map(found.get, EncodingSizes._fields))
-
-    def held(self, name: str) -> int | None:
-        """Deprecated: the field ``name`` of ``sizes``."""
-        deprecated("PositionEncoding.held(name)", "PositionEncoding.sizes")
-        size: int | None = getattr(self.sizes, name, None)
-        return size
 
     @property
     def table_end(self) -> int | None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._common.deprecated import deprecated
 from .watch import Row
 
 PUBLISHED = "bert-published"
@@ -81,12 +80,6 @@ class WordVectorResults:
         self.rows, self.settings = list(rows), settings
         self.methods = [method for method in methods if any(row["method"] == method for row in rows)]
         self.seeds = sorted({row["seed"] for row in rows})
-
-    @property
-    def ways(self) -> list[str]:
-        """Deprecated: use ``methods``."""
-        deprecated("Comparison.ways", "Comparison.methods")
-        return self.methods
 
     def of(self, method: str) -> list[Row]:
         """Returns the rows of a ``method``, by seed."""

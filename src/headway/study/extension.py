@@ -51,8 +51,6 @@ __all__ = [
 
 KEYS = ("method", "window", "length")
 """What tells rows apart: the method, the number of the window of text, and its tokens."""
-FORMERLY = {"method": "encoding", "window": "seed"}
-"""The names that keys had in files of earlier versions."""
 ROW: Kind = {
     "method": str,
     "window": int,
@@ -170,7 +168,7 @@ def measure(
         "version": VERSION,
     }
     order = [methods[0], *((RESTARTED,) if length > window else ()), *methods[1:]]
-    with Store(out, KEYS, FORMERLY, ROW) as store, _prepacked(model):
+    with Store(out, KEYS, ROW) as store, _prepacked(model):
         store.agree(settings)
         jobs = [(method, number) for method in order for number in range(len(held))]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +25,23 @@ ROW: Kind = {
     "length": int,
     "baseline": bool,
     "view_of": (str, None),
-    "bits_per_byte": NUMBER,
+    "bits_per_byte": (float, None),
     "sliding_bits_per_byte": NUMBER,
     "bits_by_position": ([[int, int, float]], ...),
     "recall": NUMBER,
     "recall_by_distance": ({int: float}, ...),
-    "steps": (int, ...),
-    "learning_rate": (float, ...),
-    "learning_rates": ({float: (float, None)}, ...),
+    "steps": int,
+    "learning_rate": float,
+    "learning_rates": {float: (float, None)},
     "train_seconds": (float, None),
-    "tokens_per_second": NUMBER,
+    "tokens_per_second": (float, None),
     "parameters": int,
     "encoding_parameters": int,
     "kernel": str,
-    "trained_dtype": (str, ...),
-    "compiled": (bool, ...),
-    "peak_memory_bytes": NUMBER,
-    "heads": (dict.fromkeys(("normalized_entropy", "first", "previous_token", "induction"), (float, None)), None, ...),
+    "trained_dtype": str,
+    "compiled": bool,
+    "peak_memory_bytes": (float, None),
+    "heads": (dict.fromkeys(("normalized_entropy", "first", "previous_token", "induction"), (float, None)), None),
     "device": str,
     "threads": int,
     "versions": {str: str},
@@ -68,7 +68,6 @@ class Store(ResultStore):
     Args:
         out: the folder; it is created if needed.
         keys: the names of the fields that tell rows apart, the length last.
-        formerly: the names that keys had in files of earlier versions.
         kind: the kind of the rows; any that have the keys if None.
 
     Raises:
@@ -81,10 +80,9 @@ class Store(ResultStore):
         self,
         out: str | Path,
         keys: Sequence[str] = KEYS,
-        formerly: Mapping[str, str] | None = None,
         kind: Kind | None = None,
     ) -> None:
-        super().__init__(out, FILE, keys, formerly, kind)
+        super().__init__(out, FILE, keys, kind)
         self.settings: dict[str, Any] = {}
 
     def _begin(self) -> None:

@@ -22,7 +22,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._common.deprecated import deprecated_names
 from .._common.extras import need
 from .._common.files import make_folder
 from .._common.kinds import Kind
@@ -43,11 +42,8 @@ from .watch import Row
 
 __all__ = ["Comparison", "Protocol", "chosen_methods", "compare", "make", "methods"]
 
-__getattr__ = deprecated_names(__name__, {"ways": "methods", "chosen_ways": "chosen_methods"})
-
 KEYS = ("method", "seed", "length")
-FORMERLY = {"method": "encoding"}
-"""What tells rows apart, and the names that keys had in files of earlier versions."""
+"""What tells rows apart."""
 REASON: Kind = {"reason": str}
 FACT: Kind = (float, {"value": float, "used": (int, ...), "pairs": (int, ...)}, REASON, None, ...)
 NEAR: Kind = ({str: (REASON, [[str, float]])}, None, ...)
@@ -314,7 +310,7 @@ def compare(
         "lengths": [protocol.length],
         "version": VERSION,
     }
-    with Store(out, KEYS, FORMERLY, ROW) as store:
+    with Store(out, KEYS, ROW) as store:
         store.agree(settings)
         planned(protocol_of(settings, rows))
         jobs = [(method, seed) for seed in range(seeds) for method in (*rows, BASELINE)]
