@@ -109,14 +109,6 @@ def test_a_page_on_tokens_says_so(results: Results) -> None:
     assert "position in the window: tokens before it" in page
 
 
-def test_old_results_have_a_report(results: Results) -> None:
-    """Rows of the first version had no heads and no learning rates."""
-    rows = [{name: x for name, x in row.items() if name not in ("heads", "learning_rate")} for row in results.rows]
-    page = report.page(Results(rows, results.protocol))
-    assert "What the heads do" not in page
-    assert "Learning rates" not in page
-
-
 def test_lines_end_where_there_are_no_more_numbers(results: Results) -> None:
     lines = {line.name: line for line in charts.by_position(results)}
     assert lines["learned"].end == 16

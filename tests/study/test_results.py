@@ -23,6 +23,9 @@ def results(protocol: FixedProtocol, losses: Losses, settings: dict[str, Any] | 
             "bits_per_byte": bits,
             "baseline": name.startswith("lstm"),
             "view_of": "learned" if "interpolate" in name else None,
+            "steps": protocol.steps,
+            "learning_rate": 0.005,
+            "learning_rates": {},
             **{field: values.get(name) for field, values in fields.items()},
         }
         for name, by_length in losses.items()

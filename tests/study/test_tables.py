@@ -32,9 +32,13 @@ def compared(
             "parameters": 1000,
             "encoding_parameters": 10,
             "steps": 600 + 100 * place,
+            "learning_rate": 0.005,
+            "learning_rates": {},
             "train_seconds": 1.5,
             "tokens_per_second": 1e4,
             "kernel": "cpu",
+            "trained_dtype": "float32",
+            "compiled": False,
             "peak_memory_bytes": 2**28,
             "versions": {"torch": "2.13"},
             "device": "cpu",
@@ -119,11 +123,3 @@ def test_lengths_in_tokens_are_called_tokens(protocol: FixedProtocol) -> None:
     titles = [title.text for table in tables.tables_of(found).values() for title in table.titles]
     assert {"tokens/s", "first token", "token before"} <= set(titles)
     assert not [title for title in titles if "byte" in title]
-
-
-def test_rows_of_earlier_versions_have_tables(protocol: FixedProtocol) -> None:
-    """Such rows have no sliding losses, heads, learning rates or dtypes."""
-    found = compared(protocol)
-    newer = ("sliding_bits_per_byte", "heads", "recall")
-    old = Results([{name: x for name, x in row.items() if name not in newer} for row in found.rows], protocol)
-    assert set(tables.tables_of(old)) == {"losses", "sliding", "differences", "costs"}

@@ -46,7 +46,7 @@ class Extension(ExtensionResults):
         """Returns the settings in sentences."""
         said = self.settings
         number = self.windows
-        quick = ["A quick measurement, of few methods and a short text."] if said.get("quick") else []
+        quick = ["A quick measurement, of few methods and a short text."] if said["quick"] else []
         return [
             *quick,
             f"{said['model']} ({said['dtype']}), trained for {self.window:,} tokens; factor {said['factor']:g}; no "

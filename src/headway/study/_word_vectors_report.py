@@ -222,7 +222,7 @@ def protocol_of(said: dict[str, Any], methods: Sequence[str]) -> list[str]:
             "Options for a small text, since the defaults are for one a thousand times as long: "
             f"{', '.join(set_for_it)}."
         )
-    if said.get("quick"):
+    if said["quick"]:
         sentences.insert(0, "A quick comparison, with few training steps: differences may turn with more.")
     if "script" in said:
         cut = "words by jieba" if said["chinese"] == "words" else "single characters, as jieba is not installed"

@@ -58,22 +58,20 @@ class Training:
         return max(1, min(50, self.steps // 10))
 
 
-WHOLE: Kind = (int, ...)
 SETTINGS: Kind = {
     "corpus": str,
     "corpus_sha256": str,
-    "tokenizer": (str, ...),
-    "tokenizer_sha256": (str, None, ...),
-    "bytes_per_token": (float, ...),
+    "tokenizer": str,
+    "tokenizer_sha256": (str, None),
+    "bytes_per_token": float,
     "lengths": [int],
-    "minutes": (float, None, ...),
+    "minutes": (float, None),
     "learning_rates": [float],
-    **dict.fromkeys(("steps", "recall_steps", "evaluation_bytes"), int),
-    **dict.fromkeys(("train_length", "layers", "width", "heads", "batch", "version"), WHOLE),
-    "device": str,
-    "dtype": (str, ...),
-    **dict.fromkeys(("compile", "quick"), (bool, ...)),
-    "counted": ({str: float}, None, ...),
+    **dict.fromkeys(("train_length", "layers", "width", "heads", "steps", "batch"), int),
+    **dict.fromkeys(("recall_steps", "evaluation_bytes", "version"), int),
+    **dict.fromkeys(("device", "dtype"), str),
+    **dict.fromkeys(("compile", "quick"), bool),
+    "counted": ({str: float}, ...),
 }
 """What is read of the settings of a comparison."""
 

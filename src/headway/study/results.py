@@ -102,7 +102,7 @@ class Results:
     @property
     def counted(self) -> dict[str, float]:
         """Bits per byte of n-gram models of the same text on the same held-out bytes, by name, the worst first."""
-        found: dict[str, float] = self.settings.get("counted") or {}
+        found: dict[str, float] = self.settings.get("counted", {})
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     @property
@@ -207,7 +207,7 @@ class Results:
 
     def _steps(self, name: str) -> str:
         """The training steps of a model; those of a baseline that is trained by time may differ between seeds."""
-        steps = {row.get("steps", self.protocol.steps) for row in self.rows if row["encoding"] == name}
+        steps = {row["steps"] for row in self.rows if row["encoding"] == name}
         return " to ".join(f"{count:,}" for count in dict.fromkeys((min(steps), max(steps))))
 
     def _learned(self, names: Sequence[str]) -> list[str]:
@@ -328,15 +328,14 @@ class Results:
         The loss is in bits per byte at the trained length; it is None if the training diverged. Results in which one
         rate was given for all have none.
         """
-        rows = (row for row in self.rows if row["encoding"] == name)
-        tried: dict[str, float | None] = next((row["learning_rates"] for row in rows if row.get("learning_rates")), {})
+        tried: dict[str, float | None] = self.any_row(name)["learning_rates"]
         return dict(sorted((float(rate), bits) for rate, bits in tried.items()))
 
     def _learning_rates(self, names: Sequence[str]) -> list[str]:
         """Names models whose chosen learning rate is the lowest or highest that was tried."""
         found = []
         for name in names:
-            tried, chosen = [*self.learning_rates(name)], self.any_row(name).get("learning_rate")
+            tried, chosen = [*self.learning_rates(name)], self.any_row(name)["learning_rate"]
             if len(tried) > 1 and chosen in (tried[0], tried[-1]) and self.any_row(name)["view_of"] is None:
                 found.append(f"{name} ({chosen:g}, the {'lowest' if chosen == tried[0] else 'highest'})")
         if not found:

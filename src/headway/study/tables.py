@@ -90,10 +90,10 @@ def recall(results: Results, *, spread: bool = True) -> Table:
 
 
 def heads(results: Results) -> Table:
-    """Returns the table of what heads do; it has no rows if that is not known, as in results of an earlier version."""
+    """Returns the table of what heads do; it has no rows if that is not known."""
     rows = {}
     for name in results.encodings:
-        found = [row["heads"] for row in results.rows if row["encoding"] == name and row.get("heads")]
+        found = [row["heads"] for row in results.rows if row["encoding"] == name and row["heads"]]
         if found and results.any_row(name)["view_of"] is None:
             columns = [[one[column] for one in found] for column in HEADS]
             rows[name] = [Cell.of(None if None in values else mean(values), ".3f") for values in columns]
@@ -112,7 +112,7 @@ def learning_rates(results: Results) -> Table:
     for name, its in tried.items():
         row = results.any_row(name)
         if its and row["view_of"] is None:
-            chosen = row.get("learning_rate")
+            chosen = row["learning_rate"]
             rows[name] = [Cell.of(its.get(rate), ".3f", best=rate == chosen) for rate in rates]
     return _by_name(results, [Cell(f"{rate:g}", rate) for rate in rates], rows)
 
@@ -134,10 +134,10 @@ def costs(results: Results, *, brief: bool = False) -> Table:
         "kernel": lambda row: Cell(row["kernel"]),
         "peak MiB": lambda row: Cell.of(_mean(results, row, "peak_memory_bytes", 2**-20), ",.0f"),
     }
-    if any(row.get("trained_dtype", "float32") != "float32" for row in results.rows):
-        columns["dtype"] = lambda row: Cell(row.get("trained_dtype", "float32"))
-    if any(row.get("compiled") for row in results.rows):
-        columns["compiled"] = lambda row: Cell("yes" if row.get("compiled") else "no")
+    if any(row["trained_dtype"] != "float32" for row in results.rows):
+        columns["dtype"] = lambda row: Cell(row["trained_dtype"])
+    if any(row["compiled"] for row in results.rows):
+        columns["compiled"] = lambda row: Cell("yes" if row["compiled"] else "no")
     if brief:
         columns = {title: cell for title, cell in columns.items() if title not in ("of the encoding", "seconds")}
     rows = {name: [cell(results.any_row(name)) for cell in columns.values()] for name in results.names}
