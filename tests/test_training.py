@@ -1,7 +1,6 @@
 """The loop of every training: it resumes bit for bit, and stops before NaN reaches a parameter or a checkpoint."""
 
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -223,6 +222,7 @@ WRONG: dict[str, Any] = {
     "no steps": {"step": "9"},
     "steps before the first": {"step": -1},
     "no seconds": {"seconds": None},
+    "no loss": {"last_loss": None},
     "no optimizer": {"optimizer": None},
     "another optimizer": {"optimizer": {"state": {0: {"momentum": torch.zeros(2)}}}},
     "an optimizer of more": {"optimizer": {"state": {99: {}}}},
@@ -255,19 +255,3 @@ def test_a_checkpoint_of_something_else_is_named(tmp_path: Path, case: str) -> N
     torch.save({**state, **WRONG[case]} if WRONG[case] else [], tmp_path / "state.pt")
     with pytest.raises(HeadwayError, match=r"state.pt is damaged, or that of another training .*: delete it"):
         go_on(4)
-
-
-def test_what_was_written_by_an_earlier_version_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its checkpoints have the loss of the last step in bits, under another name."""
-    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    path, whole, resumed = tmp_path / "model.pt", small(), small()
-    with pytest.raises(StoppedError):
-        run(small(), path, stop=4)
-    state = read_checkpoint(path)
-    assert state is not None
-    state["loss"] = state.pop("last_loss")
-    torch.save(state, path)
-    run(whole)
-    run(resumed, path)
-    assert equal(whole, resumed)
-    assert os.listdir(tmp_path) == ["model.pt"]

@@ -36,7 +36,7 @@ def table() -> Pretrained:
 
 
 def test_words_of_a_file_are_found_by_their_spelling(tmp_path: Path) -> None:
-    """As those of vectors that an earlier headway saved, and of published ones."""
+    """As those of published vectors."""
     (tmp_path / "v.vec").write_text("3 2\ndon’t 1 2\ncafe\u0301 3 4\ni\u0307stanbul 5 6\n", encoding="utf-8")
     read = load(tmp_path / "v.vec")
     read.save(tmp_path / "v.safetensors")

@@ -162,7 +162,7 @@ def train(
 
 def _progress(state: dict[str, Any]) -> tuple[int, float, float]:
     """The steps of a checkpoint, their seconds and the last loss."""
-    step, seconds, last = state["step"], state["seconds"], state.get("last_loss", math.nan)
+    step, seconds, last = state["step"], state["seconds"], state["last_loss"]
     if type(step) is not int or step < 0 or type(seconds) is not float or type(last) is not float:
         raise ValueError(f"step {step!r}, seconds {seconds!r}, last_loss {last!r}")
     return step, seconds, last

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -38,10 +38,6 @@ class HeadwayAttention(nn.MultiheadAttention):
 
     encoding: PositionEncoding | None
     __prepare_scriptable__ = refuse_script
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        _leave_fast_path(self)  # files of earlier versions have no hook
 
     def forward(
         self,

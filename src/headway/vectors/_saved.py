@@ -69,8 +69,7 @@ def read(path: Path) -> Saved:
     counts = tensors.pop("counts", None)
     if not _are_words(words) or not (counts is None or (counts.dtype, counts.shape) == (torch.int64, (len(words),))):
         raise HeadwayError("its words are not each once there, or their counts not: get it again")
-    method = about.get("method", about.get("way", ""))  # the key was "way" before
-    return Saved(method, options, about.get("tokenizer"), words, counts, tensors)
+    return Saved(about.get("method", ""), options, about.get("tokenizer"), words, counts, tensors)
 
 
 def unreadable(error: Exception) -> HeadwayError:
