@@ -595,7 +595,8 @@ def read_vectors_rows(folder: Path) -> object:
     from headway.study import word_vectors
     from headway.study.store import Store as Folder
 
-    said = {"corpus": "a text", "sha256": "0" * 64, "documents": [9, 1], "min_count": 1, "max_words": 9, "dim": 8}
+    said = {"quick": False, "corpus": "a text", "sha256": "0" * 64, "documents": [9, 1]}
+    said |= {"min_count": 1, "max_words": 9, "dim": 8}
     said |= {"small_text": {}, "layers": 1, "width": 8, "heads": 2, "predicted": 9, "steps": 2, "batch": 2}
     said |= {"length": 32, "learning_rate": 0.1, "misspelt": None, "unseen": "cats"}
     with Folder(folder, word_vectors.KEYS, word_vectors.ROW) as store:

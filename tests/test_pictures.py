@@ -78,7 +78,8 @@ def extended(word: str, windows: int = 3) -> Any:
                 far = {"none": 0.4 * max(0, part - 8), "linear": 1.1}.get(method, 0.004 * number)
                 nats.append(3.5 + 0.1 * math.sin(part) + far + 0.01 * math.sin(7 * part + 3 * number + seed))
             rows.append({"method": method, "window": seed, "edges": edges, "nats": nats, "seconds": 1.0})
-    said = {"model": f"{word}-135M", "factor": 2, "text": f"{word}.txt", "window": 1024, "lengths": [2048]}
+    said = {"quick": False, "model": f"{word}-135M", "factor": 2, "text": f"{word}.txt"}
+    said |= {"window": 1024, "lengths": [2048]}
     return Extension(rows, said, methods)
 
 

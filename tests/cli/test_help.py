@@ -44,8 +44,6 @@ def test_every_word_of_the_help_is_on_the_screen(
     assert written(command.help) in shown
     assert written(command.epilog) in shown
     for parameter in command.params:
-        if getattr(parameter, "hidden", False):
-            continue
         assert parameter.help, f"{words} has {parameter.name} without a help text"
         assert written(parameter.help) in shown, f"{words} {parameter.name}"
         shown_default = parameter.default not in (None, False, ()) and getattr(parameter, "show_default", True)
@@ -82,7 +80,7 @@ def test_every_option_that_may_be_left_out_says_what_happens_then() -> None:
         f"{words} {parameter.name}"
         for words, command in ALL.items()
         for parameter in command.params
-        if not (parameter.required or getattr(parameter, "hidden", False) or getattr(parameter, "is_flag", False))
+        if not (parameter.required or getattr(parameter, "is_flag", False))
         and parameter.default is None
         and not re.search(r"Default: |In place of ", parameter.help)
     ]

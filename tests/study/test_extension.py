@@ -144,7 +144,8 @@ def made(nats: dict[str, list[list[float]]], length: int = 32) -> Extension:
         for name, windows in nats.items()
         for number, (inside, beyond) in enumerate(windows)
     ]  # fmt: skip
-    settings = {"model": "m", "text": "t", "window": WINDOW, "factor": 2.0, "dtype": "float32", "lengths": [length]}
+    settings = {"quick": False, "model": "m", "text": "t", "window": WINDOW, "factor": 2.0, "dtype": "float32"}
+    settings["lengths"] = [length]
     return Extension(rows, settings, list(nats))
 
 

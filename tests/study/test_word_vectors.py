@@ -316,15 +316,6 @@ def test_a_comparison_that_was_stopped_ends_as_one_that_was_not(
     assert [without_times(row) for row in again.rows] == [without_times(row) for row in whole.rows]
 
 
-def test_results_of_an_earlier_version_are_read(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have the method as "encoding"."""
-    found = compare(text, ["one-hot"], out=tmp_path, protocol=TINY)
-    path = tmp_path / "results.jsonl"
-    path.write_text(path.read_text().replace('"method"', '"encoding"'))
-    monkeypatch.delattr(word_vectors.Bench, "row")
-    assert compare(text, ["one-hot"], out=tmp_path, protocol=TINY).rows == found.rows
-
-
 def test_more_seeds_and_methods_join_what_is_there(text: Path, tmp_path: Path) -> None:
     told: list[tuple[str, float]] = []
     compare(text, ["one-hot"], out=tmp_path, protocol=TINY)

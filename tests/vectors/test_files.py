@@ -209,16 +209,6 @@ def test_the_sound_one_among_them_is_read(tmp_path: Path) -> None:
     assert load(tmp_path / "v").words == ("a", "b")
 
 
-def test_the_old_key_of_the_method_is_read(tmp_path: Path) -> None:
-    words = torch.frombuffer(bytearray(b'["a", "b"]'), dtype=torch.uint8)
-    about = {"way" if key == "method" else key: value for key, value in ABOUT.items()}
-    save_file({"vectors": torch.ones(2, 3), "words": words}, tmp_path / "v", metadata=about)
-    assert load(tmp_path / "v").words == ("a", "b")
-    save_file({"vectors": torch.ones(2, 3), "words": words}, tmp_path / "w", metadata=about | {"way": "elmo"})
-    with pytest.raises(HeadwayError, match="its method is 'elmo'"):
-        load(tmp_path / "w")
-
-
 def test_a_damaged_file_is_said(table: Pretrained, tmp_path: Path) -> None:
     path = tmp_path / "v.safetensors"
     table.save(path)

@@ -95,7 +95,6 @@ def _parameter(one: Any, context: Any) -> dict[str, Any]:
         "options": [*one.opts, *one.secondary_opts] if is_option else [],
         "is_flag": getattr(one, "is_flag", False),
         "many": one.nargs == -1 or one.multiple,
-        "hidden": getattr(one, "hidden", False),
         "help": one.help,
         "values": [found.value for found in one.shell_complete(context, "")],
     }
@@ -128,7 +127,7 @@ def command_from(name: str, found: Mapping[str, Any]) -> Any:
 
 
 def _described(one: Mapping[str, Any]) -> inspect.Parameter:
-    shared: dict[str, Any] = {"help": one["help"], "hidden": one["hidden"]}
+    shared: dict[str, Any] = {"help": one["help"]}
     if one["values"]:
         shared["autocompletion"] = completing(lambda: one["values"])
     made = typer.Option(*one["options"], **shared) if one["options"] else typer.Argument(**shared)

@@ -33,9 +33,7 @@ def options_of(command: object) -> dict[str, str]:
     """Returns the options of a command by the names of their parameters."""
     parameters = getattr(command, "params", ())
     return {
-        one.name: max(one.opts, key=len)
-        for one in parameters
-        if one.name and one.opts and one.opts[0].startswith("-") and not getattr(one, "hidden", False)
+        one.name: max(one.opts, key=len) for one in parameters if one.name and one.opts and one.opts[0].startswith("-")
     }
 
 
