@@ -32,7 +32,7 @@ from headway._common.lines import append_lines, write_lines
 from headway._common.store import ResultStore
 from headway.cli import vectors
 from headway.errors import HeadwayError
-from headway.inspection._table import Table
+from headway.inspection._table import DataTable
 
 SOURCE = Path(__file__).parents[1] / "src" / "headway"
 
@@ -228,7 +228,7 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "tensors": lambda path: write_tensors(path, {"a": BIG}),
     "checkpoint": lambda path: write_checkpoint(path, {"a": BIG}),
     "folder": saved_in_a_folder,
-    "table": lambda path: Table([{"a": "b" * 40_000}]).csv(path),
+    "table": lambda path: DataTable([{"a": "b" * 40_000}]).csv(path),
     "picture": drawn,
 }
 

@@ -16,7 +16,7 @@ from headway import terms as T
 from headway.errors import HeadwayError
 from headway.inspection import STATISTICS, statistics_of
 from headway.inspection._sources import SOURCES
-from headway.inspection._watch import Change, Found, Watch
+from headway.inspection._watch import Change, Found, Observer
 from headway.inspection._weights import dense_weights
 from headway.inspection.scores.norm_weighted import weighted_call
 from headway.models import Decoder, EncoderDecoder, TransformerConfig
@@ -351,7 +351,7 @@ def test_rollout_needs_layers_over_the_same_tokens() -> None:
 def scaled_heads(model: nn.Module, layer: str, heads: Tensor) -> Iterator[None]:
     """The outputs of the heads of a layer times ξ [batch, n, heads], whose gradient is what importance is made of."""
 
-    class Scaled(Watch):
+    class Scaled(Observer):
         def around(self, found: Found) -> tuple[Any, Change | None]:
             name, _, _ = self.label(found)
             change = (lambda out: out * heads.permute(0, 2, 1)[..., None]) if name == layer else None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .._common.progress import Tell
     from ..inspection import HeadRoles, Seen
-    from ..inspection._table import Table as Rows
+    from ..inspection._table import DataTable
     from ..inspection.texts import AnnotatedText, EncodedText
 
 READERS = {
@@ -393,7 +393,7 @@ def _print_roles(say: Console, found: HeadRoles) -> None:
 
 
 def _print_statistics(
-    say: Console, model: nn.Module, texts: Sequence[EncodedText], names: Sequence[str], rows: Rows
+    say: Console, model: nn.Module, texts: Sequence[EncodedText], names: Sequence[str], rows: DataTable
 ) -> None:
     """A table of each statistic, the mean over the texts; ``rows`` gets a column for each."""
     import torch

@@ -15,7 +15,7 @@ from ..errors import HeadwayError
 from ._memory import heads_of
 from ._numbers import index_of
 from ._sources import SOURCES
-from ._watch import Change, Found, Frame, Watch, changes
+from ._watch import Change, Found, Frame, Observer, changes
 
 REPLACEMENTS = ("zero", "mean")
 
@@ -61,7 +61,7 @@ def ablate(model: nn.Module, heads: Mapping[tuple[int | str, int], str]) -> Iter
     watch.check()
 
 
-class _Ablation(Watch):
+class _Ablation(Observer):
     def __init__(self, model: nn.Module, heads: Mapping[tuple[int | str, int], str]) -> None:
         super().__init__(model, "ablate", SOURCES.values())
         if not isinstance(heads, Mapping) or not heads:

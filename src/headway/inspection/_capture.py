@@ -26,7 +26,7 @@ from ._record import DEFAULT, Asked, AttentionRecord
 from ._run import Wanted, chosen
 from ._seen import Seen
 from ._sources import SOURCES
-from ._watch import Change, Found, Site, Watch, changes, looking
+from ._watch import Change, Found, Observer, Site, changes, looking
 from ._weights import dense_weights, refuse_above_limit, size_of
 
 KEEP = ("statistics", "qk", "qkv", "weights", "gradients")
@@ -90,7 +90,7 @@ def capture(
     watch.check()  # not after an error, which has a reason of its own
 
 
-class _Capture(Watch):
+class _Capture(Observer):
     def __init__(
         self,
         model: nn.Module,

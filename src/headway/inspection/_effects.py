@@ -22,7 +22,7 @@ from ._bootstrap import interval
 from ._capture import capture
 from ._evaluation import called, checked_inputs, evaluating, ids_in
 from ._record import Records
-from ._table import Table
+from ._table import DataTable
 from .scores import HeadScores
 
 Effect = Callable[[Any, Any, Any], Tensor]
@@ -56,7 +56,7 @@ class HeadEffects(HeadScores):
         super().mean()
         return torch.stack([self._totals[layer].sum(0) / self._counts[layer].sum(0) for layer in self])
 
-    def table(self, level: float = 0.95) -> Table:
+    def table(self, level: float = 0.95) -> DataTable:
         """Returns one row for each head: layer, head, the mean under the name of the effect, and its interval.
 
         "low" and "high" bound the mean in samples of texts drawn with replacement (the bootstrap, 1,000 samples); they
@@ -70,7 +70,7 @@ class HeadEffects(HeadScores):
         """
         if not 0 < level < 1:
             raise HeadwayError(f"level is {level:g}: give a share between 0 and 1, such as 0.95")
-        rows = Table()
+        rows = DataTable()
         for layer in self:
             totals, counts = self._totals[layer], self._counts[layer]
             means, (lows, highs) = totals.sum(0) / counts.sum(0), interval(totals, counts, level=level)

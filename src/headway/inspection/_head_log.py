@@ -17,7 +17,7 @@ from ..errors import HeadwayError, need_positive
 from ._capture import capture
 from ._evaluation import called, checked_inputs, evaluating, ids_in
 from ._record import AttentionRecord, Records
-from ._table import Table
+from ._table import DataTable
 from .scores import Induction, PreviousToken
 
 COLUMNS = ("normalized_entropy", "first", "sink", "previous_token", "induction")
@@ -112,7 +112,7 @@ class HeadLog:
             append_lines(self.path, [line])
         self._lines = [*before, line]
 
-    def table(self) -> Table:
+    def table(self) -> DataTable:
         """Returns a row for each step and head, as ``read_head_log`` does."""
         return _rows(self._lines)
 
@@ -180,7 +180,7 @@ def _listed(values: Tensor) -> list[float | None]:
 # ---------------------------------------------------------------- what was written
 
 
-def read_head_log(path: str | Path) -> Table:
+def read_head_log(path: str | Path) -> DataTable:
     """Reads the file of a ``HeadLog``.
 
     Args:
@@ -211,8 +211,8 @@ def _of_heads(columns: dict[str, list[float | None]]) -> bool:
     return COLUMNS[0] in columns and len({len(values) for values in columns.values()}) == 1
 
 
-def _rows(lines: list[dict[str, Any]]) -> Table:
-    rows = Table()
+def _rows(lines: list[dict[str, Any]]) -> DataTable:
+    rows = DataTable()
     for line in lines:
         for layer, columns in line["layers"].items():
             for head, values in enumerate(zip(*columns.values(), strict=True)):

@@ -14,7 +14,7 @@ from ..kernels import Call
 from ._memory import bytes_in
 from ._numbers import index_of, numbers_of, slots_of
 from ._run import Statistics, chosen, listed, refuse_twice, statistics_of
-from ._table import Table
+from ._table import DataTable
 from ._watch import layer_named
 from ._weights import dense_weights, refuse_above_limit, said, size_of
 from .statistics import Statistic
@@ -328,7 +328,7 @@ class Records:
         """The weights of cross-attention by layer, as transformers returns them."""
         return self._attentions(lambda record: record.kind == "cross", "cross-attention")
 
-    def table(self, statistics: Asked | None = None) -> Table:
+    def table(self, statistics: Asked | None = None) -> DataTable:
         """Returns one row for each head of each record, as plain dictionaries.
 
         A row has layer, head, call, kind, queries (those that count, over the batch), left_out (those that do not) and
@@ -351,7 +351,7 @@ class Records:
                 row |= {"queries": counted[head], "left_out": left_out[head]}
                 refuse_twice(row, columns)
                 rows.append(row | {name: values[head] for name, values in columns.items()})
-        return Table(rows)
+        return DataTable(rows)
 
     def __len__(self) -> int:
         return len(self.records)

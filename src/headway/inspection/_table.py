@@ -12,7 +12,7 @@ from typing import Any
 from .._common.files import write_text
 
 
-class Table(list[dict[str, Any]]):
+class DataTable(list[dict[str, Any]]):
     """Rows as plain dictionaries that share their keys, as ``pandas.DataFrame`` and ``json`` take them."""
 
     def csv(self, path: str | Path) -> None:

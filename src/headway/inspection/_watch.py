@@ -321,7 +321,7 @@ class Turn:
     after: Turn | None = None
 
 
-class Watch(Finder):
+class Observer(Finder):
     """Looks at the attention calls of one model in one thread, or changes them, while ``watching``.
 
     It is given each call once, by ``around``. What a backward pass computes again, for ``torch.utils.checkpoint``, is

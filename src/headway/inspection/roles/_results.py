@@ -11,7 +11,7 @@ import torch
 
 from ...errors import HeadwayError
 from .._numbers import index_of
-from .._table import Table
+from .._table import DataTable
 from .._watch import layer_named
 from ._base import Role
 from ._finding import Finding
@@ -133,9 +133,9 @@ class HeadRoles:
         order = best.argsort(descending=True, stable=True).tolist()
         return [self._finding(measured, int(heads[c]), c) for c in order if best[c] > -torch.inf]
 
-    def table(self) -> Table:
+    def table(self) -> DataTable:
         """Returns one row for each head: its primary role with its figures, and all of its roles."""
-        rows = Table()
+        rows = DataTable()
         for number, (layer, head) in enumerate(self._heads):
             held = list(self._held(number))
             first = {} if not held else asdict(held[0])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...errors import HeadwayError
-from .._table import Table
+from .._table import DataTable
 from .._watch import layer_named
 
 
@@ -44,15 +44,15 @@ class HeadScores(Mapping[str, Tensor]):
             raise HeadwayError(f"the layers have {', '.join(map(str, sorted(counts)))} heads: read them layer by layer")
         return torch.stack([value.nanmean(0) for value in self._values.values()])
 
-    def table(self) -> Table:
+    def table(self) -> DataTable:
         """Returns one row for each head: layer, head, and the mean over the batch under the name of the score."""
-        return Table(
+        return DataTable(
             {"layer": layer, "head": head, self.name: value}
             for layer, values in self._values.items()
             for head, value in enumerate(values.nanmean(0).tolist())
         )
 
-    def top(self, count: int = 10) -> Table:
+    def top(self, count: int = 10) -> DataTable:
         """Returns the rows of ``table`` with the largest scores, the largest first.
 
         Args:
@@ -64,7 +64,7 @@ class HeadScores(Mapping[str, Tensor]):
         if count < 1:
             raise HeadwayError(f"count is {count}: give at least 1")
         rows = [row for row in self.table() if row[self.name] == row[self.name]]  # NaN is no score
-        return Table(sorted(rows, key=lambda row: -row[self.name])[:count])
+        return DataTable(sorted(rows, key=lambda row: -row[self.name])[:count])
 
     def __repr__(self) -> str:
         heads = sum(value.shape[-1] for value in self._values.values())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import HeadwayError
-from ...inspection._table import Table
+from ...inspection._table import DataTable
 from ._heads import HELD_OUT, measure
 from ._languages import LANGUAGES
 from ._report import markdown, together
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0, or 2 with one line on stderr if the input is wrong.
     """
     asked = parser().parse_args(arguments)
-    rows: Table = Table()
+    rows: DataTable = DataTable()
     try:
         for language in asked.languages:
             for seed in asked.seeds:
