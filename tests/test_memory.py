@@ -19,7 +19,7 @@ from headway.call import KEPT
 from headway.kernels import reference
 from headway.positions import ENCODINGS, PositionEncoding
 from headway.positions._base import IN_ATTENTION
-from headway.testing.inputs import Sizes
+from headway.testing.inputs import CheckSizes
 
 MIB = 1 << 20
 WIDTH = 16
@@ -130,7 +130,7 @@ def test_sdpa_with_a_mask_holds_one_mask_and_no_scores() -> None:
 
 def explained(encoding: PositionEncoding | None, n: int, m: int) -> Explanation:
     """What is said of a call of n queries and m keys, which take no memory themselves."""
-    sizes = Sizes.of(encoding) if encoding is not None else Sizes(4, 8, 32, None)
+    sizes = CheckSizes.of(encoding) if encoding is not None else CheckSizes(4, 8, 32, None)
     q, k = (torch.randn(1, sizes.heads, 1, sizes.head_dim).expand(-1, -1, tokens, -1) for tokens in (n, m))
     arguments: dict[str, Any] = {"encoding": encoding}
     if encoding is not None:

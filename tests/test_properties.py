@@ -28,7 +28,7 @@ from headway.positions import (
 )
 from headway.properties import Pairs
 from headway.terms import Clip, DenseBias, DistanceBias, Log, QueryScale, RelativeQueries, RelativeValues, Rows, Term
-from headway.testing.inputs import Sizes, on_axes, randomized
+from headway.testing.inputs import CheckSizes, on_axes, randomized
 
 RELATIVE = ("not its job", "yes", "yes", "yes")
 
@@ -199,7 +199,7 @@ def test_the_last_query_alone_sees_all_keys(name: str) -> None:
     encoding = randomized(
         ENCODINGS[name].examples()[0], torch.Generator().manual_seed(0), torch.float64
     ).requires_grad_(False)
-    sizes = Sizes.of(encoding)
+    sizes = CheckSizes.of(encoding)
     heads, head_dim = sizes.heads, sizes.head_dim
     q, k = torch.randn(2, heads, 6, head_dim, dtype=torch.float64)
     x = torch.randn(6, sizes.embed_dim, dtype=torch.float64)

@@ -66,14 +66,14 @@ def owner(kind: type, name: str) -> type:
     return next(one for one in kind.__mro__ if name in vars(one))
 
 
-Layout = tuple[tuple[int, str, bool], ...]
+Dimensions = tuple[tuple[int, str, bool], ...]
 """The dimensions of a tensor: the number and the name of each, and whether it may have size 1 and broadcast."""
 Sizes = Mapping[str, int | None]
 """The sizes of dimensions by name; None for a dimension that must not exist."""
 NONE: Sizes = {}
 
 
-def named(**tensors: str | tuple[str, ...]) -> Mapping[str, Mapping[int, Layout]]:
+def named(**tensors: str | tuple[str, ...]) -> Mapping[str, Mapping[int, Dimensions]]:
     """Names the dimensions of tensors, as ``axes`` of a class: ``named(factor="1|batch 1|heads queries")``.
 
     Args:
@@ -91,7 +91,7 @@ def named(**tensors: str | tuple[str, ...]) -> Mapping[str, Mapping[int, Layout]
     return {name: _layouts(name, (said,) if isinstance(said, str) else said) for name, said in tensors.items()}
 
 
-def _layouts(name: str, said: tuple[str, ...]) -> Mapping[int, Layout]:
+def _layouts(name: str, said: tuple[str, ...]) -> Mapping[int, Dimensions]:
     layouts = [
         tuple((i, word.removeprefix("1|"), word.startswith("1|")) for i, word in enumerate(one.split())) for one in said
     ]
@@ -109,13 +109,13 @@ NO_RECORD = NUMBERS | {"Tensor", "tuple[Tensor, ...]", "Callable[..., Tensor]"}
 class Divisible(Record):
     """A record whose tensors have named dimensions, by which they are checked and cut."""
 
-    axes: ClassVar[Mapping[str, Mapping[int, Layout]]] = {}
+    axes: ClassVar[Mapping[str, Mapping[int, Dimensions]]] = {}
     """The dimensions of the tensor of each field, made by ``named``."""
 
     whole: ClassVar[tuple[str, ...]] = ()
     """Fields of ``axes`` whose tensors must hold integers."""
 
-    _laid_out: ClassVar[tuple[tuple[str, Mapping[int, Layout], bool], ...]] = ()
+    _laid_out: ClassVar[tuple[tuple[str, Mapping[int, Dimensions], bool], ...]] = ()
     """The fields with restricted shapes: name, layouts, and whether the tensor must hold integers."""
     _knows: ClassVar[bool] = False
     """Whether the class overrides ``own_sizes``."""

@@ -26,7 +26,7 @@ from headway.positions import (
     RoPE,
 )
 from headway.positions._base import IN_ATTENTION
-from headway.testing.inputs import Sizes, on_axes, randomized
+from headway.testing.inputs import CheckSizes, on_axes, randomized
 
 EXAMPLES = [
     pytest.param(example, id=f"{name}-{number}")
@@ -47,7 +47,7 @@ def twins(encoding: PositionEncoding) -> tuple[PositionEncoding, PositionEncodin
 
 
 def layer_of(encoding: PositionEncoding) -> MultiHeadAttention:
-    sizes = Sizes.of(encoding)
+    sizes = CheckSizes.of(encoding)
     kv_heads = encoding.sizes.num_kv_heads
     torch.manual_seed(0)
     return MultiHeadAttention(
@@ -60,7 +60,7 @@ def span(encoding: PositionEncoding, n: int, **given: int) -> Coordinates:
 
 
 def tokens(encoding: PositionEncoding, n: int) -> Tensor:
-    return torch.randn(1, n, Sizes.of(encoding).embed_dim)
+    return torch.randn(1, n, CheckSizes.of(encoding).embed_dim)
 
 
 @pytest.mark.parametrize("encoding", EXAMPLES)

@@ -13,7 +13,7 @@ from torch import Tensor
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import ENCODINGS, Compose, Learned, PositionEncoding, RoPE
-from headway.testing.inputs import Sizes, on_axes, randomized
+from headway.testing.inputs import CheckSizes, on_axes, randomized
 
 KINDS = [*ENCODINGS.items(), ("compose", Compose)]
 EXAMPLES = [(f"{name}-{number}", kind, number) for name, kind in KINDS for number in range(len(kind.examples()))]
@@ -53,7 +53,7 @@ def tensors_of(part: Any) -> list[Tensor]:
 
 
 def inputs(encoding: PositionEncoding, n: int, batch: int = 2, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    sizes = Sizes.of(encoding)
+    sizes = CheckSizes.of(encoding)
     x = torch.randn(batch, n, sizes.embed_dim, dtype=dtype)
     return [x, *torch.randn(2, batch, sizes.heads, n, sizes.head_dim, dtype=dtype)]
 

@@ -20,7 +20,7 @@ from .cache import KeyValueCache
 from .feed_forward import FeedForward
 from .norm import make_norm
 
-Part = Callable[[Tensor], Tensor]
+Sublayer = Callable[[Tensor], Tensor]
 
 
 class Block(nn.Module):
@@ -210,7 +210,9 @@ class Block(nn.Module):
         with transaction(cache, context_cache):
             return self._join(x, memory, attend, attend_context, feed)
 
-    def _join(self, x: Tensor, memory: Tensor | None, attend: Part, attend_context: Part, feed: Part) -> Tensor:
+    def _join(
+        self, x: Tensor, memory: Tensor | None, attend: Sublayer, attend_context: Sublayer, feed: Sublayer
+    ) -> Tensor:
         """Applies the parts in their order."""
         x = self._residual(x, self.attention_norm, attend, before=memory)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
@@ -218,7 +220,7 @@ class Block(nn.Module):
         assert self.feed_forward_norm is not None
         return self._residual(x, self.feed_forward_norm, feed)
 
-    def _residual(self, x: Tensor, norm: nn.Module, part: Part, before: Tensor | None = None) -> Tensor:
+    def _residual(self, x: Tensor, norm: nn.Module, part: Sublayer, before: Tensor | None = None) -> Tensor:
         """Adds what a part computes of x to x; ``before`` precedes x in the input of the part."""
         shown = x if before is None else torch.cat([before, x], dim=1)
         if self.norm_first:
@@ -272,7 +274,9 @@ class ParallelBlock(Block):
         if shared_norm:
             self.feed_forward_norm = None
 
-    def _join(self, x: Tensor, memory: Tensor | None, attend: Part, attend_context: Part, feed: Part) -> Tensor:
+    def _join(
+        self, x: Tensor, memory: Tensor | None, attend: Sublayer, attend_context: Sublayer, feed: Sublayer
+    ) -> Tensor:
         normed = self.attention_norm(x)
         shown = normed if memory is None else torch.cat([self.attention_norm(memory), normed], dim=1)
         other = normed if self.feed_forward_norm is None else self.feed_forward_norm(x)

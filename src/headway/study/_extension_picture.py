@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .._common.pictures import BASELINE, COLOURS, INK, MARKERS, style
 from ._extension_results import ExtensionResults
-from .charts import GREY_DASHES, WIDE, Layout, Line, Style, frame, name_lines, range_of
+from .charts import GREY_DASHES, WIDE, FigureLayout, Line, Style, frame, name_lines, range_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ FAR = 40.0
 """A method that differs from the restarted model by more per cent, on average, does not set the range of the axis."""
 
 
-def draw(found: ExtensionResults, layout: Layout = WIDE) -> Figure:
+def draw(found: ExtensionResults, layout: FigureLayout = WIDE) -> Figure:
     """Draws perplexity by position, and below it the difference from the restarted model, with standard errors."""
     from matplotlib.figure import Figure
 

@@ -36,7 +36,7 @@ COUNTED_DASHES = ((0, (1, 1.6)), (0, (6, 1.5, 1, 1.5)))
 
 
 @dataclass(frozen=True)
-class Layout:
+class FigureLayout:
     """The size of a picture, and the place of its axes.
 
     Attributes:
@@ -58,8 +58,8 @@ class Layout:
     title: float = 14.0
 
 
-WIDE = Layout()
-NARROW = Layout(width=4.7, height=5.0, left=0.14, right=0.53, top=0.79, bottom=0.125, title=13.0)
+WIDE = FigureLayout()
+NARROW = FigureLayout(width=4.7, height=5.0, left=0.14, right=0.53, top=0.79, bottom=0.125, title=13.0)
 """The layout for a phone."""
 
 Say = Callable[[str, str], str]
@@ -208,7 +208,7 @@ def _line(name: str, x: Sequence[float], runs: list[list[float]], end: float | N
     return Line(name, x, [mean(v) for v in runs], [min(v) for v in runs], [max(v) for v in runs], end or x[-1])
 
 
-def draw_by_position(results: Results, layout: Layout = WIDE, language: str = "en") -> Figure:
+def draw_by_position(results: Results, layout: FigureLayout = WIDE, language: str = "en") -> Figure:
     """Draws the loss by position in the window.
 
     Args:
@@ -229,7 +229,7 @@ def draw_by_position(results: Results, layout: Layout = WIDE, language: str = "e
     )
 
 
-def draw_by_length(results: Results, layout: Layout = WIDE, language: str = "en") -> Figure:
+def draw_by_length(results: Results, layout: FigureLayout = WIDE, language: str = "en") -> Figure:
     """Draws the loss by the length of the window.
 
     Args:
@@ -250,7 +250,7 @@ def draw_by_length(results: Results, layout: Layout = WIDE, language: str = "en"
     )
 
 
-def draw_recall(results: Results, layout: Layout = WIDE, language: str = "en") -> Figure:
+def draw_recall(results: Results, layout: FigureLayout = WIDE, language: str = "en") -> Figure:
     """Draws recall by distance.
 
     Args:
@@ -284,7 +284,7 @@ def _translated(say: Say, name: str) -> str:
 
 def _draw(
     results: Results,
-    layout: Layout,
+    layout: FigureLayout,
     say: Say,
     lines: list[Line],
     title: str,

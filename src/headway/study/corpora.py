@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .._common.text_files import read_text
 from ..errors import HeadwayError
-from .tokenization import BYTES, Part, Tokens
+from .tokenization import BYTES, Split, Tokens
 
 DEFAULT_NAME = "pydoc_data.topics"
 HELD_OUT = 10
@@ -34,9 +34,9 @@ class Corpus:
     name: str
     sha256: str
     tokens: Tokens
-    train: Part
-    validation: Part
-    held_out: Part
+    train: Split
+    validation: Split
+    held_out: Split
 
 
 def load(path: str | Path | None, *, train_length: int, longest: int, tokenizer: str = BYTES) -> Corpus:

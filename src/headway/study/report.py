@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
-PICTURES: dict[str, Callable[[Results, charts.Layout], Figure]] = {
+PICTURES: dict[str, Callable[[Results, charts.FigureLayout], Figure]] = {
     "loss-by-position": charts.draw_by_position,
     "loss-by-length": charts.draw_by_length,
     "recall-by-distance": charts.draw_recall,
@@ -63,13 +63,13 @@ def _files(results: Results) -> dict[str, Callable[[Path], None]]:
     return found
 
 
-def _pictures(results: Results) -> dict[str, Callable[[Results, charts.Layout], Figure]]:
+def _pictures(results: Results) -> dict[str, Callable[[Results, charts.FigureLayout], Figure]]:
     """The pictures that have lines."""
     has_recall = bool(charts.recall_by_distance(results))
     return {name: draw for name, draw in PICTURES.items() if has_recall or draw is not charts.draw_recall}
 
 
-def _save(draw: Callable[[Results, charts.Layout], Figure], results: Results, path: Path) -> None:
+def _save(draw: Callable[[Results, charts.FigureLayout], Figure], results: Results, path: Path) -> None:
     save(draw(results, charts.WIDE), path)
 
 

@@ -24,7 +24,7 @@ FEWEST = 257
 """The least size of a byte-pair vocabulary: all bytes, and one merge."""
 
 
-class Part(NamedTuple):
+class Split(NamedTuple):
     """A part of a text as tokens.
 
     Attributes:
@@ -85,7 +85,7 @@ class Tokens:
         """The hash of the tokenizer's JSON; None for bytes."""
         return None if self.library is None else hashlib.sha256(self.library.to_str().encode()).hexdigest()
 
-    def encode(self, text: bytes) -> Part:
+    def encode(self, text: bytes) -> Split:
         """Returns a text as tokens.
 
         Args:
@@ -95,9 +95,9 @@ class Tokens:
             HeadwayError: if the tokens do not give the text back: bits per byte would not count what they leave out.
         """
         if not text:
-            return Part(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+            return Split(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
         if self.library is None:
-            return Part(torch.frombuffer(bytearray(text), dtype=torch.uint8), torch.arange(1, len(text) + 1))
+            return Split(torch.frombuffer(bytearray(text), dtype=torch.uint8), torch.arange(1, len(text) + 1))
         words = text.decode()
         found = self.library.encode(words, add_special_tokens=False)
         if self.library.decode(found.ids, skip_special_tokens=False) != words:
@@ -108,7 +108,7 @@ class Tokens:
         up_to = torch.tensor([0, *accumulate(len(character.encode()) for character in words)])
         ends = up_to[[end for _, end in found.offsets]].cummax(0).values
         ends[-1] = len(text)
-        return Part(torch.tensor(found.ids), ends)
+        return Split(torch.tensor(found.ids), ends)
 
 
 def _trained(name: str, text: str) -> Any:

@@ -24,7 +24,7 @@ from ..masks import Boolean, Causal, Documents, Mask, Padding
 from ..positions import Interpolated, Pair, PositionEncoding
 from ._checks import by_name, run_checks
 from ._rounding import in_words, narrow_operation, raised_at, rounding_operation
-from .inputs import Layer, Sizes, gaps, on_axes, randomized
+from .inputs import CheckSizes, Layer, gaps, on_axes, randomized
 from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
 
 Check = Callable[[PositionEncoding], None]
@@ -62,7 +62,7 @@ def check_encoding(encoding: PositionEncoding) -> list[str]:
 
 def _sizes_in_words(encoding: PositionEncoding) -> str:
     """The sizes of the checks, and which of them the encoding does not have."""
-    sizes, known = Sizes.of(encoding), encoding.sizes
+    sizes, known = CheckSizes.of(encoding), encoding.sizes
     used = {"num_heads": sizes.heads, "head_dim": sizes.head_dim, "embed_dim": sizes.embed_dim}
     guessed = [name for name in used if getattr(known, name) is None]
     said = f"checked with {', '.join(f'{name}={size}' for name, size in used.items())}"
@@ -767,7 +767,7 @@ def measures_its_properties(encoding: PositionEncoding) -> None:
 def is_documented(encoding: PositionEncoding) -> None:
     """Checks that the class has a docstring and that its sizes are consistent."""
     assert (type(encoding).__doc__ or "").strip(), f"{type(encoding).__name__} has no docstring"
-    sizes = Sizes.of(encoding)
+    sizes = CheckSizes.of(encoding)
     assert sizes.embed_dim % sizes.heads == 0, f"{sizes} do not fit: embed_dim is no multiple of heads"
 
 

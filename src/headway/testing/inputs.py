@@ -41,7 +41,7 @@ from ..terms import (
 
 
 @dataclass(frozen=True)
-class Sizes:
+class CheckSizes:
     """The sizes with which an encoding is checked: those that it has itself, and small defaults."""
 
     heads: int
@@ -50,11 +50,11 @@ class Sizes:
     max_length: int | None
 
     @staticmethod
-    def of(encoding: PositionEncoding) -> Sizes:
+    def of(encoding: PositionEncoding) -> CheckSizes:
         heads, _, head_dim, embed_dim, _ = encoding.sizes
         heads = heads or (embed_dim // head_dim if embed_dim and head_dim else 4)
         head_dim = head_dim or (embed_dim // heads if embed_dim else 8)
-        return Sizes(heads, head_dim, embed_dim or heads * head_dim, encoding.table_end)
+        return CheckSizes(heads, head_dim, embed_dim or heads * head_dim, encoding.table_end)
 
 
 def randomized(encoding: PositionEncoding, generator: torch.Generator, dtype: torch.dtype) -> PositionEncoding:
@@ -75,7 +75,7 @@ class Layer(torch.nn.Module):
     def __init__(self, encoding: PositionEncoding, generator: torch.Generator, dtype: torch.dtype) -> None:
         super().__init__()
         self.encoding = encoding
-        self.sizes = Sizes.of(encoding)
+        self.sizes = CheckSizes.of(encoding)
         width = self.sizes.heads * self.sizes.head_dim
 
         def weight() -> torch.nn.Parameter:

@@ -80,7 +80,7 @@ def read_text(stream: IO[bytes], header: bool, limit: int | None, encoding: str)
     line += header
     found: list[bytes] = []
     places: list[int] = []
-    rows: _Rows | None = None
+    rows: _GrowingMatrix | None = None
     blocks = _lines_of(stream)
     while (limit is None or len(found) < limit) and (block := next(blocks, [])):
         lines = [(place, text.rstrip()) for place, text in enumerate(block, line) if not text.isspace()]
@@ -93,7 +93,7 @@ def read_text(stream: IO[bytes], header: bool, limit: int | None, encoding: str)
             continue
         if dim is None:
             dim = _first(*lines[0])
-        rows = rows or _Rows(dim)
+        rows = rows or _GrowingMatrix(dim)
         words, numbers = _parse(lines, dim)
         rows.add(numbers, _row_of_line(lines, words))
         found += words
@@ -210,7 +210,7 @@ def read_binary(stream: IO[bytes], limit: int | None, encoding: str) -> tuple[li
     count, dim = _believed(header_of(stream.readline()))
     wanted = min(count, limit or count)
     found: list[bytes] = []
-    rows, held, at = _Rows(dim), b"", 0
+    rows, held, at = _GrowingMatrix(dim), b"", 0
     while len(found) < wanted:
         block = stream.read(BLOCK)
         held, at = held[at:] + block, 0
@@ -252,7 +252,7 @@ def write_binary(vectors: WordRows, stream: IO[bytes]) -> None:
 # ---------------------------------------------------------------- what they share
 
 
-class _Rows:
+class _GrowingMatrix:
     """A matrix that grows with the rows read, whatever the header says."""
 
     def __init__(self, dim: int) -> None:
@@ -294,7 +294,9 @@ def _believed(header: tuple[int, int] | None) -> tuple[int, int]:
     return count, dim
 
 
-def _together(found: list[bytes], rows: _Rows, encoding: str, place: Callable[[int], str]) -> tuple[list[str], Tensor]:
+def _together(
+    found: list[bytes], rows: _GrowingMatrix, encoding: str, place: Callable[[int], str]
+) -> tuple[list[str], Tensor]:
     """Returns words and vectors; of a word that occurs twice, the first, more frequent one, as gensim does."""
     words, matrix = _decoded(found, encoding, place), rows.matrix()
     if len(set(words)) < len(words):

@@ -21,7 +21,7 @@ from ...masks import Causal
 from ...positions import PositionEncoding
 from ...positions._encodings.xpos import XPos, reach
 from ...terms import Normalizer, Term
-from ..inputs import Sizes, on_axes, randomized, term_examples
+from ..inputs import CheckSizes, on_axes, randomized, term_examples
 from ..kernels import Draws, leaves_of, upstream_of
 from ..tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, ROW_FACTOR, Comparison, assert_close
 from . import masks
@@ -130,7 +130,7 @@ def build(case: Case, dtype: torch.dtype, *, exact: bool = False) -> Inputs:
             autocast are.
     """
     encoding = None if case.encoding == "none" else copy.deepcopy(encodings()[case.encoding])
-    sizes = None if encoding is None else Sizes.of(encoding)
+    sizes = None if encoding is None else CheckSizes.of(encoding)
     heads = case.kv_heads * case.group if sizes is None else sizes.heads
     kv_heads = heads // case.group if heads % case.group == 0 else heads
     head_dim = case.head_dim if sizes is None else sizes.head_dim
