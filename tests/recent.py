@@ -92,17 +92,17 @@ LESSONS: dict[int, tuple[str, ...]] = {
     4: (NN, MODELS, INSPECTION, POSITIONS),
     5: (NN, MODELS, CHECKPOINTS, TESTING, POSITIONS),
     6: (NN, MODELS, POSITIONS),
-    7: (NN, INSPECTION, POSITIONS),
+    7: (NN, INSPECTION, POSITIONS, "examples/heads_at_work.py"),
     8: (NN, MODELS, INSPECTION, *encodings("sinusoidal")),
     9: (NN, MODELS, INSPECTION, *encodings("sinusoidal", "rope")),
     10: (VECTORS,),
-    11: (VECTORS,),
+    11: (VECTORS, "examples/lesson_10_words.py"),
     12: (NN, MODELS, POSITIONS),
     13: (NN, MODELS, INSPECTION, POSITIONS),
-    14: (NN, MODELS, INSPECTION, VECTORS, BENCH, POSITIONS),
+    14: (NN, MODELS, INSPECTION, VECTORS, BENCH, POSITIONS, "examples/catalogues.py"),
     15: (NN, MODELS, INSPECTION, STUDY, POSITIONS),
 }
-"""What a lesson computes with, apart from attention itself."""
+"""What a lesson computes with, apart from attention itself, and the scripts that it imports."""
 
 GROUPS = {
     "Triton's programs, interpreted and compiled": Group(
@@ -114,7 +114,7 @@ GROUPS = {
         (
             *CALL,
             *(TRITON, TESTING, "tests/interpreter.py", "tests/triton_on.py"),
-            *("tests/golden/triton.json", "tests/kernels/compiled_programs.py"),
+            *("tests/golden/triton.json", "tests/kernels/compiled_programs.py", "tests/kernels/descriptors.py"),
             # what test_interpreted runs
             *("tests/kernels/test_triton_programs.py", "tests/conformance/test_kernels.py"),
             *("tests/test_torch_sdpa.py", "tests/test_compile.py", "tests/inspection/test_reductions_of_kernels.py"),
@@ -131,14 +131,14 @@ GROUPS = {
             "tests/kernels/test_sdpa_backends.py::test_a_compiler_sees_one_graph_for_all_lengths",
             "tests/kernels/test_cpu_descriptor.py::test_one_operator_for_all_lengths",
         ),
-        (*CALL, TRITON, TESTING, *encodings("rope"), "tests/kernels/cpu_calls.py"),
+        (*CALL, TRITON, TESTING, *encodings("rope"), "tests/kernels/cpu_calls.py", "tests/kernels/cpu_words.py"),
     ),
     "encodings in every check": Group(
         ("tests/conformance/test_encodings.py::test_encoding",), (*CALL, NN, TESTING, *encodings("unit-index"))
     ),
     "encodings of the pages in every check": Group(
         ("tests/test_own_encodings.py",),
-        (*CALL, NN, TESTING, STUDY, CLI, "README.md", "CONTRIBUTING.md", "docs/*.md"),
+        (*CALL, NN, TESTING, STUDY, CLI, "README.md", "CONTRIBUTING.md", "docs/*.md", "tests/test_docs_run.py"),
     ),
     "models in torch's compilers": Group(
         (
@@ -158,7 +158,7 @@ GROUPS = {
             "tests/inspection/test_recomputation.py",
             "tests/inspection/test_sources.py::test_flex_attention",
         ),
-        (*CALL, FLEX, NN, MODELS, INSPECTION, INTEGRATIONS, TESTING, POSITIONS),
+        (*CALL, FLEX, NN, MODELS, INSPECTION, INTEGRATIONS, TESTING, POSITIONS, "tests/kernels/encoded_calls.py"),
     ),
     "exports to ONNX": Group(
         ("tests/test_onnx.py",),
@@ -170,7 +170,11 @@ GROUPS = {
     ),
     "ways of running a module": Group(
         ("tests/test_ways_of_running.py",),
-        (*CALL, COMMON, NN, MODELS, INTEGRATIONS, "tests/ways.py", *encodings("rope", "t5", "alibi")),
+        (
+            *(*CALL, COMMON, NN, MODELS, INTEGRATIONS, "tests/ways.py", "tests/onnx_exports.py"),
+            "src/headway/testing/inputs.py",
+            *encodings("rope", "t5", "alibi"),
+        ),
     ),
     "architectures of transformers": Group(
         ("tests/test_families.py", "tests/integrations/test_transformers.py"),
@@ -181,7 +185,7 @@ GROUPS = {
     ),
     "families of checkpoints": Group(
         tuple(f"tests/checkpoints/test_{name}.py" for name in ("config_keys", "families", "left_out")),
-        (*CALL, NN, MODELS, CHECKPOINTS, POSITIONS, TESTING),
+        (*CALL, COMMON, NN, MODELS, CHECKPOINTS, POSITIONS, TESTING),
     ),
     "small models that come along": Group(
         ("tests/study/planted/test_weights.py", "tests/study/planted/test_sentences.py"),
@@ -190,7 +194,8 @@ GROUPS = {
     "training, and what is killed": Group(
         ("tests/study/test_comparison.py", "tests/study/test_word_vectors.py", "tests/test_long_runs.py"),
         (
-            *(*CALL, COMMON, NN, MODELS, CHECKPOINTS, STUDY, VECTORS, CLI, "tests/long_runs.py"),
+            *(*CALL, COMMON, NN, MODELS, CHECKPOINTS, STUDY, VECTORS, CLI),
+            *("tests/long_runs.py", "tests/kernels/encoded_calls.py", "src/headway/testing/inputs.py"),
             *encodings("abacus", "rope", "t5", "alibi", "shaw", "learned", "cope", "yarn", "transformer-xl"),
         ),
     ),
@@ -208,7 +213,7 @@ GROUPS = {
     "models in the benchmarks": Group(
         tuple(f"tests/bench/test_{name}.py" for name in ("measure", "models", "run", "sides")),
         (
-            *(*CALL, FLEX, NN, MODELS, CHECKPOINTS, BENCH, CLI),
+            *(*CALL, COMMON, FLEX, NN, MODELS, CHECKPOINTS, BENCH, CLI),
             *encodings("rope", "t5", "alibi", "shaw", "sinusoidal", "rotary-values"),
         ),
     ),

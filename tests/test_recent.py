@@ -103,10 +103,18 @@ def own_files(group: Group) -> list[str]:
     return sorted(tests | {file for file in beside if file.endswith(".py") and not Path(file).name.startswith("test_")})
 
 
+@cache
+def helpers() -> dict[str, str]:
+    """What tests and lessons import of each other, by the names that they have in an import."""
+    found = [Path(file) for file in files() if re.fullmatch(r"(tests|examples)/.*\.py", file)]
+    named = [file.with_suffix("") for file in found if not file.name.startswith(("test_", "__", "conftest"))]
+    return {".".join(name.parts[at:]): f"{name.as_posix()}.py" for name in named for at in range(1, len(name.parts))}
+
+
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_row_has_what_its_tests_import_and_name(name: str) -> None:
     group = GROUPS[name]
-    modules = {module: path.relative_to(ROOT).as_posix() for path, module, _ in sources()}
+    modules = {module: path.relative_to(ROOT).as_posix() for path, module, _ in sources()} | helpers()
     needed = set()
     for file in own_files(group):
         text = (ROOT / file).read_text(encoding="utf-8")
