@@ -1,4 +1,4 @@
-"""headway: multi-head attention for PyTorch into which any position encoding plugs.
+"""Multi-head attention for PyTorch that takes any position encoding.
 
 A tour::
 

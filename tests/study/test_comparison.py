@@ -11,7 +11,7 @@ import torch
 import headway
 from headway._common import training
 from headway._common.training import Diverged, Trained
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, WrongCallError
 from headway.study import Watch, compare, comparison, models, run
 from headway.study.protocol import BYTES_FOR_STEP, Protocol
 from headway.study.watch import Row
@@ -413,7 +413,7 @@ def test_settings_stand_in_place_of_the_protocols(text_file: Path, tiny: dict[st
     settings = {name: value for name, value in tiny.items() if name not in of}
     whole = compare(text_file, ["none"], Protocol(**{**settings, "steps": 2}), **of)
     assert whole.protocol == compare(text_file, ["none"], Protocol(**settings), steps=2, **of).protocol
-    with pytest.raises(TypeError, match="stepz"):
+    with pytest.raises(WrongCallError, match=r"compare: there is no argument 'stepz': did you mean steps=\?"):
         compare(text_file, ["none"], stepz=2)
 
 

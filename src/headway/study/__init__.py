@@ -8,11 +8,12 @@ The modules, in the order in which to read them: ``protocol`` fixes the settings
 
 from .comparison import DEFAULT_ENCODINGS as DEFAULT_ENCODINGS
 from .comparison import compare as compare
+from .protocol import FixedProtocol as FixedProtocol
 from .protocol import Protocol as Protocol
 from .results import Results as Results
 from .watch import Watch as Watch
 
-__all__ = ["DEFAULT_ENCODINGS", "Protocol", "Results", "Watch", "compare"]
+__all__ = ["DEFAULT_ENCODINGS", "FixedProtocol", "Protocol", "Results", "Watch", "compare"]
 
 
 def __dir__() -> list[str]:

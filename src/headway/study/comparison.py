@@ -6,8 +6,9 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from .._common.devices import device_named
 from .._common.store import reporting
 from .._common.templates import need_reports
-from ..errors import HeadwayError
+from ..errors import HeadwayError, wrong_argument
 from . import corpora, pace, report
 from .candidates import Candidate, candidates
 from .models import Sizes, automatic_device
@@ -66,12 +67,17 @@ def compare(
         The results.
 
     Raises:
+        WrongCallError: if there is no such argument and no such setting.
         HeadwayError: before any training, if the text is too short or no text, an encoding is unknown, sizes do not
             fit, both steps and minutes are given, the device is not there, an earlier run in the folder had other
             settings, or what the report needs is not installed.
     """
     if out is not None:
         need_reports()
+    known = [*list(signature(compare).parameters)[:-1], *(field.name for field in fields(Protocol))]
+    for name in settings:
+        if name not in known:
+            raise wrong_argument("compare", name, known)
     asked = replace(protocol or Protocol(), **settings)
     place = device_named(asked.device)
     if seeds is None:
