@@ -55,10 +55,10 @@ def ablate(model: nn.Module, heads: Mapping[tuple[int | str, int], str]) -> Iter
     References:
         Michel et al. 2019, "Are Sixteen Heads Really Better than One?".
     """
-    watch = _Ablation(model, heads)
-    with watch.watching():
+    observer = _Ablation(model, heads)
+    with observer.watching():
         yield
-    watch.check()
+    observer.check()
 
 
 class _Ablation(Observer):

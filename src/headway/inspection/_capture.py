@@ -84,10 +84,10 @@ def capture(
             anything is computed, if weights would take more than 1 GiB, and if an attention call cannot be captured; at
             its end, if the model ran and no attention was found.
     """
-    watch = _Capture(model, keep, statistics, layers, heads, rows)
-    with watch.watching():
-        yield watch.seen
-    watch.check()  # not after an error, which has a reason of its own
+    observer = _Capture(model, keep, statistics, layers, heads, rows)
+    with observer.watching():
+        yield observer.seen
+    observer.check()  # not after an error, which has a reason of its own
 
 
 class _Capture(Observer):

@@ -37,7 +37,7 @@ from ._descriptor import (
     CallDescriptor,
     numbers_from,
 )
-from ._tokens import PlannedRotation
+from ._tokens import PreparedRotation
 
 Path = tuple[str | int, ...]
 """Where a tensor of the terms is: the names of fields, and the numbers of items of tuples."""
@@ -115,7 +115,7 @@ class PreparedCall:
     def __init__(
         self,
         call: LoweredCall,
-        rotations: list[PlannedRotation | None],
+        rotations: list[PreparedRotation | None],
         anew: Mapping[int, int],
         gradients: PreparedGradients | None,
     ) -> None:
@@ -145,11 +145,11 @@ class PreparedCall:
             return "q, k or v is not aligned to its items, so that the kernel would read a copy of other strides"
         inputs, rotations = [], []
         for x, rotation in ((call.q, call.q_rotation), (call.k, call.k_rotation), (call.v, None)):
-            planned = None if rotation is None else PlannedRotation.of(x, rotation)
-            if rotation is not None and planned is None:
+            prepared = None if rotation is None else PreparedRotation.of(x, rotation)
+            if rotation is not None and prepared is None:
                 return "torch computes a rotation"
-            inputs.append((x if planned is None else torch.empty_like(x)).detach().requires_grad_(x.requires_grad))
-            rotations.append(planned)
+            inputs.append((x if prepared is None else torch.empty_like(x)).detach().requires_grad_(x.requires_grad))
+            rotations.append(prepared)
         bare = without_tables(call._with(q=inputs[0], k=inputs[1], v=inputs[2], q_rotation=None, k_rotation=None))
         given = {id(x) for x in tensors_in(call.terms)} if terms_vary else set()
         for side in (call.q_coordinates, call.k_coordinates) if given else ():
@@ -327,25 +327,25 @@ def _write_row(words: array[int], at: int, x: Tensor) -> bool:
 
 
 class PreparedAttention(torch.autograd.Function):
-    """Attention of (the planned call, the words, *tensors), as ``Attention`` without a log-sum-exp."""
+    """Attention of (the prepared call, the words, *tensors), as ``Attention`` without a log-sum-exp."""
 
     @staticmethod
-    def forward(ctx: Any, planned: PreparedCall, words: array[int], *tensors: Tensor) -> Tensor:
-        results = [layout.empty(words) for layout in planned.results]
+    def forward(ctx: Any, prepared: PreparedCall, words: array[int], *tensors: Tensor) -> Tensor:
+        results = [layout.empty(words) for layout in prepared.results]
         _library.run(words)
-        ctx.gradients = planned.gradients
+        ctx.gradients = prepared.gradients
         ctx.save_for_backward(*tensors, *results)
         ctx.set_materialize_grads(False)
         return results[0]
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor | None) -> tuple[Tensor | None, ...]:
-        planned, saved, needed = ctx.gradients, ctx.saved_tensors, ctx.needs_input_grad[2:]
+        prepared, saved, needed = ctx.gradients, ctx.saved_tensors, ctx.needs_input_grad[2:]
         found = None
         if d_out is not None and not torch.is_grad_enabled() and not watched():
-            found = planned(saved, d_out)
+            found = prepared(saved, d_out)
         if found is None:
-            found = gradients_of(KERNEL, planned.structure, saved, needed, d_out, None)
+            found = gradients_of(KERNEL, prepared.structure, saved, needed, d_out, None)
         return None, None, *found
 
 
@@ -372,7 +372,7 @@ class GradientBuffer(NamedTuple):
 
 
 class PreparedGradients:
-    """The backward pass of a planned call.
+    """The backward pass of a prepared call.
 
     Args:
         words: the words of the first call.

@@ -64,24 +64,24 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 class Rotated(torch.autograd.Function):
-    """``rotate`` with a gradient for x, which is rotated by −φ; by a planned rotation if there is one.
+    """``rotate`` with a gradient for x, which is rotated by −φ; by a prepared rotation if there is one.
 
     It saves the same tensors either way.
     """
 
     @staticmethod
-    def of(x: Tensor, rotation: Rotation, planned: PlannedRotation | None) -> Tensor:
+    def of(x: Tensor, rotation: Rotation, prepared: PreparedRotation | None) -> Tensor:
         """Returns x rotated."""
-        given = (x, rotation.cos, rotation.sin, rotation.layout, rotation.start, planned)
+        given = (x, rotation.cos, rotation.sin, rotation.layout, rotation.start, prepared)
         return eager_apply(Rotated)(*given)  # type: ignore[return-value]
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int, planned: PlannedRotation | None
+        ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int, prepared: PreparedRotation | None
     ) -> Tensor:
-        ctx.layout, ctx.start, ctx.back = layout, start, None if planned is None else planned.back
+        ctx.layout, ctx.start, ctx.back = layout, start, None if prepared is None else prepared.back
         ctx.save_for_backward(cos, sin)
-        return _rotate(x, cos, sin, layout, start) if planned is None else planned.run(x)
+        return _rotate(x, cos, sin, layout, start) if prepared is None else prepared.run(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -111,7 +111,7 @@ def _rotation_words(x: Tensor, y: Tensor, cos: Tensor, sin: Tensor, layout: str,
     return words
 
 
-class PlannedRotation:
+class PreparedRotation:
     """A rotation of other x of the same shape, strides and dtype.
 
     Args:
@@ -127,13 +127,13 @@ class PlannedRotation:
         self.rotation, y = rotation, torch.empty_like(x)
         cos, sin = rotation.cos, rotation.sin
         self.words = array("q", _rotation_words(x, y, cos, sin, rotation.layout, rotation.start))
-        self.back = PlannedRotation(y, rotation._with(sin=-sin), False) if recorded else None
+        self.back = PreparedRotation(y, rotation._with(sin=-sin), False) if recorded else None
 
     @staticmethod
-    def of(x: Tensor, rotation: Rotation) -> PlannedRotation | None:
-        """Returns the planned rotation of ``x``; None if torch would compute it."""
+    def of(x: Tensor, rotation: Rotation) -> PreparedRotation | None:
+        """Returns the prepared rotation of ``x``; None if torch would compute it."""
         fits = _supports(x, rotation.cos, rotation.sin, rotation.start)
-        return PlannedRotation(x.detach(), rotation, _recorded(x)) if fits else None
+        return PreparedRotation(x.detach(), rotation, _recorded(x)) if fits else None
 
     def __call__(self, x: Tensor) -> Tensor | None:
         """Returns ``x`` rotated; None if its numbers do not lie at multiples of their size."""
