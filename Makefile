@@ -42,7 +42,7 @@ test: library  ## run a cross-section of the tests, in about three minutes on 2 
 test-all: library  ## run all tests
 	$(PYTEST) $(ARGS)
 
-test-recent: library  ## run all tests, of slow ones on which nothing of the last eight hours has influence a cross-section
+test-recent: library  ## run all tests, but only a cross-section of slow ones that no change of the last eight hours affects
 	$(PYTEST) --recent $(ARGS)
 
 check: library  ## lint, format, types, a minute of random calls, then test-recent: what CI runs
