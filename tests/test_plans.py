@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
 import headway as hw
@@ -240,6 +241,31 @@ def test_a_step_that_autograd_records_is_no_step(step_hits: list[bool]) -> None:
     for m in (20, 21):
         agree(q.detach(), k[:, :, :m], v[:, :, :m], kernel="cpu")
     assert step_hits == [True, True]
+
+
+def test_a_step_has_the_gradient_of_an_attribute(step_hits: list[bool]) -> None:
+    rope = RoPE(16)
+    rope.base = torch.tensor(1e4, dtype=torch.float64, requires_grad=True)  # type: ignore[assignment]
+    for m in (5, 6):
+        q, k, v = torch.randn(1, 4, 1, 16), torch.randn(1, 4, m, 16), torch.randn(1, 4, m, 16)
+        for _ in range(2):
+            assert hw.attention(q, k, v, encoding=rope, kernel="cpu").requires_grad
+            with torch.no_grad():
+                agree(q, k, v, encoding=rope, kernel="cpu")
+    assert True in step_hits
+
+
+@torch.no_grad()
+def test_a_step_reads_positions_of_ordinary_tensors_alone(step_hits: list[bool]) -> None:
+    q, k, v = torch.randn(1, 4, 1, 16), torch.randn(1, 4, 9, 16), torch.randn(1, 4, 9, 16)
+    at = hw.Coordinates.span(9)
+    keys = at._with(position=TwoTensor(at.position.clone(), at.position.clone()))
+    arguments: dict[str, Any] = {"encoding": hw.encoding("alibi", num_heads=4), "mask": masks.Causal()}
+    expected = without_plan(q, k, v, **arguments)
+    for _ in range(2):
+        found = hw.attention(q, k, v, **arguments, q_positions=keys.rows(8, 9), k_positions=keys)
+        assert torch.equal(found.a, expected)  # type: ignore[attr-defined]
+    assert not step_hits
 
 
 SAME_TERMS = [name for name in IN_ATTENTION if ENCODINGS[name].same_terms]

@@ -131,6 +131,8 @@ class Step:
             n, m = q.shape[2], k.shape[2]
             q = self._prepared("query", q, _stream(n, m - n, m) if q_at is None else q_at)
             k = self._prepared("key", k, _stream(m, 0, m) if k_at is None else k_at) if self.keys else k
+            if (q.requires_grad or k.requires_grad) and torch.is_grad_enabled():
+                return None  # which an attribute that requires a gradient has made of them
         if self.encoding is None:
             terms = ()
         elif terms is None:
@@ -292,6 +294,8 @@ def _facts(
         if not at.ordered or at.start is None or at.padding is not None or at.document is not None:
             return None
         if position.shape[1:] != (count, 1) or index.shape[1] != count or position.dtype != torch.int64:
+            return None
+        if not (type(position) in ORDINARY and type(index) in ORDINARY):
             return None
         if not (position.is_cpu and index.is_cpu) or {position.shape[0], index.shape[0]} - {1, batch}:
             return None
