@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import pickle
 import threading
 import weakref
@@ -19,7 +20,7 @@ import headway as hw
 from headway import masks, plans
 from headway.call import make_call, prepared_keys_and_values
 from headway.kernels.cpu import _descriptor, _library, _prepared
-from headway.positions import ENCODINGS, Compose, PositionEncoding, RoPE
+from headway.positions import ENCODINGS, Compose, PositionEncoding, RoPE, _base
 from kernels.encoded_calls import IN_ATTENTION, encoded
 
 pytestmark = pytest.mark.skipif(_library.why_not() is not None, reason="the C++ library is not built")
@@ -737,6 +738,57 @@ def test_copies_have_no_plans_of_the_original() -> None:
         other = make(rope)
         other.__dict__["base"] = 50.0  # unseen
         agree(*qkv, encoding=other)
+    agree(*qkv, encoding=rope)
+
+
+@torch.no_grad()
+def test_the_count_of_changes_of_another_process(monkeypatch: pytest.MonkeyPatch, hits: list[bool]) -> None:
+    file = pickle.dumps(RoPE(16))
+    monkeypatch.setattr(_base, "_editions", itertools.count(1))
+    qkv, rope = inputs(), pickle.loads(file)
+    keys = {rope.plan_key()}
+    for _ in range(pickle.loads(file)._edition + RoPE(16)._edition):  # beyond the number in the file
+        agree(*qkv, encoding=rope)
+        rope.base *= 1.01
+        assert rope.plan_key() not in keys
+        keys.add(rope.plan_key())
+    assert all(hits)
+
+
+@torch.no_grad()
+def test_a_method_replaced_in_an_object_has_no_plan(hits: list[bool], step_hits: list[bool]) -> None:
+    alibi = hw.encoding("alibi", num_heads=4)
+    both = Compose(alibi, hw.encoding("log-n"))
+    slope = torch.ones(4)
+
+    def terms(q_at: hw.Coordinates, k_at: hw.Coordinates, *inputs: Any) -> tuple[hw.terms.Term, ...]:
+        slopes = slope / k_at.index.shape[1]
+        return (hw.terms.DistanceBias(hw.terms.Linear(slopes, slopes)),)
+
+    alibi.terms = terms  # type: ignore[method-assign, assignment]
+    for encoding in (alibi, both):
+        for _ in range(2):
+            slope += 1
+            agree(*inputs(), encoding=encoding, kernel="cpu")
+            for m in (20, 40):
+                k, v = torch.randn(1, 4, m, 16), torch.randn(1, 4, m, 16)
+                agree(torch.randn(1, 4, 1, 16), k, v, encoding=encoding, kernel="cpu")
+    assert not hits
+    assert not step_hits
+
+
+@torch.no_grad()
+def test_a_change_is_counted_after_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another thread computes in between is kept under the number from before."""
+    qkv, rope, changed = inputs(), RoPE(16), PositionEncoding._changed
+
+    def meanwhile(self: PositionEncoding) -> None:
+        hw.attention(*qkv, encoding=rope)
+        changed(self)
+        hw.attention(*qkv, encoding=rope)
+
+    monkeypatch.setattr(PositionEncoding, "_changed", meanwhile)
+    rope.base = 50.0
     agree(*qkv, encoding=rope)
 
 

@@ -155,7 +155,9 @@ class PositionEncoding(nn.Module):
     same_terms: ClassVar[bool] = False
     """Whether ``terms`` returns the same terms for all coordinates, so that a decoding step need not ask again."""
     foreign: bool = False
-    """Whether the class, or that of a part, is not headway's own. The steps of such a class check what its hooks do."""
+    """Whether the class, or that of a part, is not headway's own, or a method is replaced in this object.
+
+    The steps of such a class check what its hooks do."""
     _acts: ClassVar[frozenset[str]] = frozenset()
     _rotates: ClassVar[frozenset[str]] = frozenset()
     """The hooks, of "prepare" and "values", that ``rotation`` or ``split`` describes."""
@@ -173,24 +175,34 @@ class PositionEncoding(nn.Module):
         if not torch.compiler.is_compiling():
             self.__dict__["_edition"] = next(_editions)
 
+    # counted after the change, since another thread may prepare a call before it
+
     def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if callable(getattr(type(self), name, None)):
+            self.__dict__["foreign"] = True
         if name != "training":
             self._changed()
-        super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
-        self._changed()
         super().__delattr__(name)
+        self._changed()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._changed()  # the number of another process may be given again in this one
 
     def _apply(self, *arguments: Any, **named: Any) -> Self:
-        self._changed()
-        return super()._apply(*arguments, **named)
+        try:
+            return super()._apply(*arguments, **named)
+        finally:
+            self._changed()
 
     def plan_key(self) -> Hashable:
         """Returns what results depend on besides the inputs and tensors of a call; None if on more than can be told.
 
-        What was prepared for one call is used again for calls with an equal key. There is no key for classes that are
-        not headway's own, for those that read the layer's input, and in training for those that may draw positions.
+        What was prepared for one call is used again for calls with an equal key. There is no key for encodings that are
+        ``foreign``, for those that read the layer's input, and in training for those that may draw positions.
         """
         if self.foreign or self.reads_input:
             return None
@@ -199,8 +211,8 @@ class PositionEncoding(nn.Module):
         if not self._modules:
             return self._edition
         parts = [part for part in self.modules() if isinstance(part, PositionEncoding)]
-        drawing = any(part.training and "locate" in part.acts for part in parts)
-        return None if drawing else tuple([part._edition for part in parts])
+        unknown = any(part.foreign or (part.training and "locate" in part.acts) for part in parts)
+        return None if unknown else tuple([part._edition for part in parts])
 
     # ------------------------------------------------------------ the hooks
 
