@@ -385,12 +385,17 @@ def changed(hook: str, what: str, width: int = 8) -> PositionEncoding:
     return kind(width)  # type: ignore[no-any-return]
 
 
+def alone_and_composed(hook: str, what: str) -> list[PositionEncoding]:
+    first, last = Compose(changed(hook, what), RotaryValues(8)), Compose(RotaryValues(8), changed(hook, what))
+    return [changed(hook, what), first, last]
+
+
 @pytest.mark.parametrize("hook", ["prepare_value", "restore_output"])
 def test_another_shape_or_dtype_is_refused(hook: str) -> None:
     with torch.no_grad():
-        for what in ("width", "dtype"):
+        for encoding in (*alone_and_composed(hook, "width"), *alone_and_composed(hook, "dtype")):
             with pytest.raises(HeadwayError, match=f"Mine.* in {hook} of torch.float64 of shape .*return the shape"):
-                hw.attention(*drawn(), encoding=changed(hook, what))
+                hw.attention(*drawn(), encoding=encoding)
 
 
 class WritesWhereItTurnsBack(RotaryValues):
@@ -409,5 +414,7 @@ def test_a_rotation_of_the_output_that_writes_is_refused() -> None:
 @pytest.mark.parametrize("what", ["x", "table"])
 @pytest.mark.parametrize("hook", ["prepare_value", "restore_output"])
 def test_writing_into_what_is_given_is_refused(hook: str, what: str) -> None:
-    with torch.no_grad(), pytest.raises(HeadwayError, match=f"Mine.*writes in {hook} into what it is given"):
-        hw.attention(*drawn(), encoding=changed(hook, what))
+    with torch.no_grad():
+        for encoding in alone_and_composed(hook, what):
+            with pytest.raises(HeadwayError, match=f"Mine.*writes in {hook} into what it is given"):
+                hw.attention(*drawn(), encoding=encoding)

@@ -165,7 +165,9 @@ class Compose(PositionEncoding):
         def restore(out: Tensor) -> Tensor:
             out = out if rest is None else rest(out)
             for part, at in before:
-                out = part.restore_output(out, at)
+                rotation, own = part._split_output_of(out, at)
+                out = out if rotation is None else rotation._of(out)
+                out = out if own is None else own(out)
             return out
 
         return rotation, restore
