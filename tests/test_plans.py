@@ -199,6 +199,33 @@ def test_steps_of_any_coordinates_and_masks(name: str, given: str, n: int, step_
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(
+    "mask",
+    [
+        None,
+        masks.Causal() & masks.Window(7),
+        masks.Causal() & masks.Dilated(3),
+        masks.Window(3, 0) | masks.Window(0),
+        masks.KeepFirst(14),
+        masks.Causal() | masks.Prefix(14),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("name", ["none", "alibi", "rope"])
+def test_steps_of_a_cache_that_keeps_the_last_tokens(name: str, mask: masks.Mask | None, step_hits: list[bool]) -> None:
+    encoding = None if name == "none" else hw.encoding(name, head_dim=16, num_heads=4)
+    made = len(plans._plans_of(encoding))
+    for start in range(20):
+        at = hw.Coordinates.span(9, start=start)
+        q, k, v = torch.randn(2, 4, 2, 16), torch.randn(2, 4, 9, 16), torch.randn(2, 4, 9, 16)
+        agree(q, k, v, encoding=encoding, mask=mask, kernel="cpu", q_positions=at.rows(7, 9), k_positions=at)
+    assert step_hits
+    assert all(step_hits)
+    counted = "KeepFirst" in repr(mask) or "Prefix" in repr(mask)
+    assert counted or encoding is None or len(plans._plans_of(encoding)) == made + 1
+
+
+@torch.no_grad()
 def test_what_a_step_does_not_foresee_is_not_planned(step_hits: list[bool]) -> None:
     alibi = hw.encoding("alibi", num_heads=4)
     q, k, v = torch.randn(2, 4, 1, 16), torch.randn(2, 4, 30, 16), torch.randn(2, 4, 30, 16)

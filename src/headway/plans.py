@@ -28,7 +28,7 @@ from .kernels._problem import Call, tensors_in
 from .kernels.cpu._defers import DECODE_QUERIES
 from .kernels.cpu._descriptor import FAR_SLOT
 from .kernels.cpu._library import environment
-from .masks import Mask
+from .masks import And, Causal, Dilated, Mask, Or, Window
 from .positions import PositionEncoding
 from .terms import Term
 from .tracing import forward_mode, watched
@@ -243,7 +243,7 @@ def key_of(
         environment(),
     )  # fmt: skip
     if 0 < n <= DECODE_QUERIES and n < m and _same_for_any_keys(encoding, wanted):
-        stream = _facts(q_positions, k_positions, encoding, q_shape, m)
+        stream = _facts(q_positions, k_positions, encoding, mask, q_shape, m)
         if stream is None or v_shape[2:3] != (m,):
             return None
         return "step", q_shape, k_shape[:2], k_shape[3], v_shape[:2], v_shape[3:], stream, others
@@ -276,6 +276,7 @@ def _facts(
     q_at: Tensor | Coordinates | None,
     k_at: Tensor | Coordinates | None,
     encoding: PositionEncoding | None,
+    mask: Mask | Tensor | None,
     q_shape: torch.Size,
     m: int,
 ) -> Hashable:
@@ -299,7 +300,16 @@ def _facts(
             return None
         if not (position.is_cpu and index.is_cpu) or {position.shape[0], index.shape[0]} - {1, batch}:
             return None
-    return (k_at.start,) if q_at.start == k_at.start + m - n else None  # type: ignore[operator]
+    if q_at.start != k_at.start + m - n:  # type: ignore[operator]
+        return None
+    return ("given", k_at.start if _reads_start(mask) else None)
+
+
+def _reads_start(mask: Mask | Tensor | None) -> bool:
+    """Returns whether a mask depends on the index of the first key, and not on differences of indices alone."""
+    if isinstance(mask, (And, Or)):
+        return any(map(_reads_start, mask.masks))
+    return mask is not None and type(mask) not in (Causal, Window, Dilated)
 
 
 def find(encoding: PositionEncoding | None, key: Hashable) -> Plan | Step | None:
