@@ -5,7 +5,8 @@ the values of its tensors. It is made in the first call and holds the choice of 
 positions, and the words that the kernel reads, also for the backward pass if autograd records the call. Later calls
 write their addresses into a copy. Terms of an encoding that has parameters are computed in every call.
 
-Long calls, those under autocast, and those with encodings outside of headway have no plan.
+A plan of decoding steps holds for any number of keys. Other long calls, calls under autocast, and those with encodings
+outside of headway have no plan.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from .terms import Term
 from .tracing import forward_mode, watched
 
 LONGEST = 2048
-"""The most queries and keys of a call with a plan, together: the time of longer calls is that of the kernel."""
+"""The most queries and keys, together, of a call with a plan that is no decoding step: the time of longer calls is that
+of the kernel."""
 MOST = 32
 """The number of plans of one encoding; the oldest is removed first."""
 KEPT = 1 << 13
@@ -367,9 +369,9 @@ def _step(encoding: PositionEncoding | None, call: Call, kernel: str, prepared: 
     chosen = kernel_for(KERNELS, call, kernel)
     acts = frozenset() if encoding is None else encoding.acts
     learned = encoding if acts == TERMS and encoding is not None and _has_tensors(encoding) else None
-    rotated = chosen.rotated(call)
     if not call.aligned or call.k_coordinates.position.shape[2] != 1:
         return "the queries are not known to be the last keys, or positions have several axes"
+    rotated = chosen.rotated(call)
     run = chosen.prepare_step(rotated, terms_vary=learned is not None)
     if isinstance(run, str):
         return run

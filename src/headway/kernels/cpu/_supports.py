@@ -26,7 +26,7 @@ def missing() -> str | None:
 
 
 def reasons_against(problem: Problem) -> list[str]:
-    """Yields every reason why the kernel cannot run a call."""
+    """Returns every reason why the kernel cannot run a call."""
     reasons = []
     reason = missing()
     if reason:
