@@ -19,6 +19,7 @@ from headway import terms as T
 from headway.call import Arguments, make_call
 from headway.kernels import KERNELS
 from headway.positions import ALiBi, Compose, RoPE
+from headway.positions._contract import CHECKED
 from headway.testing.kernels import widest
 from headway.testing.tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison
 
@@ -757,6 +758,12 @@ def test_hooks_that_are_assigned_later_are_checked() -> None:
         hw.attention(q, q, q, encoding=late)
     assert late.foreign
     assert not RoPE(8).foreign
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_a_class_that_defines_a_step_of_a_call_is_refused(name: str) -> None:
+    with pytest.raises(hw.HeadwayError, match=f"Mine defines {name}, a step of a call that headway defines: give it"):
+        type("Mine", (RoPE,), {name: lambda self, *given: given})
 
 
 def test_a_kept_span_is_seen_to_be_written_in_inference_mode() -> None:

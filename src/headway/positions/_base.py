@@ -493,6 +493,10 @@ class PositionEncoding(nn.Module):
         if cls.foreign:
             need_arguments(cls, PositionEncoding)
             for name, step in CHECKED.items():
+                if vars(cls).get(name, step) is not step:
+                    raise HeadwayError(
+                        f"{cls.__name__} defines {name}, a step of a call that headway defines: give it another name"
+                    )
                 setattr(cls, name, step)
         cls._has_tables = cls.tables is not PositionEncoding.tables
         cls._places = any(
