@@ -123,7 +123,7 @@ def versions_over_lengths() -> dict[str, int]:
 
     def noted(program: Any, near: Any, grid: int, blocks: Any, *arguments: Any, **constants: Any) -> None:
         nonlocal term
-        term = term_of(constants)
+        term = f"{term_of(constants)}, {constants.get('rows')} × {constants.get('block')}"
         program.warmup(*arguments, **constants, grid=(1,), num_warps=blocks.num_warps, num_stages=blocks.num_stages)
 
     start_by(noted, 90)

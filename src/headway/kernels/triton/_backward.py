@@ -224,9 +224,10 @@ class Backward(Launch):
         i_tiles, diagonals = tiles(self.n, side), tiles(self.n, side) + tiles(self.m, side) - 1
         shares = max(1, min(members, PARTIAL // (heads * diagonals * 2 * side * width)))
         partial = self.buffer(heads, shares, diagonals, 2, side, width)
+        pad = self.sizes["v_pad"] if kind == RELATIVE_VALUES else None
         start(
             programs.vectors_gradient, self.call.q, heads * shares * diagonals, blocks,
-            *self.shared, self.vectors(term), partial,
+            *self.shared, self.vectors(term, pad), partial,
             self.n, self.m, self.heads, self.group, heads, members, shares,
             **self.sizes, block=side, kind=kind,
         )  # fmt: skip

@@ -97,7 +97,7 @@ class Launch:
             "interpreted": interprets(),
         }
         sink = self._plane(call.scores.sink, self.n)
-        values = self.vectors(call.relative_values)
+        values = self.vectors(call.relative_values, v_pad)
         self.lists: dict[tuple[int, int, bool], Lists | None] = {}
         self.parts = Parts(sink, values, None, self._terms(), self._sight(), self._dropout())
 
@@ -145,13 +145,13 @@ class Launch:
         """What relative vectors are multiplied with in blocks."""
         return None if x is None or x.q is not None or x.tokens is None else self.plane_of(rows_together(x.tokens))
 
-    def vectors(self, x: Relative | None) -> Vectors | None:
-        """The vectors that are multiplied in blocks."""
+    def vectors(self, x: Relative | None, pad: int | None = None) -> Vectors | None:
+        """The vectors that are multiplied in blocks, padded to ``pad``; by default to the next power of 2."""
         if x is None or x.q is not None:
             return None
         (vectors, stride), (_, rows, width) = _by_head(x.vectors), x.vectors.shape
         last, origin = map(number, (rows - 1, x.origin))
-        sizes = tl.constexpr(width), tl.constexpr(padded(width)), tl.constexpr(x.ends is not None)
+        sizes = tl.constexpr(width), tl.constexpr(pad or padded(width)), tl.constexpr(x.ends is not None)
         return Vectors(vectors, stride, last, origin, *sizes, vectors if x.ends is None else x.ends)
 
     def by_row(self, x: Relative | None, numbers: Tensor | None) -> ByRow | None:
