@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ._torch import any_autocast, writes_of
+from .call import KEPT
 from .constants import constant
 from .coordinates import Coordinates, Placed
 from .kernels import KERNELS, Kernel, kernel_for
@@ -39,8 +40,6 @@ LONGEST = 2048
 of the kernel."""
 MOST = 32
 """The number of plans of one encoding; the oldest is removed first."""
-KEPT = 1 << 13
-"""The longest stream whose default coordinates are parts of one that is cached."""
 PREPARE, TERMS = frozenset({"prepare"}), frozenset({"terms"})
 CPU = torch.device("cpu")
 

@@ -239,32 +239,24 @@ def _of_two(form: int, first: str, second: str) -> Callable[[CallDescriptor, Any
     return words
 
 
-def _piecewise(d: CallDescriptor, values: Piecewise) -> None:
-    d.need_axis(values.axis)
-    d.words += (PIECEWISE, values.axis, values.knots.shape[0])
-    d.tensor(values.knots.detach().double())
-    d.parameter(values, "values")
+def _of_points(form: int, points: str, parameter: str, most: int) -> Row:
+    """Returns the row of a form with a parameter for each of some points, such as knots, which have no gradient."""
 
+    def words(d: CallDescriptor, values: Any) -> None:
+        at: Tensor = getattr(values, points)
+        d.need_axis(values.axis)
+        d.words += (form, values.axis, at.shape[0])
+        d.tensor(at.detach().double())
+        d.parameter(values, parameter)
 
-def _against_piecewise(values: Piecewise) -> Iterator[str]:
-    if wants_gradient(values.knots):
-        yield "it has no gradient to the knots of Piecewise"
-    if values.knots.shape[0] > MAX_KNOTS:
-        yield f"Piecewise has more than {MAX_KNOTS:,} knots"
+    def against(values: Any) -> Iterator[str]:
+        at: Tensor = getattr(values, points)
+        if wants_gradient(at):
+            yield f"it has no gradient to the {points} of {type(values).__name__}"
+        if at.shape[0] > most:
+            yield f"{type(values).__name__} has more than {most:,} {points}"
 
-
-def _cosines(d: CallDescriptor, values: Cosines) -> None:
-    d.need_axis(values.axis)
-    d.words += (COSINES, values.axis, values.frequencies.shape[0])
-    d.tensor(values.frequencies.detach().double())
-    d.parameter(values, "weight")
-
-
-def _against_cosines(values: Cosines) -> Iterator[str]:
-    if wants_gradient(values.frequencies):
-        yield "it has no gradient to the frequencies of Cosines"
-    if values.frequencies.shape[0] > MAX_WAVES:
-        yield f"Cosines has more than {MAX_WAVES:,} frequencies"
+    return Row(words, against)
 
 
 def _stretched(d: CallDescriptor, values: Stretched) -> None:
@@ -302,8 +294,8 @@ FORMS: dict[type, Row] = {
     Linear: Row(_of_two(LINEAR, "past", "future")),
     Log: Row(_of_two(LOG, "weight", "rate")),
     Power: Row(_of_two(POWER, "weight", "exponent")),
-    Piecewise: Row(_piecewise, _against_piecewise),
-    Cosines: Row(_cosines, _against_cosines),
+    Piecewise: _of_points(PIECEWISE, "knots", "values", MAX_KNOTS),
+    Cosines: _of_points(COSINES, "frequencies", "weight", MAX_WAVES),
     Stretched: Row(_stretched, _against_stretched),
 }
 
