@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._results import Gradients, Results
 from . import programs
-from ._arguments import Parts, Plane
+from ._arguments import Parts, Plane, Vectors
 from ._launch import Launch, rows_together, tiles
 from ._lowered import TritonCall
 from ._relative import Relative
@@ -64,13 +64,14 @@ class Backward(Launch):
         scores, values = self.call.scores, self.call.relative_values
         self._of_queries()
         self._of_keys()
-        for kind, term in (
-            (RELATIVE_KEYS, scores.relative_keys),
-            (RELATIVE_QUERIES, scores.relative_queries),
-            (RELATIVE_VALUES, values),
+        terms = self.parts.terms
+        for kind, term, vectors in (
+            (RELATIVE_KEYS, scores.relative_keys, terms.relative_keys),
+            (RELATIVE_QUERIES, scores.relative_queries, terms.relative_queries),
+            (RELATIVE_VALUES, values, self.parts.relative_values),
         ):
             if term is not None:
-                self._of_relative(term, kind)
+                self._of_relative(term, kind, vectors)
         if scores.table is not None and scores.table.values.requires_grad:
             self.found.append((scores.table.values, self._table_gradient(scores.table)))
         if scores.grid is not None and scores.grid.values.requires_grad:
@@ -204,30 +205,29 @@ class Backward(Launch):
 
     # ------------------------------------------------------------ of relative vectors
 
-    def _of_relative(self, term: Relative, kind: Any) -> None:
+    def _of_relative(self, term: Relative, kind: Any, vectors: Vectors | None) -> None:
         """The gradients of the vectors of a relative term, or of its products."""
         x = term.vectors if term.products is None else term.products
         if not x.requires_grad:
             return
         if term.q is None:
-            gradient = self._vectors_gradient(term, kind)
+            gradient = self._vectors_gradient(term, kind, vectors)
         elif term.products is not None:
             gradient = self.sums_by_row(term, kind, self.statistics, self.up)
         else:
             gradient = self.sums_by_row(term, kind, self.statistics).mT @ self.d_out.float()
         self.found.append((x, gradient))
 
-    def _vectors_gradient(self, term: Relative, kind: Any) -> Tensor:
+    def _vectors_gradient(self, term: Relative, kind: Any, vectors: Vectors | None) -> Tensor:
         """The gradient of the vectors of the distances of slots, [heads or 1, n + m − 1, width]."""
         blocks, (heads, count, width) = self.blocks("table"), term.vectors.shape
         side, members = blocks.block, self.batch * self.heads // max(heads, 1)
         i_tiles, diagonals = tiles(self.n, side), tiles(self.n, side) + tiles(self.m, side) - 1
         shares = max(1, min(members, PARTIAL // (heads * diagonals * 2 * side * width)))
         partial = self.buffer(heads, shares, diagonals, 2, side, width)
-        pad = self.sizes["v_pad"] if kind == RELATIVE_VALUES else None
         start(
             programs.vectors_gradient, self.call.q, heads * shares * diagonals, blocks,
-            *self.shared, self.vectors(term, pad), partial,
+            *self.shared, vectors, partial,
             self.n, self.m, self.heads, self.group, heads, members, shares,
             **self.sizes, block=side, kind=kind,
         )  # fmt: skip
