@@ -26,8 +26,8 @@ from page import between
 
 from headway._common.files import atomic_write
 from headway._common.pictures import save
-from headway.study import Results, charts, compare, tables
-from headway.study.watch import Row, Watch
+from headway._common.store import Row
+from headway.study import ProgressListener, Results, charts, compare, tables
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "comparison.md"
@@ -62,7 +62,7 @@ PICTURES = (
 FILES = ("settings.json", "results.jsonl")
 
 
-class Lines(Watch):
+class Lines(ProgressListener):
     """Prints a line for each training, and keeps its rows.
 
     Args:
@@ -76,7 +76,7 @@ class Lines(Watch):
     def expected(self, seconds: dict[str, float]) -> None:
         print("expected:", ", ".join(f"{part} {value / 60:.0f} min" for part, value in seconds.items()), flush=True)
 
-    def measured(self, rows: list[Row]) -> None:
+    def measured(self, job: str, rows: list[Row]) -> None:
         print(rows[0]["encoding"], rows[0]["seed"], [row["bits_per_byte"] for row in rows], flush=True)
         copy(self.out, self.kept)
 

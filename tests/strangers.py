@@ -635,7 +635,7 @@ def resumed(folder: Path) -> object:
         store.agree({"steps": 2000, "lengths": [128, 256, 512, 1024]})
         store.agree_on_sources(["rope"])
         store.add_tried("rope", "0.004", {"bits_per_byte": 3.0, "peak_memory_bytes": 9})
-        return store.has("rope", 0), store.equal_time_steps("lstm", 0, 9), store.tried("rope"), store.fact("new", int)
+        return store.has(("rope", 0)), store.equal_time_steps("lstm", 0, 9), store.tried("rope"), store.fact("new", int)
 
 
 def comparison_folder(folder: Path) -> Path:

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from headway import HeadwayError, cli
-from headway.bench import models, report
+from headway.bench import ProgressListener, models, report
 from headway.bench.cases import MODELS, ModelCase, ModelPlan
 from headway.bench.measure import CheckError
 from headway.bench.models import ATTENTION, LINEAR, REST, Loaded, Trainer, bench_models, measure
 from headway.bench.rows import Row
-from headway.bench.run import Watch
 from headway.bench.sides import HF_EAGER, HF_SDPA, HF_TABLE, NOT_PREPACKED, OURS
 from headway.bench.targets import MODEL_TARGETS, judge
 from headway.nn.prepacked import is_prepacked
@@ -68,12 +67,12 @@ def loaded(weights: Path, tmp_path: Path) -> Loaded:
     return Loaded(weights, tmp_path)
 
 
-class Noted(Watch):
+class Noted(ProgressListener):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def noted(self, said: str) -> None:
-        self.notes.append(said)
+    def noted(self, note: str) -> None:
+        self.notes.append(note)
 
 
 def a_row(case: ModelCase, milliseconds: dict[str, float] | None = None, **more: Any) -> Row:

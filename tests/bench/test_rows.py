@@ -13,7 +13,7 @@ FOUND = {"kernel": "sdpa", "ms": {"headway": 1.0}, "says": {}, "seconds": 1.0}
 
 def test_a_row_is_on_disk_at_once_and_found_again(tmp_path: Path) -> None:
     with Rows(tmp_path, HERE) as rows:
-        rows.measured(Case(), FOUND, "2026-01-01")
+        rows.add([rows.row(Case(), FOUND, "2026-01-01")])
         assert read(rows.file) == rows.here
     with Rows(tmp_path, HERE) as rows:
         assert rows.has(Case(), 1.0)
@@ -24,18 +24,18 @@ def test_a_row_is_on_disk_at_once_and_found_again(tmp_path: Path) -> None:
 
 def test_rows_of_another_machine_or_version_stay_and_do_not_count(tmp_path: Path) -> None:
     with Rows(tmp_path, THERE) as rows:
-        rows.measured(Case(), FOUND, "2026-01-01")
+        rows.add([rows.row(Case(), FOUND, "2026-01-01")])
     with Rows(tmp_path, HERE, fresh=True) as rows:
         assert not rows.has(Case(), 1.0)
-        rows.measured(Case(), FOUND, "2026-01-02")
-        rows.measured(Case(), FOUND | {"kernel": "reference"}, "2026-01-03")
+        rows.add([rows.row(Case(), FOUND, "2026-01-02")])
+        rows.add([rows.row(Case(), FOUND | {"kernel": "reference"}, "2026-01-03")])
         assert [row["kernel"] for row in rows.here] == ["reference"]
     assert [row["where"] for row in read(tmp_path / "rows.jsonl")] == [THERE, HERE]
 
 
 def test_fresh_measures_again(tmp_path: Path) -> None:
     with Rows(tmp_path, HERE) as rows:
-        rows.measured(Case(), FOUND, "2026-01-01")
+        rows.add([rows.row(Case(), FOUND, "2026-01-01")])
     with Rows(tmp_path, HERE, fresh=True) as rows:
         assert not rows.has(Case(), 1.0)
 

@@ -1,31 +1,32 @@
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headway import HeadwayError
-from headway.bench import Case, Plan, Watch, bench, machine, run
+from headway.bench import Case, Plan, ProgressListener, bench, machine, run
 from headway.bench.measure import CheckError
 from headway.bench.rows import Row
 
 pytestmark = pytest.mark.usefixtures("few_checks")
 
 
-class Seen(Watch):
+class Seen(ProgressListener):
     def __init__(self) -> None:
-        self.cases: list[Case] = []
+        self.cases: list[str] = []
         self.notes: list[str] = []
         self.done = 0
 
-    def planned(self, where: dict[str, object], done: int, total: int) -> None:
+    def planned(self, settings: Sequence[str], done: int, total: int) -> None:
         self.done = done
 
-    def noted(self, said: str) -> None:
-        self.notes.append(said)
+    def noted(self, note: str) -> None:
+        self.notes.append(note)
 
-    def measured(self, case: Case, row: Row | None) -> None:
-        self.cases.append(case)
+    def measured(self, job: str, rows: Sequence[Row]) -> None:
+        self.cases.append(job)
 
 
 @pytest.mark.slow
@@ -64,7 +65,7 @@ def test_everything_is_measured_once_and_shown(tiny: Plan, tmp_path: Path) -> No
     assert again.rows == results.rows
     more = replace(tiny, lengths=(16, 24), parts=("attention",))
     grown = bench(more, tmp_path, watch=seen)
-    assert {of.n for of in seen.cases} == {24}
+    assert seen.cases == [str(of) for of in more.cases() if of.n == 24]
     assert len(grown.rows) == len(cases) + len(seen.cases)
 
 

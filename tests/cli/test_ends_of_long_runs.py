@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headway import HeadwayError, cli, study
-from headway._common.store import reporting
+from headway._common.experiment import write_report
 
 LONG = {
     "compare": ["compare", "text.txt", "--out", "out"],
@@ -80,12 +80,20 @@ def test_a_report_that_fails_keeps_the_results(monkeypatch: pytest.MonkeyPatch, 
     assert len(found.rows) == len(rows.splitlines())
 
 
-def test_errors_of_reports_say_where_the_results_are() -> None:
+def test_errors_of_reports_say_where_the_results_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     said = r"\(out is full: delete something\); the results are in out/rows.jsonl"
-    with pytest.raises(HeadwayError, match=said), reporting(Path("out/rows.jsonl")):
-        raise HeadwayError("out is full: delete something")
-    with pytest.raises(KeyboardInterrupt), reporting(Path("out/rows.jsonl")):
-        raise KeyboardInterrupt
+
+    def fails(error: BaseException) -> None:
+        def make() -> str:
+            raise error
+
+        write_report({"report.md": make}, "out", "rows.jsonl")
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HeadwayError, match=said):
+        fails(HeadwayError("out is full: delete something"))
+    with pytest.raises(KeyboardInterrupt):
+        fails(KeyboardInterrupt())
 
 
 def _small(folder: Path) -> dict[str, Any]:

@@ -10,11 +10,11 @@ import torch
 
 import headway
 from headway._common import training
+from headway._common.store import Row
 from headway._common.training import Diverged, Trained
 from headway.errors import HeadwayError, WrongCallError
-from headway.study import Watch, compare, comparison, models, run
+from headway.study import ProgressListener, compare, comparison, models, run
 from headway.study.protocol import BYTES_FOR_STEP, Protocol
-from headway.study.watch import Row
 
 MINE = """
 from headway.positions import PositionEncoding
@@ -29,30 +29,32 @@ class Mine(PositionEncoding):
 """
 
 
-class Stops(Watch):
+class Stops(ProgressListener):
     """Stops the comparison at the first word of this encoding that fits."""
 
     def __init__(self, encoding: str, doing: str) -> None:
         self.encoding, self.doing = encoding, doing
 
-    def went_on(self, encoding: str, seed: int, doing: str, part: float) -> None:
-        assert 0 <= part <= 1
-        if encoding == self.encoding and self.doing in doing:
+    def progressed(self, doing: str, share: float) -> None:
+        assert 0 <= share <= 1
+        if doing.startswith(f"{self.encoding}, seed") and self.doing in doing:
             raise KeyboardInterrupt
 
 
-class Lists(Watch):
+class Lists(ProgressListener):
     """Which encodings and seeds were worked on."""
 
     def __init__(self) -> None:
         self.trained: list[tuple[str, int]] = []
         self.rows: list[Row] = []
 
-    def went_on(self, encoding: str, seed: int, doing: str, part: float) -> None:
-        if "step" in doing and (encoding, seed) not in self.trained:
-            self.trained.append((encoding, seed))
+    def progressed(self, doing: str, share: float) -> None:
+        job, _, what = doing.partition(": ")
+        encoding, _, seed = job.rpartition(", seed ")
+        if "step" in what and (encoding, int(seed)) not in self.trained:
+            self.trained.append((encoding, int(seed)))
 
-    def measured(self, rows: Sequence[Row]) -> None:
+    def measured(self, job: str, rows: Sequence[Row]) -> None:
         self.rows += rows
 
 
@@ -60,7 +62,7 @@ class Lists(Watch):
 def without_a_report() -> Iterator[None]:
     """Pictures take most of the time of a tiny comparison, and have tests of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison.report, "write", lambda results, out: [])
+        patch.setattr(comparison.report, "write", lambda results, out: None)
         yield
 
 
@@ -151,11 +153,11 @@ def test_what_was_killed_goes_on_to_the_same_numbers(text_file: Path, tiny: dict
 import os, signal, torch
 torch.set_num_threads({torch.get_num_threads()})
 from headway._common import training
-from headway.study import Watch, compare
+from headway.study import ProgressListener, compare
 training.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-class Kills(Watch):
-    def went_on(self, encoding, seed, doing, part):
-        if encoding == "t5" and "step 3" in doing:
+class Kills(ProgressListener):
+    def progressed(self, doing, share):
+        if doing.startswith("t5, seed 0: ") and "step 3" in doing:
             os.kill(os.getpid(), signal.SIGKILL)
 compare({str(text_file)!r}, ["rope", "t5"], **{tiny!r}, out={str(tmp_path / "out")!r}, watch=Kills())
 """
@@ -288,7 +290,7 @@ def test_tokens_of_a_text_are_compared_in_bits_per_byte(
 def test_the_expected_time_has_all_parts(text_file: Path, tiny: dict[str, Any]) -> None:
     found: list[dict[str, float]] = []
 
-    class Expects(Watch):
+    class Expects(ProgressListener):
         def expected(self, seconds: Any) -> None:
             found.append(dict(seconds))
             raise KeyboardInterrupt
@@ -425,27 +427,30 @@ def test_it_is_reached_as_headway_study() -> None:
 def test_auto_takes_a_gpu_only_if_a_fused_kernel_trains_every_encoding(
     used_by_shaw: str, text_file: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Placed(Watch):
-        def placed(self, device: str, why: str) -> None:
-            said.append((device, why))
+    class Placed(ProgressListener):
+        def noted(self, note: str) -> None:
+            notes.append(note)
 
-        def planned(self, protocol: Any, *others: Any) -> None:
-            said.append((protocol.device, ""))
-            raise KeyboardInterrupt
+    def expected(_: Any, protocol: Any, missing: Any) -> None:
+        devices.append(protocol.device)
+        raise KeyboardInterrupt
 
     def used(spec: str | None, sizes: Any, batch: int, device: str, dtype: Any = None) -> str:
         return used_by_shaw if spec == "shaw" and device == "cuda" else "sdpa"
 
-    said: list[tuple[str, str]] = []
+    notes: list[str] = []
+    devices: list[str] = []
+    monkeypatch.setattr(comparison._Comparison, "_expected", expected)
     monkeypatch.setattr(comparison, "device_named", lambda name: "cuda" if name == "auto" else name)
     monkeypatch.setattr(models, "kernel_used", used)
     for device in ("auto", "cuda"):
         with pytest.raises(KeyboardInterrupt):
             compare(text_file, ["rope", "shaw"], **{**tiny, "baselines": ["rnn"], "device": device}, watch=Placed())
     if used_by_shaw == "reference":
-        assert said[0][0] == "cpu"
-        assert "no fused kernel computes the attention of shaw. Give --device cuda" in said[0][1]
-        assert [place for place, _ in said[1:]] == ["cpu", "cuda"]
+        assert devices == ["cpu", "cuda"]
+        [note] = notes
+        assert note.startswith("It runs on the CPU: ")
+        assert "no fused kernel computes the attention of shaw. Give --device cuda" in note
     else:
-        assert said[0] == ("cuda", "It runs on cuda, where a fused kernel computes the attention of every model.")
-        assert [place for place, _ in said[1:]] == ["cuda", "cuda"]
+        assert devices == ["cuda", "cuda"]
+        assert notes == ["It runs on cuda, where a fused kernel computes the attention of every model."]

@@ -11,7 +11,7 @@ import torch
 from headway._common import training
 from headway.inspection import read_head_log
 from headway.models import Decoder, TransformerConfig
-from headway.study import Results, Watch, compare, heads, report
+from headway.study import ProgressListener, Results, compare, heads, report
 from headway.study.heads import HeadWatch
 
 WINDOWS = torch.randint(20, (6, 8), generator=torch.Generator().manual_seed(0))
@@ -24,16 +24,16 @@ def logs(out: Path) -> dict[str, list[dict[str, Any]]]:
 
 @pytest.fixture(autouse=True)
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "write", lambda results, out: [])  # it draws pictures, which takes longest
+    monkeypatch.setattr(report, "write", lambda results, out: None)  # it draws pictures, which takes longest
 
 
-class Stops(Watch):
+class Stops(ProgressListener):
     """Interrupts as soon as this is done."""
 
     def __init__(self, doing: str) -> None:
         self.doing = doing
 
-    def went_on(self, encoding: str, seed: int, doing: str, part: float) -> None:
+    def progressed(self, doing: str, share: float) -> None:
         if self.doing in doing:
             raise KeyboardInterrupt
 

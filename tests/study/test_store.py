@@ -19,8 +19,8 @@ def test_rows_come_back_and_replace_their_like(tmp_path: Path) -> None:
         store.agree(SETTINGS)
         store.add([row("rope", 16), row("rope", 32)])
         store.add([row("rope", 16, bits=2.0)])
-        assert store.has("rope", 0)
-        assert not store.has("rope", 1)
+        assert store.has(("rope", 0))
+        assert not store.has(("rope", 1))
     lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
     assert {(found["length"], found["bits_per_byte"]) for found in map(json.loads, lines)} == {(16, 2.0), (32, 3.0)}
     with Store(tmp_path / "out") as store:
@@ -35,7 +35,7 @@ def test_a_last_line_that_a_kill_cut_off_is_healed(tmp_path: Path) -> None:
     path.write_text(path.read_text()[:-20])
     with Store(tmp_path) as store:
         store.agree(SETTINGS)
-        assert not store.has("rope", 0)
+        assert not store.has(("rope", 0))
         assert len(store.rows) == 1
         store.add([row("rope", 32)])
     assert len(read_rows(path, KEYS)) == 2

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway import HeadwayError
+from headway._common.progress import ProgressListener
 from headway.study import _word_vectors_text as texts
 from headway.study import word_vectors
 from headway.study._word_vectors_picture import draw_map, draw_scores
@@ -317,7 +318,12 @@ def test_a_comparison_that_was_stopped_ends_as_one_that_was_not(
 
 
 def test_more_seeds_and_methods_join_what_is_there(text: Path, tmp_path: Path) -> None:
-    told: list[tuple[str, float]] = []
+    shares: list[float] = []
+
+    class Shares(ProgressListener):
+        def progressed(self, doing: str, share: float) -> None:
+            shares.append(share)
+
     compare(text, ["one-hot"], out=tmp_path, protocol=TINY)
     found = compare(
         text,
@@ -325,15 +331,14 @@ def test_more_seeds_and_methods_join_what_is_there(text: Path, tmp_path: Path) -
         out=tmp_path,
         protocol=TINY,
         seeds=2,
-        watch=lambda method, part: told.append((method, part)),
+        watch=Shares(),
     )
     assert {(row["method"], row["seed"]) for row in found.rows} == {
         (method, seed) for method in ("one-hot", "tf-idf", BASELINE) for seed in (0, 1)
     }
-    parts = [part for _, part in told]
-    assert parts == sorted(parts)
-    assert 0 < parts[0] < 1
-    assert parts[-1] == pytest.approx(1.0)
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < 1
+    assert shares[-1] == pytest.approx(1.0)
     one, two = found.values("one-hot", "nats_per_word")
     assert one != two
     with pytest.raises(HeadwayError, match="dim = 8, now dim = 9"):

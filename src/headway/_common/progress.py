@@ -1,10 +1,14 @@
-"""Functions by which long work reports its progress: they receive the share that is done."""
+"""What receives the progress of long work: functions of the share that is done, and listeners to an experiment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["Share", "Tell", "nobody", "part_of"]
+if TYPE_CHECKING:
+    from .store import Row
+
+__all__ = ["ProgressListener", "Share", "Tell", "nobody", "part_of"]
 
 Share = Callable[[float], None]
 """A function that gets the share of the work that is done, 0 … 1."""
@@ -29,3 +33,29 @@ def part_of(watch: Share, start: float, size: float) -> Share:
         size: its share of the whole.
     """
     return lambda part: watch(start + size * part)
+
+
+class ProgressListener:
+    """Receives the progress of an experiment; override the methods that you need.
+
+    The methods do nothing by themselves. An exception that one of them raises, such as KeyboardInterrupt, stops the
+    experiment, which the next call resumes.
+    """
+
+    def noted(self, note: str) -> None:
+        """Is called with a ``note`` for readers of the results, such as which device was chosen."""
+
+    def planned(self, settings: Sequence[str], done: int, total: int) -> None:
+        """Is called once, when the ``settings`` are fixed: of ``total`` jobs ``done`` are in the results already.
+
+        ``settings`` are sentences.
+        """
+
+    def expected(self, seconds: Mapping[str, float]) -> None:
+        """Is called once after that if the time is estimated: the ``seconds`` that each part is expected to take."""
+
+    def progressed(self, doing: str, share: float) -> None:
+        """Is called with what is done at the moment, ``doing``, and the ``share`` of all work that is done, 0 … 1."""
+
+    def measured(self, job: str, rows: Sequence[Row]) -> None:
+        """Is called after each ``job``; its ``rows`` are on disk, and there are none if it failed."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import HeadwayError
 from .files import LockedFolder
 from .kinds import Kind, fits
 from .lines import append_lines, read_lines, write_lines
 
-__all__ = ["ResultStore", "Row", "read_rows", "reporting"]
+__all__ = ["ResultStore", "Row", "read_rows"]
 
 Row = dict[str, Any]
 """The results of one measurement: a line of a file of JSON objects."""
@@ -69,26 +67,6 @@ class ResultStore(LockedFolder):
         kept = [row for row in self.rows if wanted(row)]
         self._stale |= len(kept) < len(self.rows)
         self.rows = kept
-
-
-@contextmanager
-def reporting(rows: Path) -> Iterator[None]:
-    """Makes a report of rows that are on the disk: an error inside says where these are.
-
-    Args:
-        rows: their file.
-
-    Raises:
-        HeadwayError: if the report cannot be made.
-    """
-    try:
-        yield
-    except Exception as error:
-        cause = str(error) if isinstance(error, HeadwayError) else f"{type(error).__name__}: {error}"
-        raise HeadwayError(
-            f"the report was not written ({cause}); the results are in {rows}: the same call writes it, without "
-            "measuring again"
-        ) from error
 
 
 def read_rows(path: Path, keys: Sequence[str], kind: Kind | None = None) -> list[Row]:

@@ -7,11 +7,11 @@ stores the results; ``targets`` judges them, ``report`` and ``picture`` show the
 measures whole models against transformers.
 """
 
+from .._common.progress import ProgressListener as ProgressListener
 from .cases import FULL as FULL
 from .cases import QUICK as QUICK
 from .cases import Case as Case
 from .cases import Plan as Plan
-from .run import Watch as Watch
 from .run import bench as bench
 
-__all__ = ["FULL", "QUICK", "Case", "Plan", "Watch", "bench"]
+__all__ = ["FULL", "QUICK", "Case", "Plan", "ProgressListener", "bench"]

@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import checkpoints
-from .._common.files import write_text
+from .._common.experiment import Files, write_report
+from .._common.progress import ProgressListener
 from .._common.text_files import read_text
 from ..errors import HeadwayError
 from ..integrations.transformers import register, use_bias_table
@@ -33,7 +34,7 @@ from .machine import busy, where
 from .measure import CheckError, agree, agree_on_the_whole, in_turn
 from .memory import WARM_UP
 from .rows import Row, Rows
-from .run import Results, Watch, in_order, measure_each
+from .run import BenchResults, in_order, in_words, measure_cases
 from .sides import HF_EAGER, HF_SDPA, HF_TABLE, NOT_PREPACKED, OURS, Run
 from .targets import MODEL_TARGETS, Judged, judge
 
@@ -63,8 +64,8 @@ T5_CLASSES = {"T5 encoder": "T5EncoderModel", "T5": "T5ForConditionalGeneration"
 
 
 @dataclass
-class ModelResults(Results):
-    """The results of a benchmark of whole models, as ``Results``."""
+class ModelResults(BenchResults):
+    """The results of a benchmark of whole models."""
 
     @property
     def targets(self) -> list[Judged]:
@@ -79,7 +80,7 @@ def bench_models(
     *,
     fresh: bool = False,
     command: str = "headway bench --models",
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
 ) -> ModelResults:
     """Measures the cases of a plan that are not in the folder yet, and writes models.jsonl and models.md to it.
 
@@ -96,7 +97,7 @@ def bench_models(
     Raises:
         HeadwayError: if ``weights`` is no folder, or ``out`` cannot be written to.
     """
-    watch, weights = watch or Watch(), Path(weights)
+    watch, weights = watch or ProgressListener(), Path(weights)
     if not weights.is_dir():
         raise HeadwayError(f"{weights} is not a folder: give the one with {' and '.join(FOLDERS.values())}")
     try:
@@ -110,7 +111,7 @@ def bench_models(
         loaded = Loaded(weights, Path(scratch))
         cases = [] if missing else [case for case in plan.cases() if loaded.has(case.model)]
         todo = [case for case in cases if not rows.has(case, plan.seconds)]
-        watch.planned(rows.where, len(cases) - len(todo), len(cases))
+        watch.planned([in_words(rows.where)], len(cases) - len(todo), len(cases))
 
         if missing:
             results.note(missing, watch)
@@ -120,12 +121,12 @@ def bench_models(
             weights_of = weights / FOLDERS[model]
             results.note(f"{model} is left out: {weights_of} has no weights; make weights downloads them.", watch)
         try:
-            measure_each(todo, lambda case: measure(case, plan, loaded), rows, results, watch)
+            measure_cases(cases, plan.seconds, lambda case: measure(case, plan, loaded), rows, results, watch)
         finally:
             results.rows = in_order(rows, plan.cases())
             if results.rows or results.notes:
-                text = report.models(results.rows, rows.where, command, results.notes)
-                write_text(rows.out / "models.md", text)
+                files: Files = {"models.md": lambda: report.models(results.rows, rows.where, command, results.notes)}
+                write_report(files, rows.out, rows.file.name)
     return results
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._common.pictures import BASELINE as GREY
-from .._common.pictures import COLOURS, PAPER, save, style
+from .._common.pictures import COLOURS, PAPER, style
 from ..study.charts import frame
 from .cases import DIRECTIONS
 from .rows import Row
@@ -16,6 +15,7 @@ from .targets import gflops, share_of_roof
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 BLUE, ORANGE = COLOURS[:2]
 SOLID: Any = "-"
@@ -33,12 +33,8 @@ LINES = (
 HEAD_DIM = 64
 
 
-def draw(rows: Sequence[Row], title: str, path: Path) -> bool:
-    """Saves the picture, with a column for each dtype and a row of panels for each direction.
-
-    Returns:
-        Whether there was anything to draw.
-    """
+def draw(rows: Sequence[Row], title: str) -> Figure | None:
+    """Draws a column of panels for each dtype and a row for each direction; None if there is nothing to draw."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -49,7 +45,7 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> bool:
         and row["case"]["encoding"] in ("none", "t5")
     ]
     if not chosen:
-        return False
+        return None
     dims = {row["case"]["head_dim"] for row in chosen}
     head_dim = HEAD_DIM if HEAD_DIM in dims else min(dims)
     chosen = [row for row in chosen if row["case"]["head_dim"] == head_dim]
@@ -81,8 +77,7 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> bool:
             fontsize=9,
             handlelength=2.8,
         )
-        save(figure, path)
-    return True
+        return figure
 
 
 def _look(colour: str, dashes: Any, marker: str) -> dict[str, Any]:

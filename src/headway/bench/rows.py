@@ -44,7 +44,7 @@ class Rows(ResultStore):
     """The rows in a folder, which one benchmark at a time writes to.
 
         with Rows(out, where()) as rows:
-            rows.measured(case, found, date)
+            rows.add([rows.row(case, numbers, date)])
 
     Args:
         out: the folder; it is created if needed.
@@ -81,14 +81,9 @@ class Rows(ResultStore):
         """Returns whether the ``case`` is there, measured for at least so many ``seconds``."""
         return any(row["case"] == case.fields() and row.get("seconds", seconds) >= seconds for row in self.here)
 
-    def measured(self, case: AnyCase, found: Row, date: str) -> Row:
-        """Writes a row of the ``case`` to disk, in place of an earlier one, and returns it.
-
-        ``found`` are its results, and ``date`` is the day.
-        """
-        row = {"case": case.fields(), "where": self.where, "date": date, **found}
-        self.add([row])
-        return row
+    def row(self, case: AnyCase, numbers: Row, date: str) -> Row:
+        """Returns the row of a ``case``: what was measured of it, ``numbers``, here and on the day ``date``."""
+        return {"case": case.fields(), "where": self.where, "date": date, **numbers}
 
 
 def read(path: Path, kind: type[AnyCase] = Case) -> list[Row]:

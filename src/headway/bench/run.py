@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .._common.files import write_text
-from .._common.store import reporting
+from .._common.experiment import Files, measure_each, write_report
+from .._common.progress import ProgressListener, Tell
 from .._common.templates import need_reports
 from . import picture, report
 from .cases import AnyCase, Case, Plan
@@ -23,27 +23,8 @@ from .verify import failing
 C = TypeVar("C", bound=AnyCase)
 
 
-class Watch:
-    """Receives the progress of a benchmark; override the methods that you need.
-
-    They are called in the order below, and do nothing by themselves.
-    """
-
-    def planned(self, where: dict[str, Any], done: int, total: int) -> None:
-        """Is called once: of ``total`` cases ``done`` are in the folder already, measured on the machine ``where``."""
-
-    def doing(self, said: str) -> None:
-        """Is called with what is done at the moment, ``said``."""
-
-    def noted(self, said: str) -> None:
-        """Is called with a note for readers of the results, ``said``."""
-
-    def measured(self, case: AnyCase, row: Row | None) -> None:
-        """Is called after a ``case``, whose ``row`` is on disk; None if it has no number, as was noted."""
-
-
 @dataclass
-class Results:
+class BenchResults:
     """The results of a benchmark.
 
     Attributes:
@@ -56,7 +37,7 @@ class Results:
     notes: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def note(self, said: str, watch: Watch) -> None:
+    def note(self, said: str, watch: ProgressListener) -> None:
         """Adds a note, ``said``, and tells ``watch`` of it."""
         self.notes.append(said)
         watch.noted(said)
@@ -68,8 +49,13 @@ class Results:
 
 
 def bench(
-    plan: Plan, out: str | Path, *, fresh: bool = False, command: str = "headway bench", watch: Watch | None = None
-) -> Results:
+    plan: Plan,
+    out: str | Path,
+    *,
+    fresh: bool = False,
+    command: str = "headway bench",
+    watch: ProgressListener | None = None,
+) -> BenchResults:
     """Measures the cases of a plan that are not in the folder yet, and writes rows.jsonl, bench.md and roof.png to it.
 
     A kernel that fails its checks gets no number, nor does a case on which two sides differ. After an interruption, the
@@ -90,27 +76,31 @@ def bench(
             the report needs is not installed.
     """
     need_reports()
-    watch = watch or Watch()
+    watch = watch or ProgressListener()
     cases = plan.cases()
     for case in dict.fromkeys(cases):
         encoded(case)
     with Rows(out, where(), fresh) as rows:
-        results = Results(rows.here)
+        results = BenchResults(rows.here)
         todo = [case for case in cases if not rows.has(case, plan.seconds)]
-        watch.planned(rows.where, len(cases) - len(todo), len(cases))
+        watch.planned([in_words(rows.where)], len(cases) - len(todo), len(cases))
         try:
-            _measure(plan, todo, rows, results, watch)
+            _measure(plan, cases, todo, rows, results, watch)
         finally:
             results.rows = in_order(rows, cases)
             if results.rows or results.notes:
-                watch.doing("writing the report")
-                with reporting(rows.file):
-                    write_text(rows.out / "bench.md", report.markdown(results.rows, rows.where, command, results.notes))
-                    picture.draw(results.rows, title(rows.where), rows.out / "roof.png")
+                watch.progressed("writing the report", 1.0)
+                files: Files = {
+                    "bench.md": lambda: report.markdown(results.rows, rows.where, command, results.notes),
+                    "roof.png": lambda: picture.draw(results.rows, title(rows.where)),
+                }
+                write_report(files, rows.out, rows.file.name)
     return results
 
 
-def _measure(plan: Plan, todo: list[Case], rows: Rows, results: Results, watch: Watch) -> None:
+def _measure(
+    plan: Plan, cases: list[Case], todo: list[Case], rows: Rows, results: BenchResults, watch: ProgressListener
+) -> None:
     roof, flex = Roof(), Flex(plan.flex_seconds)
     if roof.why_not:
         results.note(roof.why_not, watch)
@@ -118,7 +108,7 @@ def _measure(plan: Plan, todo: list[Case], rows: Rows, results: Results, watch: 
         return
     if other := busy():
         results.note(other, watch)
-    results.failed, checked = failing(todo, watch.doing)
+    results.failed, checked = failing(todo, lambda doing: watch.progressed(doing, 0.0))
     results.note(f"Checked before anything was measured: {checked}.", watch)
     for kernel, why in results.failed.items():
         results.note(f"No number for the kernel {kernel}, whose checks fail: {why}", watch)
@@ -126,29 +116,41 @@ def _measure(plan: Plan, todo: list[Case], rows: Rows, results: Results, watch: 
     def numbers(case: Case) -> Row | None:
         return None if kernel_of(case) in results.failed else measure(case, plan, roof, flex)
 
-    measure_each(todo, numbers, rows, results, watch)
+    measure_cases(cases, plan.seconds, numbers, rows, results, watch)
 
 
-def measure_each(
-    cases: Sequence[C], measure: Callable[[C], Row | None], rows: Rows, results: Results, watch: Watch
+def measure_cases(
+    cases: Sequence[C],
+    seconds: float,
+    measure: Callable[[C], Row | None],
+    rows: Rows,
+    results: BenchResults,
+    watch: ProgressListener,
 ) -> None:
-    """Writes the row of each case; a case on which two sides differ gets a note instead."""
-    for case in cases:
-        watch.doing(str(case))
-        row = None
+    """Measures the cases that have no row of so many ``seconds``; one on which two sides differ gets a note instead."""
+
+    def measured(case: C, tell: Tell) -> list[Row]:
         try:
-            if (numbers := measure(case)) is not None:
-                row = rows.measured(case, numbers, datetime.date.today().isoformat())
+            numbers = measure(case)
         except CheckError as error:
             results.note(f"No number: {error}", watch)
             results.failed.setdefault(str(case), str(error))
-        watch.measured(case, row)
+            return []
+        return [] if numbers is None else [rows.row(case, numbers, datetime.date.today().isoformat())]
+
+    jobs = {case: str(case) for case in cases}
+    measure_each(jobs, measured, rows, watch, has=lambda case: rows.has(case, seconds))
 
 
 def in_order(rows: Rows, cases: Sequence[AnyCase]) -> list[Row]:
     """Returns the rows of this machine in the order of cases, with those of other plans at the end."""
     place = {case: number for number, case in enumerate(cases)}
     return sorted(rows.here, key=lambda row: place.get(rows.kind(**row["case"]), len(place)))
+
+
+def in_words(where: dict[str, Any]) -> str:
+    """Returns a machine and its versions in words."""
+    return ", ".join(f"{name} {value}" for name, value in where.items())
 
 
 def title(where: dict[str, Any]) -> str:

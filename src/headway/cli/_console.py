@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from .._common.progress import ProgressListener
+
 if TYPE_CHECKING:
     from rich.console import Console
+    from typing_extensions import Self
 
 
 def console(**options: Any) -> Console:
@@ -83,6 +87,12 @@ def going_on(out: str | Path) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+def heading(out: Console, title: str, sentences: Sequence[str]) -> None:
+    """Prints a title in bold, and a list with a bullet for each sentence."""
+    out.print(f"[bold]{title}[/bold]")
+    points(out, sentences, style="dim")
+
+
 def points(out: Console, sentences: Sequence[str], style: str = "") -> None:
     """Prints a list with a bullet for each sentence, whose further lines are indented."""
     from rich.markup import escape
@@ -94,37 +104,74 @@ def points(out: Console, sentences: Sequence[str], style: str = "") -> None:
         out.print(line)
 
 
-class Progress:
-    """A progress bar on a terminal; elsewhere a line for each step; nothing on a quiet console."""
+EARLY = 0.1
+"""The share of the work up to which the time left is the one expected, and not estimated from the time so far."""
+
+
+class Screen(ProgressListener):
+    """Shows progress: a bar on a terminal, and lines elsewhere; nothing on a quiet console."""
 
     def __init__(self, out: Console) -> None:
-        self.out, self.shown = out, ""
+        self.out, self.doing = out, ""
+        self.share = self.first_share = self.seconds = 0.0
+        self.began = time.monotonic()
 
-    def __enter__(self) -> Progress:
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
+    def __enter__(self) -> Self:
+        from rich.progress import BarColumn, Progress, TextColumn
 
-        doing = TextColumn("{task.description}", style="dim", markup=False)
-        columns = (BarColumn(32), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn(), doing)
-        self.bar = Bar(*columns, console=self.out, transient=True, disable=not self.out.is_terminal or self.out.quiet)
-        self.task = self.bar.add_task("", total=1.0)
+        columns = (BarColumn(32), TextColumn("{task.percentage:.0f} %"), TextColumn("{task.fields[left]}"))
+        self.bar = Progress(
+            *columns,
+            TextColumn("{task.description}", style="dim", markup=False),
+            console=self.out,
+            transient=True,
+            disable=not self.out.is_terminal or self.out.quiet,
+        )
+        self.task = self.bar.add_task("", total=1.0, left="")
         self.bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def tell(self, doing: str, part: float) -> None:
-        """Shows what is done at the moment, and the share of the work that is done."""
-        if doing != self.shown and not self.out.is_terminal:
-            self.out.print(f"{100 * part:3.0f} %  {doing}")
-        self.show(doing, part)
+    def noted(self, note: str) -> None:
+        self.say(note, "yellow")
 
-    def show(self, doing: str, part: float) -> None:
-        """Shows the same on a terminal alone."""
-        self.shown = doing
-        self.bar.update(self.task, completed=part, description=doing)
+    def planned(self, settings: Sequence[str], done: int, total: int) -> None:
+        heading(self.out, "The protocol, fixed before any result is seen", settings)
+        self.first_share, self.began = done / max(1, total), time.monotonic()
 
-    def say(self, said: str, style: str = "") -> None:
+    def expected(self, seconds: Mapping[str, float]) -> None:
+        self.seconds, self.began = sum(seconds.values()), time.monotonic()
+
+    def progressed(self, doing: str, share: float) -> None:
+        if doing != self.doing and not self.out.is_terminal:
+            self.out.print(f"{100 * share:3.0f} %  {doing}", markup=False)
+        self.show(doing, share)
+
+    def show(self, doing: str, share: float) -> None:
+        """Shows what is done at the moment, and the ``share`` of all work that is done, on a terminal alone."""
+        self.doing, self.share = doing, share
+        self.bar.update(self.task, completed=share, description=doing, left=self.left())
+
+    def left(self) -> str:
+        """Returns the time left, as expected or estimated from the time so far."""
+        gone = time.monotonic() - self.began
+        share = (self.share - self.first_share) / max(1e-9, 1 - self.first_share)
+        if self.share >= 1:
+            return "writing the report"
+        if share < EARLY and self.seconds:
+            return f"time left: about {duration(max(self.seconds - gone, 0.0))}"
+        return f"time left: about {duration(gone * (1 - share) / share)}" if share > 0 else ""
+
+    def say(self, text: str, style: str = "") -> None:
         """Prints a line as it is."""
-        self.out.print(said, style=style, markup=False, soft_wrap=True)
+        self.out.print(text, style=style, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """Returns seconds, minutes or hours in words."""
+    minutes, seconds = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{seconds} s"
+    return f"{minutes} min {seconds:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -12,10 +12,9 @@ import typer
 
 from .._common.files import need_folder_place
 from .._common.table import Cell, Table
-from ..bench import Watch
-from ..bench.cases import FULL, MODEL_PARTS, MODELS, PARTS, QUICK, QUICK_MODELS, AnyCase
+from ..bench.cases import FULL, MODEL_PARTS, MODELS, PARTS, QUICK, QUICK_MODELS
 from ..errors import HeadwayError
-from ._console import Progress, consoles, going_on, print_json
+from ._console import Screen, consoles, going_on, print_json
 from ._options import Json, OutFolder, Quiet, completing, encoding_names, numbers
 from .compare import split_names
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..bench.rows import Row
-    from ..bench.run import Results
+    from ..bench.run import BenchResults
     from ..bench.targets import Judged
 
 
@@ -114,9 +113,9 @@ def run(
     given = {name: value for name, value in given.items() if value is not None}
     need_folder_place(Path(out))
     say, telling = consoles(as_json, quiet)
-    screen = Screen(telling)
+    screen = CaseScreen(telling)
     to: Any = {"fresh": fresh, "command": _typed(context), "watch": screen}
-    results: Results
+    results: BenchResults
     with going_on(out), screen:
         if models is None:
             results = bench(replace(QUICK if quick else FULL, **given), out, **to)
@@ -155,30 +154,22 @@ def _typed(context: typer.Context) -> str:
     return shlex.join(words)
 
 
-class Screen(Progress, Watch):
-    """Prints a line for each case, with a progress bar below, and the targets at the end."""
+class CaseScreen(Screen):
+    """Prints a line for each case, with a progress bar below."""
 
-    done, total = 0, 1
-
-    def planned(self, where: dict[str, Any], done: int, total: int) -> None:
-        self.say(", ".join(f"{name} {value}" for name, value in where.items()))
+    def planned(self, settings: Sequence[str], done: int, total: int) -> None:
+        self.say(*settings)
         self.say(f"{total} cases{f', {done} of them measured before' if done else ''}")
-        self.done, self.total = done, max(1, total)
-        self.doing("")
+        self.first_share = done / max(1, total)
 
-    def doing(self, said: str) -> None:
-        self.show(said, self.done / self.total)
+    def progressed(self, doing: str, share: float) -> None:
+        self.show(doing, share)
 
-    def noted(self, said: str) -> None:
-        self.say(said, "yellow")
-
-    def measured(self, case: AnyCase, row: Row | None) -> None:
-        self.done += 1
-        self.doing(self.shown)
-        self.say(f"{case}: {_line(row)}")
+    def measured(self, job: str, rows: Sequence[Row]) -> None:
+        self.say(f"{job}: {_line(rows[0]) if rows else 'no number'}")
 
 
-def conclude(say: Console, results: Results, files: Sequence[str]) -> None:
+def conclude(say: Console, results: BenchResults, files: Sequence[str]) -> None:
     """Prints the targets and the files."""
     if results.targets:
         _print_targets(say, results)
@@ -196,7 +187,7 @@ def _target(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _print_targets(say: Console, results: Results) -> None:
+def _print_targets(say: Console, results: BenchResults) -> None:
     styles = {"met": "green", "missed": "bold red"}
     rows: list[list[str | Cell]] = [
         [
@@ -209,13 +200,11 @@ def _print_targets(say: Console, results: Results) -> None:
     say.print(Table(["target", "dtype", "wanted", "measured", ""], rows).rich(overflow="fold"))
 
 
-def _line(row: Row | None) -> str:
+def _line(row: Row) -> str:
     """The results of a case on one line."""
     from ..bench.sides import OURS
     from ..bench.targets import share_of_roof
 
-    if row is None:
-        return "no number"
     if "extra_bytes" in row:
         return f"{row['extra_bytes'] / 2**20:,.1f} MiB beyond inputs and outputs, kernel {row['kernel']}"
     if "bytes" in row:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -11,22 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._common.files import need_folder_place
-from .._common.table import Table
 from ..errors import HeadwayError
 from ..positions._naming import split_outside
-from ..study import DEFAULT_ENCODINGS, Protocol, Watch
+from ..study import DEFAULT_ENCODINGS, Protocol
 from ..study.comparison import QUICK_SEEDS, SEEDS
-from ._console import consoles, going_on, points, print_json
+from ._console import Screen, consoles, duration, going_on, points, print_json
 from ._options import Device, Json, OutFolder, Quiet, completing, encoding_names, numbers, options_of
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.live import Live
-    from rich.table import Table as RichTable
+    from rich.console import Console
 
+    from .._common.store import Row
     from ..study import Results
-    from ..study.protocol import FixedProtocol
-    from ..study.watch import Row
 
 
 @options_of(Protocol, device=Device)
@@ -78,8 +73,7 @@ def run(
     if settings["learning_rates"] is not None:
         settings["learning_rates"] = numbers(settings["learning_rates"], "learning_rates", float, "0.002,0.005")
     say, telling = consoles(as_json, quiet)
-    screen = Screen(telling)
-    with going_on(out), screen:
+    with going_on(out), LossScreen(telling) as screen:
         results = study.compare(
             corpus,
             DEFAULT_ENCODINGS if encodings is None else split_names(encodings),
@@ -133,108 +127,34 @@ def split_names(text: str, option: str = "--encodings") -> list[str]:
     return found
 
 
-FIRST_SHARE = 0.1
-"""The share of the work up to which the time left is that expected, not that by what is done."""
+class LossScreen(Screen):
+    """Prints the losses of each training, with a progress bar and the time left below."""
 
+    header_printed = False
 
-class Screen(Watch):
-    """Prints the results as a growing table, with the work at the moment and the time left below.
-
-    If the output is no terminal, each row is printed as soon as it is known.
-    """
-
-    def __init__(self, out: Console) -> None:
-        self.out = out
-        self.live: Live | None = None
-        self.rows: list[Row] = []
-        self.lengths: Sequence[int] = ()
-        self.done, self.total = 0, 1
-        self.part = 0.0
-        self.begun_at = 0.0
-        self.began = time.monotonic()
-        self.doing = "measuring speed"
-        self.header_printed = False
-        self.seconds = 0.0
-
-    def __enter__(self) -> Screen:
-        if self.out.is_terminal:
-            from rich.live import Live
-
-            self.live = Live(console=self.out, get_renderable=self.picture, refresh_per_second=4, transient=True)
-            self.live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.live is not None:
-            self.live.stop()
-
-    def placed(self, device: str, why: str) -> None:
-        self.out.print(why, style="yellow" if device == "cpu" else None)
-
-    def planned(self, protocol: FixedProtocol, encodings: Sequence[str], done: int, total: int) -> None:
-        self.lengths, self.done, self.total = protocol.lengths, done, total
-        self.begun_at = done / total
-        self.began = time.monotonic()
-        self.out.print("[bold]The protocol, fixed before any result is seen[/bold]")
-        points(self.out, protocol.text(), style="dim")
-        left = total - done
+    def planned(self, settings: Sequence[str], done: int, total: int) -> None:
+        super().planned(settings, done, total)
         known = f", {done} of them done before" if done else ""
-        self.out.print(f"\n{total} trainings{known}, {left} to go; held-out bits per byte at each length.")
+        self.out.print(f"\n{total} trainings{known}, {total - done} to go; held-out bits per byte at each length.")
 
     def expected(self, seconds: Mapping[str, float]) -> None:
-        self.seconds, self.began = sum(seconds.values()), time.monotonic()
-        parts = ", ".join(f"{part} {_duration(value)}" for part, value in seconds.items())
-        self.out.print(f"Expected, by the speed of a few steps: {_duration(self.seconds)} ({parts}).")
+        super().expected(seconds)
+        parts = ", ".join(f"{part} {duration(value)}" for part, value in seconds.items())
+        self.out.print(f"Expected, by the speed of a few steps: {duration(self.seconds)} ({parts}).")
 
-    def went_on(self, encoding: str, seed: int, doing: str, part: float) -> None:
-        self.doing, self.part = f"{encoding}, seed {seed}: {doing}", part
+    def progressed(self, doing: str, share: float) -> None:
+        self.show(doing, share)
 
-    def measured(self, rows: Sequence[Row]) -> None:
-        self.rows += rows
-        self.done, self.part = self.done + 1, 0.0
-        if self.live is None:
-            if not self.header_printed:
-                self.out.print(_line("encoding", _titles(self.lengths), "seed"))
-                self.header_printed = True
-            for name in dict.fromkeys(row["encoding"] for row in rows):
-                losses = [_loss(row["bits_per_byte"]) for row in rows if row["encoding"] == name]
-                self.out.print(_line(_plain(name), losses, str(rows[0]["seed"])))
-            self.out.print(f"  {self.left()}", style="dim")
-
-    def picture(self) -> RenderableType:
-        """What a terminal shows."""
-        from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table as RichTable
-
-        part = (self.done + self.part) / self.total
-        line = RichTable.grid(padding=(0, 1))
-        line.add_row(ProgressBar(total=1.0, completed=part, width=32), f"{part:.0%}", self.left())
-        return Group(self.table(), line, f"[dim]{_plain(self.doing)}[/dim]")
-
-    def table(self) -> RichTable:
-        """The rows so far, one for each encoding and seed."""
-        lines = []
-        keys = dict.fromkeys((row["encoding"], row["seed"]) for row in self.rows)
-        for name, seed in keys:
-            mine = [row for row in self.rows if (row["encoding"], row["seed"]) == (name, seed)]
-            lines.append([name, *(_loss(row["bits_per_byte"]) for row in mine), str(seed)])
-        return Table(["encoding", *_titles(self.lengths), "seed"], lines).rich(no_wrap=True)
-
-    def left(self) -> str:
-        """The time left, estimated from the time of what is done."""
-        part = (self.done + self.part) / self.total
-        gone = time.monotonic() - self.began
-        if part >= 1:
-            return "writing the report"
-        share = (part - self.begun_at) / (1 - self.begun_at)
-        if share < FIRST_SHARE and self.seconds:
-            seconds = max(self.seconds - gone, 0.0)
-        elif share == 0:
-            return "time left: not known yet"
-        else:
-            seconds = gone * (1 - share) / share
-        return f"time left: about {_duration(seconds)}"
+    def measured(self, job: str, rows: Sequence[Row]) -> None:
+        if not self.header_printed:
+            lengths = dict.fromkeys(f"{row['length']:,}" for row in rows)
+            self.say(_line("encoding", [*lengths], "seed"))
+            self.header_printed = True
+        for name in dict.fromkeys(row["encoding"] for row in rows):
+            losses = [_loss(row["bits_per_byte"]) for row in rows if row["encoding"] == name]
+            self.say(_line(name, losses, str(rows[0]["seed"])))
+        if not self.out.is_terminal:
+            self.say(f"  {self.left()}", "dim")
 
 
 def conclude(say: Console, results: Results, out: str) -> None:
@@ -271,10 +191,6 @@ def _written(results: Results, out: str) -> str:
     return ", ".join(f"{out}/{name}" for name in names)
 
 
-def _titles(lengths: Sequence[int]) -> list[str]:
-    return [f"{length:,}" for length in lengths]
-
-
 def _line(name: str, cells: Sequence[str], last: str) -> str:
     return f"{name:<36}" + "".join(f"{cell:>9}" for cell in cells) + f"{last:>6}"
 
@@ -288,11 +204,3 @@ def _plain(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
-
-
-def _duration(seconds: float) -> str:
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    minutes = seconds // 60
-    return f"{minutes} min {seconds % 60:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._common.devices import device_named
+from .._common.experiment import RESULTS
 from .._common.extras import need
 from .._common.files import atomic_folder, need_folder_place
-from .._common.store import reporting
 from .._common.templates import need_reports
 from .._common.text_files import read_text
 from ..errors import HeadwayError
-from ._console import Progress, consoles, going_on, points, print_json
+from ._console import Screen, consoles, going_on, points, print_json
 from ._options import Device, Dtype, Json, OutFolder, Quiet, completing, dtype_named
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ def run(
     from ..checkpoints._conversation import write_texts
     from ..checkpoints._hub import model_name
     from ..study import extension
-    from ..study.store import FILE
 
     wanted = dtype_named(dtype)
     methods = None if method is None else [one.strip() for one in method.split(",") if one.strip()]
@@ -116,7 +115,7 @@ def run(
     files: list[str] = []
     if words is not None and text is not None:
         tokens, first = _tokens(checkpoints.tokenizer(model), words)
-        with going_on(out), Progress(telling) as progress:
+        with going_on(out), Screen(telling) as screen:
             found = extension.measure(
                 loaded,
                 tokens,
@@ -129,13 +128,12 @@ def run(
                 windows=windows,
                 first=first,
                 names=(model_name(model), text.name),
-                watch=progress.tell,
+                watch=screen,
             )
-        with reporting(Path(out, FILE)):
-            found.write(out)
+        found.write(out)
         _show(say, found)
         rows, notes = rows_of(found), [*found.protocol(), *found.conclusions()]
-        files = [f"{out}/{name}" for name in ("extension.md", "extension.png", "results.jsonl")]
+        files = [f"{out}/{name}" for name in (*found.files(), RESULTS)]
         say.print(f"\n{', '.join(files)}", markup=False, soft_wrap=True)
     if save is not None and methods is not None:
         with atomic_folder(save) as part:

@@ -17,7 +17,7 @@ from .._common.files import given_path, make_folder, need_file_place, need_folde
 from .._common.table import Table
 from .._common.text_files import decoded, ending_of
 from ..errors import HeadwayError, unknown
-from ._console import Progress, consoles, points, print_json
+from ._console import Screen, consoles, points, print_json
 from ._options import Device, Json, Quiet, completing
 
 if TYPE_CHECKING:
@@ -187,8 +187,8 @@ def run(
     if train and model is not None:
         raise HeadwayError(f"--train trains the small model, and {model} is another: leave one of them out")
     given = [] if text is None else texts_of(text)
-    with Progress(telling) as progress:
-        inspected = published(model) if model is not None else small_model(language, given, train, progress.tell)
+    with Screen(telling) as screen:
+        inspected = published(model) if model is not None else small_model(language, given, train, screen.progressed)
         inspected.model.to(place)
         told = encode(inspected.tokenizer, given, longest=inspected.longest, too_long=too_long)
         if given and not told:
@@ -204,7 +204,7 @@ def run(
                 told if own else inspected.texts(),
                 wanted,
                 seed=seed,
-                watch=lambda done, every: progress.tell("measuring roles", done / every),
+                watch=lambda done, every: screen.progressed("measuring roles", done / every),
             )
     if not found.roles:
         others = f", and {FEWEST_TEXTS} texts or more, of which there are {len(told)}" if told and not own else ""

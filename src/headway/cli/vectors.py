@@ -15,16 +15,14 @@ import typer
 
 from .._common.extras import install_command, need
 from .._common.files import LockedFolder, atomic_write, need_file_place, need_folder_place, remove_folder, write_tensors
-from .._common.store import reporting
 from .._common.table import Table
 from .._common.templates import need_reports
 from .._common.text_files import read_text
 from ..errors import HeadwayError, unknown
-from ..study.store import FILE
 from ..study.word_vectors import QUICK, Protocol
 from ..vectors import VECTORS
 from ._app import Group
-from ._console import Progress, console, consoles, going_on, points, print_json
+from ._console import Screen, console, consoles, going_on, heading, print_json
 from ._options import Json, OutFolder, Quiet, completing
 from ._remedies import with_options
 
@@ -142,19 +140,10 @@ def compare(
     )
     names = None if methods is None else split(methods, "--methods")
     say, telling = consoles(as_json, quiet)
-    with going_on(out), Progress(telling) as progress:
-        found = word_vectors.compare(
-            corpus,
-            names,
-            out=out,
-            protocol=protocol,
-            seeds=seeds,
-            planned=lambda sentences: _points(telling, "The protocol, fixed before any result is seen", sentences),
-            watch=progress.tell,
-        )
-    with reporting(Path(out, FILE)):
-        found.write(out)
-    files = [f"{out}/{name}" for name in ("vectors.md", "vectors-scores.png", "vectors-map.png", "vectors/")]
+    with going_on(out), Screen(telling) as screen:
+        found = word_vectors.compare(corpus, names, out=out, protocol=protocol, seeds=seeds, watch=screen)
+    found.write(out)
+    files = [f"{out}/{name}" for name in (*found.files(), "vectors/")]
     if as_json:
         print_json("vectors compare", found.rows, notes=found.conclusions(), files=files)
         return
@@ -222,9 +211,9 @@ def train(
     texts = documents_of(corpus)
     say, telling = consoles(as_json=False, quiet=quiet)
     began = time.monotonic()
-    with _kept_training(made, out), with_options(own), Progress(telling) as progress:
+    with _kept_training(made, out), with_options(own), Screen(telling) as screen:
         try:
-            made.fit(texts, watch=lambda part: progress.tell(method, part))
+            made.fit(texts, watch=lambda part: screen.progressed(method, part))
         except TooRareError as error:
             raise HeadwayError(f"{error}, as in --option min_count=1") from None
         made.save(out)
@@ -657,11 +646,6 @@ def _write(rows: Any, out: Path) -> None:
         write_tensors(out, {"vectors": rows.contiguous()})
 
 
-def _points(out: Console, title: str, sentences: Sequence[str]) -> None:
-    out.print(f"[bold]{title}[/bold]")
-    points(out, sentences, style="dim")
-
-
 def _show(out: Console, found: Comparison) -> None:
     from rich.markup import escape
 
@@ -674,4 +658,4 @@ def _show(out: Console, found: Comparison) -> None:
         out.print(f"\n[bold]Nearest to “{escape(word)}”[/bold]")
         for method, near in its.items():
             out.print(f"  {method:<20} {near}", markup=False, soft_wrap=True)
-    _points(out, "\nConclusions", found.conclusions())
+    heading(out, "\nConclusions", found.conclusions())

@@ -6,14 +6,14 @@ The modules, in the order in which to read them: ``protocol`` fixes the settings
 ``tables`` and ``report`` show them.
 """
 
+from .._common.progress import ProgressListener as ProgressListener
 from .comparison import DEFAULT_ENCODINGS as DEFAULT_ENCODINGS
 from .comparison import compare as compare
 from .protocol import FixedProtocol as FixedProtocol
 from .protocol import Protocol as Protocol
 from .results import Results as Results
-from .watch import Watch as Watch
 
-__all__ = ["DEFAULT_ENCODINGS", "FixedProtocol", "Protocol", "Results", "Watch", "compare"]
+__all__ = ["DEFAULT_ENCODINGS", "FixedProtocol", "ProgressListener", "Protocol", "Results", "compare"]
 
 
 def __dir__() -> list[str]:

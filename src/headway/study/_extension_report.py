@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from .._common.files import write_text
+from .._common.experiment import Files
 from .._common.table import Cell, Table
 from .._common.templates import render
+from ._extension_picture import draw
 from ._extension_results import RESTARTED, ExtensionResults
 
 
@@ -75,13 +74,9 @@ class Extension(ExtensionResults):
         """Returns the report in Markdown."""
         return render("extension.md", found=self)
 
-    def write(self, out: str | Path) -> None:
-        """Writes extension.md and extension.png to the folder ``out``."""
-        from .._common.pictures import save
-        from ._extension_picture import draw
-
-        write_text(Path(out, "extension.md"), self.markdown())
-        save(draw(self), Path(out, "extension.png"))
+    def files(self) -> Files:
+        """Returns the files of the report by name, with what makes each."""
+        return {"extension.md": self.markdown, "extension.png": lambda: draw(self)}
 
 
 def _number(value: float, error: float | None = None) -> str:

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 from statistics import mean, stdev
-from typing import Any
 
-from .._common.store import Row
+from .._common.experiment import Report
 from .._common.table import signed
 
 RESTARTED = "restarted"
 """The baseline: the model unchanged, with an empty cache at the start of each window."""
 
 
-class ExtensionResults:
-    """The results of ``measure``: for each method and window of text, the mean loss of each part of the positions.
+class ExtensionResults(Report):
+    """The numbers of ``measure``: for each method and window of text, the mean loss of each part of the positions."""
 
-    Args:
-        rows: a row for each method and window.
-    """
+    @property
+    def window(self) -> int:
+        """The trained window."""
+        return int(self.settings["window"])
 
-    def __init__(self, rows: Sequence[Row], settings: dict[str, Any], methods: Sequence[str]) -> None:
-        self.rows, self.settings = list(rows), settings
-        self.methods = [name for name in methods if any(row["method"] == name for row in rows)]
-        self.window: int = settings["window"]
-        self.length: int = settings["lengths"][0]
-        self.windows = len({row["window"] for row in rows})
+    @property
+    def length(self) -> int:
+        """The tokens of a window of text."""
+        return int(self.settings["lengths"][0])
+
+    @property
+    def windows(self) -> int:
+        """The number of windows of text."""
+        return len({row["window"] for row in self.rows})
 
     @property
     def columns(self) -> list[tuple[int, int]]:

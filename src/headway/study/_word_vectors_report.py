@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from .._common.files import write_text
-from .._common.pictures import save
+from .._common.experiment import Files
+from .._common.store import Row
 from .._common.table import Cell, Table, signed
 from .._common.templates import render
 from ._word_vectors_picture import draw_map, draw_scores
 from ._word_vectors_results import BASELINE, COLUMNS, PUBLISHED, Column, WordVectorResults
 from ._word_vectors_text import DEFAULT_NAME
 from .intervals import paired
-from .watch import Row
 
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 KNOWLEDGE = 6
@@ -85,19 +83,18 @@ class Comparison(WordVectorResults):
 
     def neighbours(self) -> dict[str, dict[str, str]]:
         """Returns each method's nearest neighbours of each word."""
-        found: dict[str, dict[str, str]] = {}
-        for method in self.methods:
-            for word, near in (self.of(method)[0].get("neighbours") or {}).items():
-                found.setdefault(word, {})[method] = _near(near)
-        return found
+        return self._nearest("neighbours")
 
     def unseen(self) -> dict[str, dict[str, str]]:
         """Returns each method's nearest neighbours of a word that only the held-out documents have."""
-        found: dict[str, dict[str, str]] = {}
+        return self._nearest("unseen")
+
+    def _nearest(self, field: str) -> dict[str, dict[str, str]]:
+        nearest: dict[str, dict[str, str]] = {}
         for method in self.methods:
-            for word, near in (self.of(method)[0].get("unseen") or {}).items():
-                found.setdefault(word, {})[method] = _near(near)
-        return found
+            for word, near in (self.of(method)[0].get(field) or {}).items():
+                nearest.setdefault(word, {})[method] = _near(near)
+        return nearest
 
     # ---------------------------------------------------------------- what may be read off
 
@@ -192,11 +189,13 @@ class Comparison(WordVectorResults):
             ["method", *found], [[method, *(its.get(method, "—") for its in found.values())] for method in methods]
         )
 
-    def write(self, out: str | Path) -> None:
-        """Writes vectors.md, vectors-scores.png and vectors-map.png to the folder ``out``."""
-        write_text(Path(out, "vectors.md"), self.markdown())
-        save(draw_scores(self), Path(out, "vectors-scores.png"))
-        save(draw_map(self), Path(out, "vectors-map.png"))
+    def files(self) -> Files:
+        """Returns the files of the report by name, with what makes each."""
+        return {
+            "vectors.md": self.markdown,
+            "vectors-scores.png": lambda: draw_scores(self),
+            "vectors-map.png": lambda: draw_map(self),
+        }
 
 
 def protocol_of(said: dict[str, Any], methods: Sequence[str]) -> list[str]:

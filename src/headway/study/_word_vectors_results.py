@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .watch import Row
+from .._common.experiment import Report
+from .._common.store import Row
 
 PUBLISHED = "bert-published"
 BASELINE = "learned"
@@ -73,13 +74,13 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class WordVectorResults:
-    """The rows of a comparison, one for each method and seed, in the order of ``methods``."""
+class WordVectorResults(Report):
+    """The numbers of a comparison, in a row for each method and seed."""
 
-    def __init__(self, rows: Sequence[Row], settings: dict[str, Any], methods: Sequence[str]) -> None:
-        self.rows, self.settings = list(rows), settings
-        self.methods = [method for method in methods if any(row["method"] == method for row in rows)]
-        self.seeds = sorted({row["seed"] for row in rows})
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that have rows."""
+        return sorted({row["seed"] for row in self.rows})
 
     def of(self, method: str) -> list[Row]:
         """Returns the rows of a ``method``, by seed."""

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 from .._common.devices import device_named
-from .._common.store import reporting
+from .._common.experiment import measure_each
+from .._common.progress import ProgressListener, Tell
+from .._common.store import Row
 from .._common.templates import need_reports
 from ..errors import HeadwayError, wrong_argument
 from . import corpora, pace, report
@@ -27,13 +29,14 @@ from .results import Results
 from .run import FIRST_SEED, Run
 from .store import ROW, Store
 from .tasks import LanguageModel
-from .watch import Watch
 
 DEFAULT_ENCODINGS = ("sinusoidal", "learned", "t5", "alibi", "rope", "none")
 FEWEST_STEPS = 20
 SEEDS, QUICK_SEEDS = 3, 1
 MARGIN = 0.93
 """The share of the time given that is planned with."""
+Job = tuple[int, Candidate]
+"""A seed and a model."""
 
 
 def compare(
@@ -44,7 +47,7 @@ def compare(
     baselines: Sequence[str] = ("lstm",),
     seeds: int | None = None,
     out: str | Path | None = None,
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
     **settings: Any,
 ) -> Results:
     """Trains a small Transformer for each encoding on a text, and measures it at the trained length and beyond.
@@ -96,14 +99,14 @@ def compare(
     )
     fixed = of_text(device=place)
     models = candidates(encodings, baselines, fixed, text.tokens.vocabulary)
-    watch = watch or Watch()
+    watch = watch or ProgressListener()
     if asked.device == "auto" and place != "cpu":
         names = [model.name for model in models if model.cell is None]
         sizes = Sizes.of(fixed, "language_model", text.tokens.vocabulary)
         kernels_dtype = torch.bfloat16 if asked.dtype == "bfloat16" else torch.float32
         place, why = automatic_device(names, sizes, asked.batch, place, kernels_dtype)
         fixed = of_text(device=place)
-        watch.placed(place, why)
+        watch.noted(why)
     comparison = _Comparison(text, partial(of_text, device=place), fixed, models, seeds, watch)
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
@@ -122,7 +125,7 @@ class _Comparison:
         protocol: FixedProtocol,
         models: list[Candidate],
         seeds: int,
-        watch: Watch,
+        watch: ProgressListener,
     ) -> None:
         self.text, self.of_text, self.protocol, self.watch = text, of_text, protocol, watch
         self.models, self.seeds = models, seeds
@@ -136,26 +139,28 @@ class _Comparison:
                 self.protocol = self.of_text(steps=steps)
             store.agree(self.protocol.settings())
             store.agree_on_sources([model.name for model in self.models])
-            everything = [(seed, model) for seed in range(self.seeds) for model in self.models]
-            missing = [
-                (seed, model) for seed, model in everything if not all(store.has(row, seed) for row in model.rows)
-            ]
-            names = [row for model in self.models for row in model.rows]
-            self.watch.planned(self.protocol, names, len(everything) - len(missing), len(everything))
+            jobs = {(seed, model): f"{model.name}, seed {seed}" for seed in range(self.seeds) for model in self.models}
+
+            def has(job: Job) -> bool:
+                seed, model = job
+                return all(store.has((row, seed)) for row in model.rows)
+
+            def measure(job: Job, tell: Tell) -> list[Row]:
+                seed, model = job
+                return Run(self.text, self.protocol, model, seed, store, tell).rows()
+
+            missing = [job for job in jobs if not has(job)]
+            self.watch.planned(self.protocol.text(), len(jobs) - len(missing), len(jobs))
             if missing:
                 self.watch.expected(self._expected(self.protocol, missing))
                 store.fact("counted", LanguageModel(self.text, self.protocol).counted)
-            for seed, model in missing:
-                rows = Run(self.text, self.protocol, model, seed, store, self.watch).rows()
-                store.add(rows)
-                self.watch.measured(rows)
+            measure_each(jobs, measure, store, self.watch, has=has)
             results = Results(store.rows, self.protocol, store.out, store.settings)
             if reports:
-                with reporting(store.file):
-                    report.write(results, store.out)
+                report.write(results, store.out)
             return results
 
-    def _expected(self, protocol: FixedProtocol, missing: Sequence[tuple[int, Candidate]]) -> dict[str, float]:
+    def _expected(self, protocol: FixedProtocol, missing: Sequence[Job]) -> dict[str, float]:
         """The seconds for each part; the speed of each model is measured in its first call."""
         language = LanguageModel(self.text, protocol)
         several = len(protocol.learning_rates)

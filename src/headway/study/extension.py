@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,8 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._common.experiment import measure_each
 from .._common.kinds import Kind, fits
-from .._common.progress import Share, Tell, nobody
+from .._common.progress import ProgressListener, Share, Tell, nobody
+from .._common.store import Row
 from ..checkpoints._extended import extend, extended, need_scalable, rescaled, trained_window
 from ..errors import HeadwayError, need_positive
 from ..models import Decoder
@@ -33,7 +36,6 @@ from ..positions._rescaling import METHODS, need_factor, need_method
 from ._extension_report import Extension
 from ._extension_results import RESTARTED
 from .store import Store
-from .watch import Row
 
 __all__ = [
     "METHODS",
@@ -122,7 +124,7 @@ def measure(
     windows: int = 1,
     first: Sequence[int] = (),
     names: tuple[str, str] = ("model", "text"),
-    watch: Tell = nobody,
+    watch: ProgressListener | None = None,
 ) -> Extension:
     """Measures perplexity by position on the same tokens for each method; each result is on disk when it is known.
 
@@ -142,7 +144,7 @@ def measure(
         windows: the most windows of text.
         first: the tokens in front of each window: the one that begins a text, for models that have one.
         names: the names of the model and of the text.
-        watch: is called with the method at work and the share of all work that is done.
+        watch: receives the progress.
 
     Raises:
         HeadwayError: as ``extended`` does, if the text is too short, and if the folder has other measurements.
@@ -170,12 +172,14 @@ def measure(
     order = [methods[0], *((RESTARTED,) if length > window else ()), *methods[1:]]
     with Store(out, KEYS, ROW) as store, _prepacked(model):
         store.agree(settings)
-        jobs = [(method, number) for method in order for number in range(len(held))]
+        jobs = {(method, number): method for method in order for number in range(len(held))}
 
-        def row(method: str, number: int, tell: Share) -> Row:
-            return _measured(model, method, factor, window, held[number], number, tell)
+        def row(job: tuple[str, int], tell: Tell) -> list[Row]:
+            method, number = job
+            return [_measured(model, method, factor, window, held[number], number, partial(tell, ""))]
 
-        rows = store.complete(jobs, row, watch)
+        measure_each(jobs, row, store, watch or ProgressListener(), has=store.has)
+        rows = store.rows_of(jobs)
         if any(row["edges"] != _edges(length, window) or len(row["nats"]) + 1 != len(row["edges"]) for row in rows):
             raise HeadwayError(f"{store.file} has rows of other positions: delete it to measure them again")
     return Extension(rows, settings, order)

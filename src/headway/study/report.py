@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._common.files import make_folder, write_text
-from .._common.pictures import save
+from .._common.experiment import Files, write_report
 from .._common.table import Table
 from .._common.templates import render
 from . import charts
@@ -31,50 +30,31 @@ KINDS: dict[str, Callable[[Table], str]] = {"csv": Table.csv, "md": Table.markdo
 PAGE = "report.html"
 
 
-def write(results: Results, out: Path) -> list[Path]:
-    """Writes the pictures, the tables and the page.
-
-    Returns:
-        The files written; none if there are no results.
-    """
-    made = _files(results)
-    for name, write_to in made.items():
-        make_folder((out / name).parent)
-        write_to(out / name)
-    return [out / name for name in made]
+def write(results: Results, out: Path) -> None:
+    """Writes the pictures, the tables and the page; nothing if there are no results."""
+    write_report(files(results), out)
 
 
-def files(results: Results) -> list[str]:
-    """Returns the names of the files that ``write`` writes into the folder of a comparison."""
-    return list(_files(results))
-
-
-def _files(results: Results) -> dict[str, Callable[[Path], None]]:
-    """The files of a report, the page first, with what writes each."""
+def files(results: Results) -> Files:
+    """Returns the files of the report of a comparison, the page first, with what makes each."""
     if not results.rows:
         return {}
-    found: dict[str, Callable[[Path], None]] = {PAGE: lambda path: write_text(path, page(results))}
+    made: dict[str, Callable[[], str | Figure]] = {PAGE: lambda: page(results)}
     for name, draw in _pictures(results).items():
-        for kind in ("png", "svg"):
-            found[f"{name}.{kind}"] = partial(_save, draw, results)
+        made |= {f"{name}.{kind}": partial(draw, results, charts.WIDE) for kind in ("png", "svg")}
     for name, table in tables_of(results).items():
-        for kind, text in KINDS.items():
-            found[f"tables/{name}.{kind}"] = partial(_write_table, text, table)
-    return found
+        made |= {f"tables/{name}.{kind}": partial(_as_text, write, table) for kind, write in KINDS.items()}
+    return made
+
+
+def _as_text(written: Callable[[Table], str], table: Table) -> str:
+    return written(table).rstrip("\n") + "\n"
 
 
 def _pictures(results: Results) -> dict[str, Callable[[Results, charts.FigureLayout], Figure]]:
     """The pictures that have lines."""
     has_recall = bool(charts.recall_by_distance(results))
     return {name: draw for name, draw in PICTURES.items() if has_recall or draw is not charts.draw_recall}
-
-
-def _save(draw: Callable[[Results, charts.FigureLayout], Figure], results: Results, path: Path) -> None:
-    save(draw(results, charts.WIDE), path)
-
-
-def _write_table(form: Callable[[Table], str], table: Table, path: Path) -> None:
-    write_text(path, form(table).rstrip("\n") + "\n")
 
 
 def page(results: Results) -> str:

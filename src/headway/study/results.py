@@ -8,13 +8,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from .._common.experiment import RESULTS
 from .._common.files import from_json
-from .._common.store import read_rows
+from .._common.store import Row, read_rows
 from ..errors import HeadwayError
 from .intervals import LEVEL, Difference, paired
 from .protocol import FixedProtocol
-from .store import FILE, KEYS, ROW
-from .watch import Row
+from .store import KEYS, ROW
 
 LEARNED_THE_TASK = 0.9
 """The share of right answers at the trained length from which misses at larger distances are counted."""
@@ -67,7 +67,7 @@ class Results:
             raise HeadwayError(
                 f"{path} is damaged, or that of other work ({error}): give the folder that headway compare wrote to"
             ) from None
-        return cls(read_rows(out / FILE, KEYS, kind=ROW), protocol, out, settings)
+        return cls(read_rows(out / RESULTS, KEYS, kind=ROW), protocol, out, settings)
 
     def __repr__(self) -> str:
         return f"Results({len(self.names)} rows, {len(self.seeds)} seeds, lengths {self.lengths})"

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .._common.progress import Tell
+from .._common.store import Row
 from .._common.training import Diverged, Trained
 from .._common.version import __version__
 from ..errors import HeadwayError
@@ -24,7 +26,6 @@ from .protocol import FixedProtocol, Training
 from .store import Store
 from .tasks import LanguageModel, Recall, Task
 from .train import train
-from .watch import Row, Watch
 
 FIRST_SEED = 0
 """The seed with which learning rates are tried."""
@@ -64,9 +65,9 @@ class Run:
         candidate: Candidate,
         seed: int,
         store: Store,
-        watch: Watch,
+        tell: Tell,
     ) -> None:
-        self.protocol, self.candidate, self.seed, self.store, self.watch = protocol, candidate, seed, store, watch
+        self.protocol, self.candidate, self.seed, self.store, self.tell = protocol, candidate, seed, store, tell
         self.language = LanguageModel(text, protocol)
         self.steps = self._steps()
         self.dtype = torch.bfloat16 if protocol.dtype == "bfloat16" else None
@@ -196,7 +197,7 @@ class Run:
         self._tell(said, self.done + work * step / training.steps)
 
     def _tell(self, doing: str, done: float) -> None:
-        self.watch.went_on(self.candidate.name, self.seed, doing, min(1.0, done / self.total))
+        self.tell(doing, min(1.0, done / self.total))
 
     def _measured(self, row: str, trained: Model, task: Task) -> dict[int, dict[str, Any]]:
         """What the trained model achieves at each length, with the encoding of this row."""

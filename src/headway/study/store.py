@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._common.experiment import RESULTS
 from .._common.files import from_json, make_folder, write_text
 from .._common.kinds import Kind, fits
-from .._common.progress import Tell
 from .._common.store import ResultStore, Row
 from ..errors import HeadwayError
 
-FILE = "results.jsonl"
 KEYS = ("encoding", "seed", "length")
 """What tells the rows of ``compare`` apart; the last is one of the lengths in the settings."""
 NUMBER: Kind = (float, None, ...)
@@ -82,7 +81,7 @@ class Store(ResultStore):
         keys: Sequence[str] = KEYS,
         kind: Kind | None = None,
     ) -> None:
-        super().__init__(out, FILE, keys, kind)
+        super().__init__(out, RESULTS, keys, kind)
         self.settings: dict[str, Any] = {}
 
     def _begin(self) -> None:
@@ -180,47 +179,16 @@ class Store(ResultStore):
         make_folder(folder)
         return folder / f"{_file_name(name, seed, learning_rate)}.jsonl"
 
-    def has(self, *key: Any) -> bool:
-        """Returns whether the results have every length of a key.
+    def has(self, job: tuple[Any, ...]) -> bool:
+        """Returns whether the results have every length of a ``job``: a key without the length."""
+        *_, length = self.keys
+        return {row[length] for row in self.rows_of([job])} >= set(self.settings["lengths"])
 
-        Args:
-            *key: the other fields of the key, such as an encoding and a seed.
-        """
-        *names, length = self.keys
-        there = {row[length] for row in self.rows if tuple(row[name] for name in names) == key}
-        return there >= set(self.settings["lengths"])
-
-    def complete(
-        self,
-        jobs: Sequence[tuple[Any, ...]],
-        measure: Callable[..., Row],
-        watch: Tell,
-        work: Callable[..., float] = lambda *job: 1.0,
-    ) -> list[Row]:
-        """Measures the jobs that are not in the results, and returns the rows of all jobs.
-
-        Args:
-            jobs: keys without the length, as for ``has``.
-            measure: returns the row of a job; it gets the parts of the job, and what to tell the share that is done.
-            watch: is called with the first part of the job at work, and the share of all work that is done.
-            work: the work of a job, in any unit.
-        """
-        sizes = {job: work(*job) for job in jobs}
-        total = sum(sizes.values())
-        done = sum(size for job, size in sizes.items() if self.has(*job))
-        for job, size in sizes.items():
-            if self.has(*job):
-                continue
-
-            def tell(part: float, name: str = job[0], done: float = done, size: float = size) -> None:
-                watch(name, (done + part * size) / total)
-
-            tell(0.0)
-            self.add([measure(*job, tell)])
-            done += size
+    def rows_of(self, jobs: Collection[tuple[Any, ...]]) -> list[Row]:
+        """Returns the rows of some jobs, which are keys without the length, at the lengths of the settings."""
         *names, length = self.keys
         lengths = self.settings["lengths"]
-        return [row for row in self.rows if tuple(row[name] for name in names) in sizes and row[length] in lengths]
+        return [row for row in self.rows if tuple(row[name] for name in names) in jobs and row[length] in lengths]
 
     def save_settings(self) -> None:
         """Writes the settings."""

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -22,10 +22,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._common.experiment import measure_each
 from .._common.extras import need
 from .._common.files import make_folder
 from .._common.kinds import Kind
-from .._common.progress import Share, Tell, nobody, part_of
+from .._common.progress import ProgressListener, Share, Tell, part_of
+from .._common.store import Row
 from .._common.words import is_alphabetic
 from ..errors import HeadwayError, need_positive, unknown
 from ..vectors import VECTORS, Vectors, Vocabulary, WordCorpus, Words, load, word_analogies, word_map, word_similarity
@@ -38,7 +40,6 @@ from ._word_vectors_text import Texts, read
 from .protocol import Training
 from .store import Store
 from .train import train
-from .watch import Row
 
 __all__ = ["Comparison", "Protocol", "chosen_methods", "compare", "make", "methods"]
 
@@ -263,8 +264,7 @@ def compare(
     out: str | Path,
     protocol: Protocol | None = None,
     seeds: int = 1,
-    planned: Callable[[list[str]], None] = nobody,
-    watch: Tell = nobody,
+    watch: ProgressListener | None = None,
 ) -> Comparison:
     """Fits every method to the same documents, and measures its vectors and a Transformer that reads them.
 
@@ -274,8 +274,7 @@ def compare(
         out: the folder for vectors and results, from which the same call resumes, or one with more methods or seeds.
         protocol: the settings; the defaults if None.
         seeds: the number of seeds.
-        planned: is called with the protocol in sentences, before any work.
-        watch: is called with the method at work and the share of all work that is done.
+        watch: receives the progress.
 
     Returns:
         The results.
@@ -284,7 +283,7 @@ def compare(
         HeadwayError: before any work, if the text is too short or no text, a name is unknown, the folder has another
             comparison, or gensim or scikit-learn is missing.
     """
-    protocol = protocol or Protocol()
+    protocol, watch = protocol or Protocol(), watch or ProgressListener()
     rows = chosen_methods(names, protocol.encoder)
     if seeds < 1:
         raise HeadwayError(f"seeds is {seeds}: give at least 1")
@@ -312,17 +311,17 @@ def compare(
     }
     with Store(out, KEYS, ROW) as store:
         store.agree(settings)
-        planned(protocol_of(settings, rows))
-        jobs = [(method, seed) for seed in range(seeds) for method in (*rows, BASELINE)]
+        jobs = {(method, seed): method for seed in range(seeds) for method in (*rows, BASELINE)}
+        watch.planned(protocol_of(settings, rows), sum(map(store.has, jobs)), len(jobs))
 
-        def row(method: str, seed: int, tell: Share) -> Row:
-            return bench.row(method, seed, store, tell)
+        def row(job: tuple[str, int], tell: Tell) -> list[Row]:
+            return [bench.row(*job, store, partial(tell, ""))]
 
-        def work(method: str, seed: int) -> float:
-            return 1.0 + (0.0 if method == BASELINE else FIT_WORK.get(method, 0.5))
+        def work(job: tuple[str, int]) -> float:
+            return 1.0 + (0.0 if job[0] == BASELINE else FIT_WORK.get(job[0], 0.5))
 
-        found = store.complete(jobs, row, watch, work)
-        return Comparison(found, store.settings, [*rows, BASELINE])
+        measure_each(jobs, row, store, watch, has=store.has, work=work)
+        return Comparison(store.rows_of(jobs), store.settings, [*rows, BASELINE])
 
 
 class Bench:

@@ -1,0 +1,128 @@
+"""The skeleton of an experiment: jobs that are measured one by one, and the files of a report.
+
+An experiment has settings, a function that measures a job and returns its rows, and a report of all rows. Its rows are
+in a ``ResultStore``, from which the next call resumes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from ..errors import HeadwayError
+from .files import make_folder, write_text
+from .pictures import save
+from .progress import ProgressListener, Tell
+from .store import ResultStore, Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["RESULTS", "Files", "Report", "measure_each", "write_report"]
+
+J = TypeVar("J")
+RESULTS = "results.jsonl"
+"""The file of rows in the folder of an experiment."""
+Files = Mapping[str, Callable[[], "str | Figure | None"]]
+"""The files of a report by name, with a function that makes the text or the picture; None leaves the file out."""
+
+
+def measure_each(
+    jobs: Mapping[J, str],
+    measure: Callable[[J, Tell], Sequence[Row]],
+    store: ResultStore,
+    listener: ProgressListener,
+    *,
+    has: Callable[[J], bool],
+    work: Callable[[J], float] = lambda job: 1.0,
+) -> None:
+    """Measures the jobs that have no rows yet; the rows of each are on disk before the next job begins.
+
+    Args:
+        jobs: the jobs in order, with the name of each for the listener.
+        measure: returns the rows of a job. It gets the job, and a function that it calls with what it does at the
+            moment, which may be "", and the share of the job that is done.
+        store: receives the rows.
+        listener: receives the progress.
+        has: whether the store has the rows of a job.
+        work: the work of a job, in any unit.
+    """
+    total = sum(map(work, jobs))
+    done = sum(work(job) for job in jobs if has(job))
+    for job, name in jobs.items():
+        if has(job):
+            continue
+        size = work(job)
+
+        def tell(doing: str, share: float, name: str = name, done: float = done, size: float = size) -> None:
+            listener.progressed(f"{name}: {doing}" if doing else name, (done + share * size) / total)
+
+        tell("", 0.0)
+        rows = measure(job, tell)
+        store.add(rows)
+        listener.measured(name, rows)
+        done += size
+
+
+def write_report(files: Files, out: str | Path, rows: str = RESULTS) -> None:
+    """Writes the files of a report to a folder.
+
+    Args:
+        files: the files.
+        out: the folder.
+        rows: the file of rows in the folder.
+
+    Raises:
+        HeadwayError: if a file cannot be made; the message says where the rows are.
+    """
+    out = Path(out)
+    try:
+        for name, make in files.items():
+            make_folder((out / name).parent)
+            made = make()
+            if isinstance(made, str):
+                write_text(out / name, made)
+            elif made is not None:
+                save(made, out / name)
+    except Exception as error:
+        cause = str(error) if isinstance(error, HeadwayError) else f"{type(error).__name__}: {error}"
+        raise HeadwayError(
+            f"the report was not written ({cause}); the results are in {out / rows}: the same call writes it, without "
+            "measuring again"
+        ) from error
+
+
+class Report(ABC):
+    """The results of an experiment that compares methods, and what they show.
+
+    Args:
+        rows: the rows.
+        settings: the settings of the experiment.
+        methods: the order of the methods.
+    """
+
+    def __init__(self, rows: Sequence[Row], settings: Row, methods: Sequence[str]) -> None:
+        self.rows, self.settings = list(rows), settings
+        self.methods = [name for name in methods if any(row["method"] == name for row in rows)]
+
+    @abstractmethod
+    def protocol(self) -> list[str]:
+        """Returns the settings in sentences."""
+
+    @abstractmethod
+    def conclusions(self) -> list[str]:
+        """Returns the conclusions that the results support, in sentences."""
+
+    @abstractmethod
+    def files(self) -> Files:
+        """Returns the files of the report by name, with the function that makes each."""
+
+    def write(self, out: str | Path) -> None:
+        """Writes the report to the folder ``out``, in which the rows are.
+
+        Raises:
+            HeadwayError: if a file cannot be made; the message says where the rows are.
+        """
+        write_report(self.files(), out)
