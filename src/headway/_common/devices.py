@@ -13,10 +13,7 @@ INSTALL = "https://pytorch.org/get-started/locally"
 
 
 def device_named(name: str) -> str:
-    """Returns the name of a device that can be used.
-
-    Args:
-        name: a torch device such as "cpu" or "cuda:1", or "auto" for CUDA if there is a GPU, else the CPU.
+    """Returns the name of a device that can be used; "auto" stands for CUDA if there is a GPU, else the CPU.
 
     Raises:
         HeadwayError: if there is no such device here.

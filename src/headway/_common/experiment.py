@@ -67,12 +67,7 @@ def measure_each(
 
 
 def write_report(files: Files, out: str | Path, rows: str = RESULTS) -> None:
-    """Writes the files of a report to a folder.
-
-    Args:
-        files: the files.
-        out: the folder.
-        rows: the file of rows in the folder.
+    """Writes the files of a report to the folder ``out``, in which the file ``rows`` has the rows.
 
     Raises:
         HeadwayError: if a file cannot be made; the message says where the rows are.
@@ -95,13 +90,7 @@ def write_report(files: Files, out: str | Path, rows: str = RESULTS) -> None:
 
 
 class Report(ABC):
-    """The results of an experiment that compares methods, and what they show.
-
-    Args:
-        rows: the rows.
-        settings: the settings of the experiment.
-        methods: the order of the methods.
-    """
+    """The results of an experiment that compares methods, in their order, and what they show."""
 
     def __init__(self, rows: Sequence[Row], settings: Row, methods: Sequence[str]) -> None:
         self.rows, self.settings = list(rows), settings

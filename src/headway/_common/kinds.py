@@ -23,12 +23,7 @@ Kind: TypeAlias = Any
 
 
 def fits(value: Any, kind: Kind) -> bool:
-    """Returns whether a value is of a kind.
-
-    Args:
-        value: a value of JSON.
-        kind: the kind.
-    """
+    """Returns whether a value of JSON is of a kind."""
     if isinstance(kind, tuple):
         return any(one is not ... and fits(value, one) for one in kind)
     if isinstance(kind, list):

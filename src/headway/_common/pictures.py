@@ -39,14 +39,10 @@ AMOUNT, SIGNED = "Blues", "RdBu_r"
 
 @contextmanager
 def style(texts: Iterable[str] = (), **look: Any) -> Iterator[list[str]]:
-    """Sets the style of a picture that is drawn inside, with fonts that have every letter of its texts.
+    """Sets the style of a picture that is drawn inside, and yields fonts that have every letter of its texts.
 
-    Args:
-        texts: what is written into the picture and is not ours: tokens, names of files, words.
-        **look: further settings of matplotlib, such as ``font={"size": 11}``.
-
-    Yields:
-        The names of the fonts.
+    ``texts`` are those in the picture that are not ours: tokens, names of files, words. ``look`` are further settings
+    of matplotlib, such as ``font={"size": 11}``.
 
     Raises:
         HeadwayError: if matplotlib is not installed.
@@ -78,16 +74,9 @@ def style(texts: Iterable[str] = (), **look: Any) -> Iterator[list[str]]:
 
 
 def colour_bar(image: Any, axes: Any, label: str, **options: Any) -> Any:
-    """Adds the bar of a colour map, with what its numbers are.
+    """Adds the bar of a colour map to ``axes``, one or several, and returns it.
 
-    Args:
-        image: the map.
-        axes: the axes that it belongs to, or several.
-        label: what the numbers are, with their unit.
-        **options: those of ``Figure.colorbar``.
-
-    Returns:
-        The bar.
+    ``label`` says what the numbers are, with their unit; ``options`` are those of ``Figure.colorbar``.
     """
     drawn = image.axes.get_figure(root=True).colorbar(image, ax=axes, **{"shrink": 0.9, "pad": 0.03, **options})
     drawn.set_label(label)
@@ -106,13 +95,7 @@ def need_format(out: str | Path | None) -> None:
 
 
 def save(figure: Figure, out: str | Path, dpi: int = 160) -> None:
-    """Writes a picture to a file, in the format that its name ends with.
-
-    Args:
-        figure: the picture.
-        out: the file.
-        dpi: pixels per inch of a PNG.
-    """
+    """Writes a picture to a file, in the format that its name ends with; ``dpi`` are the pixels per inch of a PNG."""
     path = Path(out)
     with atomic_write(path) as part, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # fonts_for has warned already, once for a script

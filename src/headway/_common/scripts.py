@@ -16,18 +16,10 @@ _HAN = re.compile(f"[{HAN}]")
 
 
 def is_han(text: str) -> bool:
-    """Returns whether a text begins with a Chinese character.
-
-    Args:
-        text: a character or a word.
-    """
+    """Returns whether a text begins with a Chinese character."""
     return _HAN.match(text) is not None
 
 
 def has_han(text: str) -> bool:
-    """Returns whether a text has a Chinese character.
-
-    Args:
-        text: any text.
-    """
+    """Returns whether a text has a Chinese character."""
     return _HAN.search(text) is not None

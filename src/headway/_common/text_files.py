@@ -28,29 +28,17 @@ COMPRESSED = {
 
 
 def mark_of(start: bytes) -> tuple[str, bytes]:
-    """Returns the encoding of a text, and its byte-order mark; UTF-8 and nothing if it has none.
-
-    Args:
-        start: its first bytes, four or more.
-    """
+    """Returns the encoding of a text by its first four bytes, and its byte-order mark, by default UTF-8 and none."""
     return next(((encoding, mark) for mark, encoding in MARKS.items() if start.startswith(mark)), ("utf-8", b""))
 
 
 def packed_as(start: bytes) -> str | None:
-    """Returns how the name of a compressed file ends; None if it is not compressed.
-
-    Args:
-        start: its first bytes, ten or more.
-    """
+    """Returns how the name of a compressed file ends, by its first ten bytes; None if it is not compressed."""
     return next((ending for magic, ending in COMPRESSED.items() if start.startswith(magic)), None)
 
 
 def ending_of(path: Path) -> str:
-    """Returns how a file's name ends, in lower case and without that of a compressed file: .vec of a.VEC.gz.
-
-    Args:
-        path: the file.
-    """
+    """Returns how a file's name ends, in lower case and without that of a compressed file: .vec of a.VEC.gz."""
     suffix = path.suffix.lower()
     return Path(path.stem).suffix.lower() if suffix in COMPRESSED.values() else suffix
 
@@ -108,10 +96,6 @@ def read_text(path: Path, called: str | None = None, kind: str = "text", *, zero
 
 def lines_of(path: Path, kind: str = "text") -> Iterator[tuple[int, str]]:
     """Yields the lines of a text file with their numbers, from 1 on, without their ends.
-
-    Args:
-        path: the file.
-        kind: as for ``read_text``.
 
     Raises:
         HeadwayError: as ``read_text`` does.

@@ -73,11 +73,7 @@ def spelling(word: str, *, lower: bool = False) -> str:
 
 
 def is_alphabetic(word: str) -> bool:
-    """Returns whether a word has letters and the marks on them alone. ``str.isalpha`` denies it of most Hindi words.
-
-    Args:
-        word: the word.
-    """
+    """Returns whether a word has letters and the marks on them alone. ``str.isalpha`` denies it of most Hindi words."""
     return bool(word) and all(unicodedata.category(character)[0] in "LM" for character in word)
 
 

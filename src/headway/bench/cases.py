@@ -107,11 +107,7 @@ class Case:
 
 
 def pairs(mask: str, n: int) -> int:
-    """Returns the pairs that a mask allows.
-
-    Args:
-        mask: one of ``MASKS``.
-    """
+    """Returns the pairs that one of ``MASKS`` allows among ``n`` tokens."""
     if mask == "none":
         return n * n
     seen = min(n, WINDOW) if mask == "window" else n

@@ -46,10 +46,7 @@ LEAST_TIME = 2e-4
 def measure(size: Size, seconds: float = 0.3, rounds: int = 5) -> dict[str, float]:
     """Returns how many times as fast oneDNN is, for each product: the ratio of the least times, both in turn.
 
-    Args:
-        size: tokens, features in and features out.
-        seconds: the least time for each product.
-        rounds: the fewest runs of each.
+    Each product is timed for at least so many ``seconds`` and ``rounds``.
     """
     tokens, inputs, outputs = size
     x, weight, bias, grad = (
@@ -84,13 +81,7 @@ def _ratio(torchs: Callable[[], Tensor], onednns: Callable[[], Tensor], seconds:
 
 
 def report(sizes: Iterable[Size], seconds: float = 0.3, rounds: int = 5) -> str:
-    """Returns the table of ratios; those of products that are oneDNN's on this processor are bold.
-
-    Args:
-        sizes: tokens, features in and features out, of each row.
-        seconds: the least time for each product.
-        rounds: the fewest runs of each.
-    """
+    """Returns the table of ratios; those of products that are oneDNN's on this processor are bold."""
     lines: list[list[str | Cell]] = []
     worst = {name: float("inf") for name in Products._fields}
     for size in sizes:

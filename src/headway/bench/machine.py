@@ -26,8 +26,7 @@ KINDS = {"float32": _library.FLOAT32, "bfloat16": _library.BFLOAT16}
 def where(*parts: str) -> dict[str, Any]:
     """Returns what two rows must share to be comparable: processor, threads, versions, and the measured code.
 
-    Args:
-        *parts: folders of headway that are measured in addition to the kernels.
+    ``parts`` are folders of headway that are measured in addition to the kernels.
     """
     library = _library.load()
     return {
@@ -81,11 +80,7 @@ def busy() -> str:
 
 
 def fingerprint(*parts: str) -> str:
-    """Returns a hash of eight digits of the measured code, compiled libraries included.
-
-    Args:
-        *parts: folders of headway that are measured in addition to the kernels.
-    """
+    """Returns a hash of eight digits of the measured code, compiled libraries included; ``parts`` as for ``where``."""
     root = Path(__file__).parents[1]
     files = [root / f"{name}.py" for name in ("attention", "coordinates", "masks", "terms")]
     for part in ("kernels", *parts):

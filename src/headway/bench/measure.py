@@ -31,15 +31,9 @@ class CheckError(Exception):
 
 
 def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, Any]:
-    """Measures a case.
+    """Measures a case: the kernel, the milliseconds of each side, and the errors of sides that failed.
 
-    Args:
-        plan: the time for each side.
-        roof: the processor's limit, measured in turn with the sides.
-        flex: compiled FlexAttention; left out if None.
-
-    Returns:
-        The row: the kernel, the milliseconds of each side, and the errors of sides that failed.
+    The ``roof`` is measured in turn with the sides. FlexAttention is left out if ``flex`` is None.
 
     Raises:
         CheckError: if headway fails, or computes other numbers than all sides that should compute the same. A side that
@@ -100,17 +94,10 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
 def in_turn(
     runs: Mapping[str, Callable[[], object]], seconds: float, least: int, warm: float | None = None
 ) -> tuple[dict[str, float], int]:
-    """Times all sides in turn.
+    """Times all sides in turn; returns the median milliseconds of each, and the number of turns.
 
-    Each turn has its own order, since some sides, such as the roof's loop, slow down the next one.
-
-    Args:
-        runs: the functions by name.
-        seconds: the time for each side.
-        warm: the milliseconds of a turn that was the warm-up; one is run here if None.
-
-    Returns:
-        The median milliseconds of each side, and the number of turns.
+    Each turn has its own order, since some sides, such as the roof's loop, slow down the next one. ``warm`` are the
+    milliseconds of a turn that was the warm-up; if it is None, one is run first.
     """
 
     draw = random.Random(0)
@@ -130,11 +117,7 @@ def in_turn(
 
 
 def agree(what: str, dtype: str, found: Any, expected: Any) -> None:
-    """Raises CheckError unless the tensors are equal, within the tolerance of the dtype.
-
-    Args:
-        what: what is compared, for the message.
-    """
+    """Raises CheckError, which says ``what`` is compared, unless tensors are equal within the dtype's tolerance."""
     for a, b in zip(found, expected, strict=True):
         largest = b.detach().abs().max().item()
         apart = (a.detach().float() - b.detach().float()).abs().max().item()
@@ -143,12 +126,9 @@ def agree(what: str, dtype: str, found: Any, expected: Any) -> None:
 
 
 def agree_on_the_whole(what: str, dtype: str, found: list[Tensor], expected: list[Tensor]) -> None:
-    """Raises CheckError unless the tensors are equal but for a small share of their norm.
+    """Raises CheckError, which says ``what`` is compared, unless tensors are equal but for a small share of their norm.
 
     Single numbers of a gradient may differ by more: ReLU's derivative jumps where its input is 0 but for rounding.
-
-    Args:
-        what: what is compared, for the message.
     """
     share = max(JUMPS, TOLERANCE[dtype])
     for a, b in zip(found, expected, strict=True):

@@ -16,10 +16,7 @@ WARM_UP = 64
 
 
 def measure(case: Case) -> dict[str, Any]:
-    """Measures a case in a new process.
-
-    Returns:
-        The row: the kernel and the bytes.
+    """Measures the kernel and the bytes of a case in a new process.
 
     Raises:
         RuntimeError: if the process fails, with its last line.
@@ -35,11 +32,7 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def main(task: str) -> None:
-    """Measures a case in this process, and prints the row.
-
-    Args:
-        task: the case and the number of threads, as JSON.
-    """
+    """Measures a case in this process, and prints the row; ``task`` has the case and the number of threads, as JSON."""
     from dataclasses import replace
 
     from ..study.memory import Peak

@@ -84,15 +84,9 @@ def bench_models(
 ) -> ModelResults:
     """Measures the cases of a plan that are not in the folder yet, and writes models.jsonl and models.md to it.
 
-    Without transformers nothing is measured, which a note says. A case on which two sides differ gets no number.
-
-    Args:
-        weights: a folder with minilm/ and smollm2/, as ``make weights`` creates it. Cases whose weights are missing are
-            left out.
-        fresh: whether cases that are in the folder are measured again.
-
-    Returns:
-        The results, with those that were in the folder.
+    ``weights`` is a folder with minilm/ and smollm2/, as ``make weights`` creates it; cases whose weights are missing
+    are left out. Without transformers nothing is measured, which a note says. A case on which two sides differ gets no
+    number. If ``fresh``, cases that are in the folder are measured again.
 
     Raises:
         HeadwayError: if ``weights`` is no folder, or ``out`` cannot be written to.
@@ -131,13 +125,7 @@ def bench_models(
 
 
 def measure(case: ModelCase, plan: ModelPlan, loaded: Loaded) -> Row:
-    """Measures a case.
-
-    Args:
-        plan: the time for each side.
-
-    Returns:
-        The row: the milliseconds or bytes of each side, and the errors of sides that failed.
+    """Measures a case: the milliseconds or bytes of each side, and the errors of sides that failed.
 
     Raises:
         CheckError: if headway fails, or computes other numbers than transformers.
@@ -415,11 +403,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
 
     def step(self, batch: int, n: int, *, update: bool = True) -> Run:
-        """Returns a step on random tokens, which returns the loss and the gradients of the embeddings and of the bias.
-
-        Args:
-            n: tokens in each.
-        """
+        """Returns a step on random tokens, which returns the loss and the gradients of embeddings and bias."""
         vocab_size = self.watched[0].shape[0]
         ids, targets = _ids(batch, n, vocab_size), _ids(batch, max(1, n // 4), vocab_size)
         labels = targets if self.whole else ids
@@ -511,8 +495,7 @@ def _memory(case: ModelCase, loaded: Loaded) -> Row:
 def main(task: str) -> None:
     """Measures the memory of one side in this process, and prints the most bytes beyond those allocated before.
 
-    Args:
-        task: the side, the folder, the case and the number of threads, as JSON.
+    ``task`` has the side, the folder, the case and the number of threads, as JSON.
     """
     from ..study.memory import Peak
 

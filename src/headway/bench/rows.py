@@ -46,11 +46,8 @@ class Rows(ResultStore):
         with Rows(out, where()) as rows:
             rows.add([rows.row(case, numbers, date)])
 
-    Args:
-        out: the folder; it is created if needed.
-        where: the machine and versions, as ``machine.where`` gives them.
-        fresh: whether rows with the same ``where`` are dropped, to be measured again.
-        kind: the class of the cases; each has its own file.
+    ``where`` has the machine and versions, as ``machine.where`` gives them. If ``fresh``, rows with the same ``where``
+    are dropped, to be measured again. Each ``kind`` of cases has its own file.
 
     Raises:
         HeadwayError: on entering, if the folder cannot be written to, is in use, or its file is damaged.
@@ -87,10 +84,7 @@ class Rows(ResultStore):
 
 
 def read(path: Path, kind: type[AnyCase] = Case) -> list[Row]:
-    """Reads the rows of a file, except for a last line that was cut off.
-
-    Args:
-        path: the file; it may be missing.
+    """Reads the rows of a file, which may be missing, except for a last line that was cut off.
 
     Raises:
         HeadwayError: if a line is damaged.

@@ -62,11 +62,7 @@ class Sides:
 
 
 def sides(case: Case, flex: Flex | None = None) -> Sides:
-    """Returns the sides of a case.
-
-    Args:
-        flex: compiled FlexAttention, for cases that it can express; left out if None.
-    """
+    """Returns the sides of a case; compiled FlexAttention is left out if ``flex`` is None."""
     kinds = {
         "attention": _against_torch,
         "window": _against_full_causal,
@@ -82,11 +78,7 @@ def sides(case: Case, flex: Flex | None = None) -> Sides:
 
 
 def mask_of(name: str) -> Mask | None:
-    """Returns the mask of a name.
-
-    Args:
-        name: one of ``MASKS``.
-    """
+    """Returns the mask of one of the names ``MASKS``."""
     return {"none": None, "causal": Causal(), "window": Causal() & Window(left=WINDOW - 1)}[name]
 
 
@@ -177,14 +169,10 @@ class Inputs:
         shaped: Callable[[Tensor], Tensor] | None = None,
         **arguments: Any,
     ) -> Run:
-        """Returns a side that calls ``run(q, k, v, **arguments)``.
+        """Returns a side that calls ``run(q, k, v, **arguments)``: forward, or backward alone on a graph built once.
 
-        It runs forward, or backward alone, on a graph that is built once.
-
-        Args:
-            learned: tensors besides q, k and v that have a gradient.
-            shaped: maps q, k, v and the output to the shapes that this side has them in.
-            **arguments: further arguments of ``run``.
+        ``learned`` are tensors besides q, k and v that have a gradient. ``shaped`` maps q, k, v and the output to the
+        shapes that this side has them in.
         """
         given = [self.q, self.k, self.v, self.upstream]
         q, k, v, upstream = given if shaped is None else [shaped(x).contiguous() for x in given]
@@ -206,12 +194,7 @@ class Inputs:
         return backward
 
     def ours(self, shaped: Callable[[Tensor], Tensor] | None = None, **changes: Any) -> Run:
-        """Returns the side of headway.
-
-        Args:
-            shaped: as for ``side``.
-            **changes: arguments of ``attention`` that replace those of the case.
-        """
+        """Returns the side of headway, with ``changes`` to the arguments of the case; ``shaped`` as for ``side``."""
         arguments = {name: value for name, value in (self.arguments | changes).items() if name != "scale"}
         return self.side(attention, self.learned, shaped, **arguments)
 

@@ -64,14 +64,9 @@ def _weights_among(value: Iterable[Tensor]) -> list[Tensor]:
 
 
 def attend(call: Call, statistics: Iterable[Statistic], kernel: Kernel) -> tuple[Tensor, Statistics]:
-    """Computes attention, and statistics of it in the same pass.
+    """Computes attention without padding, and statistics of it in the same pass, as ``statistics_of`` returns them.
 
-    Args:
-        call: the call, without padding.
-        kernel: a kernel that ``reduces_as_it_runs``.
-
-    Returns:
-        The output, and what ``statistics_of`` returns.
+    The kernel is one that ``reduces_as_it_runs``.
     """
     wanted = Wanted(call, list(statistics), None)
     out, values = kernel.run_and_reduce(call, wanted.reductions, wanted.queries)
@@ -107,13 +102,10 @@ def headway_sides(made: Callable[[], Call], kernel: str) -> Runs:
 
 
 class Materialized:
-    """Statistics from the weights of a call as one tensor, in ordinary operations of torch.
+    """Statistics from the weights of a call without sinks as one tensor, in ordinary operations of torch.
 
-    What q and k do not decide is prepared before it is timed: rotated q and k, the mask, the bias, distances, classes.
-
-    Args:
-        call: the call, without sinks.
-        bias: the biases of its terms and its mask in one tensor; None without terms.
+    What q and k do not decide is prepared before it is timed: rotated q and k, the mask, distances, classes, and in
+    ``bias`` the biases of terms with the mask, which is None without terms.
     """
 
     def __init__(self, call: Call, bias: Tensor | None) -> None:
@@ -146,11 +138,7 @@ class Materialized:
         return scores.softmax(-1, dtype=torch.float32)
 
     def of(self, name: str, weights: Tensor) -> list[Tensor]:
-        """Returns a statistic as ``numbers`` does.
-
-        Args:
-            weights: what ``weights`` returned.
-        """
+        """Returns a statistic of the weights as ``numbers`` does."""
         found = COMPUTED[name](self, weights)
         return [found] if isinstance(found, Tensor) else list(found)
 

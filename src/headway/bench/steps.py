@@ -40,11 +40,7 @@ APART = 0.02
 
 
 class TorchDecoder(nn.Module):
-    """A language model of ``nn.TransformerEncoder`` under a causal mask, with learned positions.
-
-    Args:
-        n: the most tokens.
-    """
+    """A language model of ``nn.TransformerEncoder`` under a causal mask, with learned positions of at most n tokens."""
 
     mask: Tensor
 
@@ -104,8 +100,7 @@ def _x_transformers(encoding: str, n: int) -> nn.Module:
 class Step:
     """A training step of a model on random tokens: forward, backward and AdamW; bfloat16 is autocast.
 
-    Args:
-        kernel: the products of headway's linear maps, as ``linear_kernel`` takes them.
+    ``kernel`` computes the products of headway's linear maps, as ``linear_kernel`` takes it.
     """
 
     def __init__(self, model: nn.Module, case: ModelCase, kernel: str | None = None) -> None:
@@ -161,13 +156,7 @@ def sides(case: ModelCase) -> tuple[dict[str, Run], dict[str, str]]:
 
 
 def measure(case: ModelCase, plan: ModelPlan) -> Row:
-    """Measures a case.
-
-    Args:
-        plan: the time for each side.
-
-    Returns:
-        The row: the milliseconds of each side, and what says why others have none.
+    """Measures a case: the milliseconds of each side, and why others have none.
 
     Raises:
         CheckError: if a side fails, or headway's linear maps compute other numbers than torch's.

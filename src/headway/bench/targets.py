@@ -112,8 +112,7 @@ class Judged:
 def judge(rows: Sequence[Row], targets: Sequence[Target] | None = None) -> list[Judged]:
     """Judges every target in every dtype that it has a bound for and a case was measured of.
 
-    Args:
-        targets: the targets; those of attention if None.
+    The targets are those of attention if None.
     """
     found = []
     for target in TARGETS if targets is None else targets:
@@ -179,16 +178,7 @@ def each(
     most: float = math.inf,
     dims: tuple[int, ...] | None = None,
 ) -> Values:
-    """Returns a function that takes the value of every row of some cases.
-
-    Args:
-        value: the value of a row; None if it has none.
-        direction: their direction; any if None.
-        encodings: their encodings; any if None.
-        masks: their masks; any if None.
-        most: the most tokens.
-        dims: their values of head_dim; any if None.
-    """
+    """Returns a function that takes the value of every row of some cases; what is None admits any case."""
 
     def values(rows: Sequence[Row]) -> list[tuple[float, str]]:
         found = []

@@ -23,11 +23,8 @@ TOKENS = 333
 def failing(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: None) -> tuple[dict[str, str], str]:
     """Runs the kernels' own checks, and each case with few tokens against the reference kernel.
 
-    Args:
-        doing: is called with what is checked at the moment.
-
-    Returns:
-        The kernels that fail, each with its error; and what was checked, in words.
+    Returns the kernels that fail, each with its error; and what was checked, in words. ``doing`` is called with what is
+    checked at the moment.
     """
     small: dict[tuple[str, Case], None] = {}
     for case in cases:

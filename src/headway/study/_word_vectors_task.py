@@ -86,11 +86,9 @@ def build(inputs: Tensor | None, words: int, *, layers: int, width: int, heads: 
 
         logits = head(stack(W·v(w))),   W N(0, 1)
 
-    Parameters of the same name start from the same values, for all inputs.
-
-    Args:
-        inputs: vectors [words + 1, dim], which are constant and mapped to the width by a learned W; for None a learned
-            embedding from N(0, 1), which is W for one-hot vectors.
+    W is learned and maps ``inputs`` [words + 1, dim], which are constant, to the width. If they are None, a learned
+    embedding from N(0, 1) takes their place, which is W for one-hot vectors. Parameters of the same name start from the
+    same values, for all inputs.
     """
     config = TransformerConfig(words, embed_dim=width, num_layers=layers, num_heads=heads)
     with torch.random.fork_rng(devices=[]):

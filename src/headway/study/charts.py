@@ -98,12 +98,7 @@ class Style:
     width: float = 1.9
 
     def options(self, width: float = 1.9, size: float = 5.0) -> dict[str, Any]:
-        """Returns the arguments of ``plot``.
-
-        Args:
-            width: the most width of the line, in points.
-            size: of the markers, in points.
-        """
+        """Returns the arguments of ``plot`` for lines of at most ``width`` and markers of ``size`` points."""
         return {
             "color": self.colour,
             "linestyle": self.dashes,
@@ -209,11 +204,7 @@ def _line(name: str, x: Sequence[float], runs: list[list[float]], end: float | N
 
 
 def draw_by_position(results: Results, layout: FigureLayout = WIDE, language: str = "en") -> Figure:
-    """Draws the loss by position in the window.
-
-    Args:
-        language: "en" or "zh".
-    """
+    """Draws the loss by position in the window, with words in the ``language`` "en" or "zh"."""
     say = _say(language)
     unit = _translated(say, results.unit)
     return _draw(
@@ -230,11 +221,7 @@ def draw_by_position(results: Results, layout: FigureLayout = WIDE, language: st
 
 
 def draw_by_length(results: Results, layout: FigureLayout = WIDE, language: str = "en") -> Figure:
-    """Draws the loss by the length of the window.
-
-    Args:
-        language: "en" or "zh".
-    """
+    """Draws the loss by the length of the window, with words in the ``language`` "en" or "zh"."""
     say = _say(language)
     unit = _translated(say, results.unit)
     return _draw(
@@ -251,11 +238,7 @@ def draw_by_length(results: Results, layout: FigureLayout = WIDE, language: str 
 
 
 def draw_recall(results: Results, layout: FigureLayout = WIDE, language: str = "en") -> Figure:
-    """Draws recall by distance.
-
-    Args:
-        language: "en" or "zh".
-    """
+    """Draws recall by distance, with words in the ``language`` "en" or "zh"."""
     say, longest = _say(language), f"{results.lengths[-1]:,}"
     return _draw(
         results,
@@ -347,11 +330,7 @@ def _subtitle(results: Results, say: Say) -> list[str]:
 
 
 def range_of(lines: list[Line], bound: str, others: Iterable[float] = ()) -> tuple[float, float]:
-    """Returns the range of the y axis.
-
-    Args:
-        bound: "bits", or "per cent".
-    """
+    """Returns the range of the y axis, which ``bound`` says has "bits" or "per cent"."""
     if bound == "per cent":
         return -3, 104
     # the first bytes of a window are hard to predict for every model, and would stretch the axis
@@ -400,9 +379,7 @@ def name_lines(
 ) -> None:
     """Writes each name beside the end of its line, moved apart if they would overlap.
 
-    Args:
-        look: their styles, by name.
-        form: writes the end of a line that leaves the axis.
+    ``form`` writes the number at the end of a line that leaves the axis.
     """
     if not lines:
         return

@@ -40,14 +40,9 @@ class Corpus:
 
 
 def load(path: str | Path | None, *, train_length: int, longest: int, tokenizer: str = BYTES) -> Corpus:
-    """Reads a file of UTF-8 text, or the default text, and divides it between characters.
+    """Reads a file of UTF-8 text, or the topics of Python's help(), and divides it between characters.
 
-    Args:
-        path: the file; the topics of Python's help() if None.
-        tokenizer: as for ``Tokens.named``.
-
-    Returns:
-        The text; its last tenth is held out, and the twentieth before it is for choices.
+    The last tenth is held out, and the twentieth before it is for choices. ``tokenizer`` is as for ``Tokens.named``.
 
     Raises:
         HeadwayError: if the file is missing, empty or not text, or too short for two training windows and one of

@@ -29,16 +29,13 @@ class Predictions(NamedTuple):
 
 @torch.no_grad()
 def predictions(model: nn.Module, inputs: Tensor, targets: Tensor, *, vocabulary: int = 256) -> Predictions:
-    """Computes the loss of each token, in eval mode.
+    """Computes the loss of each token in eval mode, with results on the CPU.
 
     Args:
         model: maps ids [batch, length] to logits [batch, length, vocabulary].
         inputs: ids, int64 [windows, length].
         targets: the ids to predict, int64 [windows, length]; −100 is not predicted and has a loss of 0.
         vocabulary: the logits of a token, by which the work is divided.
-
-    Returns:
-        Losses and hits, on the CPU.
     """
     was_training = model.training
     model.eval()
@@ -56,15 +53,9 @@ def predictions(model: nn.Module, inputs: Tensor, targets: Tensor, *, vocabulary
 
 
 def separate_windows(text: Tensor, start: int, count: int, length: int) -> tuple[Tensor, Tensor]:
-    """Cuts a text into windows that do not overlap.
+    """Cuts a text into windows that do not overlap: inputs and targets, int64 [windows, length].
 
-    Args:
-        text: ids, [bytes].
-        count: the bytes to use, rounded down to whole windows.
-        length: bytes in a window.
-
-    Returns:
-        Inputs and targets, int64 [windows, length].
+    ``text`` has ids, [tokens]. Of it, ``count`` tokens from ``start`` on are used, rounded down to whole windows.
     """
     windows = count // length
     ids = text[start : start + windows * length + 1].long()
@@ -72,18 +63,11 @@ def separate_windows(text: Tensor, start: int, count: int, length: int) -> tuple
 
 
 def overlapping_windows(text: Tensor, start: int, count: int, length: int) -> tuple[Tensor, Tensor]:
-    """Cuts a text into windows that overlap by half; the second half of each is to be predicted.
+    """Cuts a text into windows that overlap by half: inputs and targets, int64 [windows, length].
 
-    For any length the targets are the same ``count`` bytes, each once and with at least half a window before it.
-    Targets of the first halves are −100.
-
-    Args:
-        text: ids, [bytes].
-        count: the bytes to predict, rounded down to whole halves of windows.
-        length: bytes in a window.
-
-    Returns:
-        Inputs and targets, int64 [windows, length].
+    ``text`` has ids, [tokens]. The second half of each window is to be predicted; targets of the first halves are −100.
+    For any length the targets are the same ``count`` tokens, rounded down to whole halves of windows. Each is predicted
+    once, with at least half a window before it.
     """
     new = (length + 1) // 2
     known = length - new
@@ -97,8 +81,7 @@ def overlapping_windows(text: Tensor, start: int, count: int, length: int) -> tu
 def doublings(length: int, after: int) -> list[int]:
     """Returns the window lengths between two measured lengths: ``length``, two halvings, and then quarters.
 
-    Returns:
-        The lengths in increasing order.
+    They are in increasing order.
     """
     found = []
     size, halved = length, 0

@@ -23,9 +23,8 @@ WINDOWS = 4
 class HeadWatch(Companion):
     """Writes a ``HeadLog`` at the beginning of a training, a few times in it and at its end.
 
-    Args:
-        path: the file; a training that resumes continues it.
-        windows: ids, the same for every model, of which the first few are read.
+    A training that resumes continues the log. Of the ``windows`` of ids, the same for every model, the first few are
+    read.
     """
 
     def __init__(self, model: nn.Module, path: Path, windows: Tensor, steps: int) -> None:

@@ -16,11 +16,8 @@ LEVEL = 0.95
 def t_quantile(degrees: int, level: float = LEVEL) -> float:
     """Returns the value that |T| does not exceed with a probability, where T has Student's t distribution.
 
-    P(|T| ≤ √ν·tan θ) is sin θ·(1 + ½·cos² θ + 1·3/(2·4)·cos⁴ θ + …), up to cos^(ν−2) θ, for even ν, and
-    2/π·(θ + sin θ·cos θ·(1 + 2/3·cos² θ + 2·4/(3·5)·cos⁴ θ + …)), up to cos^(ν−3) θ, for odd ν.
-
-    Args:
-        degrees: the degrees of freedom ν, at least 1.
+    P(|T| ≤ √ν·tan θ), with ν ``degrees`` of freedom, is sin θ·(1 + ½·cos² θ + 1·3/(2·4)·cos⁴ θ + …), up to cos^(ν−2) θ,
+    for even ν, and 2/π·(θ + sin θ·cos θ·(1 + 2/3·cos² θ + 2·4/(3·5)·cos⁴ θ + …)), up to cos^(ν−3) θ, for odd ν.
 
     References:
         Abramowitz and Stegun, Handbook of Mathematical Functions, 1964, 26.7.3 and 26.7.4.
@@ -45,11 +42,7 @@ def _probability(theta: float, degrees: int) -> float:
 
 
 def mean_and_half(values: Sequence[float]) -> tuple[float, float | None]:
-    """Returns the mean of values and half the width of its t interval; None in place of it for a single value.
-
-    Args:
-        values: at least one.
-    """
+    """Returns the mean of values and half the width of its t interval, which is None for a single value."""
     count = len(values)
     if count < 2:
         return mean(values), None
@@ -93,8 +86,7 @@ class Difference:
 def paired(a: str, b: str, first: Mapping[int, float], second: Mapping[int, float]) -> Difference | None:
     """Returns the difference of two models seed by seed; None if no seed has both.
 
-    Args:
-        first: the numbers of the first, by seed.
+    ``first`` and ``second`` have the numbers of ``a`` and ``b`` by seed.
     """
     apart = [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
     return Difference(a, b, *mean_and_half(apart), len(apart)) if apart else None

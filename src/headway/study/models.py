@@ -55,11 +55,7 @@ class Sizes:
 
 
 def build_encoding(spec: str, sizes: Sizes, seed: int) -> PositionEncoding:
-    """Builds an encoding.
-
-    Args:
-        spec: its name, as for ``headway.encoding``.
-    """
+    """Builds an encoding by its name, as ``headway.encoding`` takes it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "encoding"))
         return encoding(
@@ -73,10 +69,9 @@ def build_encoding(spec: str, sizes: Sizes, seed: int) -> PositionEncoding:
 
 
 def build_transformer(spec: str | None, sizes: Sizes, seed: int) -> Decoder:
-    """Builds a causal language model; parameters that models share have the same initial values.
+    """Builds a causal language model with the encoding of a name, or with none.
 
-    Args:
-        spec: the name of its encoding; none if None.
+    Parameters that models share have the same initial values.
     """
     positions = None if spec is None else build_encoding(spec, sizes, seed)
     config = TransformerConfig(
@@ -96,8 +91,7 @@ def build_transformer(spec: str | None, sizes: Sizes, seed: int) -> Decoder:
 def build_recurrent(cell: str, sizes: Sizes, seed: int) -> RecurrentLM:
     """Builds a recurrent language model with as many parameters as the Transformer without an encoding.
 
-    Args:
-        cell: "lstm" or "rnn".
+    ``cell`` is "lstm" or "rnn".
 
     Raises:
         HeadwayError: if no width of the cell comes within 5 % of the number of parameters.
@@ -126,12 +120,8 @@ def build_recurrent(cell: str, sizes: Sizes, seed: int) -> RecurrentLM:
 def start_alike(model: nn.Module, seed: int, only: Sequence[str] | None = None) -> None:
     """Draws each matrix W [out, in] from N(0, 1/in), by the seed and the parameter's name alone.
 
-    Parameters of the same name and shape so start alike in every model. Vectors (biases 0, norms 1) and the parameters
-    of encodings are left as they are.
-
-    Args:
-        model: the model, changed in place.
-        only: the names of the parameters to draw; all matrices if None.
+    Parameters of the same name and shape start alike in every model. Vectors (biases 0, norms 1) and the parameters of
+    encodings keep their values. If ``only`` names parameters, the others keep theirs too.
     """
     own = {
         id(parameter)
@@ -149,8 +139,7 @@ def start_alike(model: nn.Module, seed: int, only: Sequence[str] | None = None) 
 def interpolated(spec: str, sizes: Sizes) -> str | None:
     """Returns the name of a table of learned positions that is interpolated beyond its end.
 
-    Returns:
-        The name; None if the encoding is no table, or is extended already.
+    It is None if the encoding is no table, or is extended already.
     """
     built = build_encoding(spec, sizes, 0)
     if not isinstance(built, Learned) or built.extend is not None:
@@ -160,12 +149,7 @@ def interpolated(spec: str, sizes: Sizes) -> str | None:
 
 
 def kernel_used(spec: str | None, sizes: Sizes, batch: int, device: str, dtype: torch.dtype = torch.float32) -> str:
-    """Returns the name of the attention kernel that trains an encoding.
-
-    Args:
-        spec: the name of the encoding; none if None.
-        dtype: the dtype of queries, keys and values.
-    """
+    """Returns the name of the attention kernel that trains an encoding, or none, with q, k and v in ``dtype``."""
     positions = None if spec is None else build_encoding(spec, sizes, 0).to(device)
     in_layer = positions if positions is not None and positions.acts & IN_ATTENTION else None
     shape = (batch, sizes.heads, sizes.max_length, sizes.width // sizes.heads)
@@ -180,10 +164,7 @@ def automatic_device(
 ) -> tuple[str, str]:
     """Returns the device that "auto" stands for where there is a GPU, and a sentence that says why.
 
-    It is the GPU if a fused kernel trains every encoding there, else the CPU.
-
-    Args:
-        dtype: the dtype of queries, keys and values.
+    It is the GPU if a fused kernel trains every encoding there with q, k and v in ``dtype``, else the CPU.
     """
     slow = [spec for spec in encodings if kernel_used(spec, sizes, batch, gpu, dtype) not in FUSED]
     if not slow:
@@ -195,13 +176,10 @@ def automatic_device(
 
 
 def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, object]]:
-    """Groups parameters for the optimizer.
+    """Returns the parameter groups of a model, as torch's optimizers take them.
 
     Weight decay applies to matrices outside of encodings. An encoding's parameters have its
     ``learning_rate_multiplier``.
-
-    Returns:
-        The parameter groups, as torch's optimizers take them.
     """
     pace = {
         id(parameter): type(module).learning_rate_multiplier

@@ -86,10 +86,9 @@ class Work:
 def expected(
     works: Sequence[Work], paces: Mapping[str, Pace], language: LanguageModel, protocol: FixedProtocol
 ) -> dict[str, float]:
-    """Returns the seconds that are expected for each part of a comparison.
+    """Returns the seconds that are expected for each part of a comparison, by the pace of each model.
 
-    Args:
-        paces: the paces by name; those of models that are trained by the clock are those of their equals.
+    Models that are trained by the clock have the paces of their equals.
     """
     usual = median([paces[work.name].step for work in works if not work.by_the_clock] or [0.0])
     parts = {"training": 0.0, "trying learning rates": 0.0, "measuring": 0.0, "recall": 0.0, "the report": REPORT}

@@ -52,11 +52,7 @@ class Model(NamedTuple):
 
 
 class Run:
-    """One candidate with one seed.
-
-    Args:
-        store: the folder, in which a training that was stopped is resumed.
-    """
+    """One candidate with one seed; a training that was stopped resumes from the folder of the store."""
 
     def __init__(
         self,

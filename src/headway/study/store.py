@@ -64,10 +64,7 @@ class Store(ResultStore):
             store.agree(settings)
             store.add(rows)
 
-    Args:
-        out: the folder; it is created if needed.
-        keys: the names of the fields that tell rows apart, the length last.
-        kind: the kind of the rows; any that have the keys if None.
+    ``keys`` are the names of the fields that tell rows apart, the length last.
 
     Raises:
         HeadwayError: on entering, if the folder cannot be written to, is in use, or has a damaged file.
@@ -89,10 +86,7 @@ class Store(ResultStore):
         super()._begin()
 
     def agree(self, settings: dict[str, Any]) -> None:
-        """Writes the settings, or checks them against those of an earlier run.
-
-        Args:
-            settings: names and JSON values; names that the earlier run did not have are added.
+        """Writes settings as JSON values, or checks them against those of an earlier run, and adds new names.
 
         Raises:
             HeadwayError: if one differs from the earlier run; the message names it.
@@ -110,10 +104,7 @@ class Store(ResultStore):
         self.save_settings()
 
     def agree_on_sources(self, specs: Sequence[str]) -> None:
-        """Writes the hash of each file that defines an encoding, or checks it.
-
-        Args:
-            specs: the names of the encodings, "mine.py:Mine" among them.
+        """Writes the hash of each file that defines an encoding, such as "mine.py:Mine", or checks it.
 
         Raises:
             HeadwayError: if a file has changed.
@@ -131,11 +122,7 @@ class Store(ResultStore):
         self.save_settings()
 
     def equal_time_steps(self, row: str, seed: int, steps: int) -> int:
-        """Returns the steps of a row that is trained by time: ``steps``, or those of an earlier run.
-
-        Args:
-            steps: the steps to keep if there are none yet.
-        """
+        """Returns the steps of a row that is trained by time: those of an earlier run, or ``steps``, now kept."""
         kept: int = self.settings.setdefault("equal_time_steps", {}).setdefault(f"{row}, seed {seed}", steps)
         self.save_settings()
         return kept
@@ -162,19 +149,11 @@ class Store(ResultStore):
         self.save_settings()
 
     def checkpoint(self, name: str, seed: int, task: str, learning_rate: str | None = None) -> Path:
-        """Returns the path of the checkpoint of a training.
-
-        Args:
-            learning_rate: the learning rate, where several are tried.
-        """
+        """Returns the path of the checkpoint of a training; ``learning_rate`` is given where several are tried."""
         return self.out / "checkpoints" / f"{_file_name(name, seed, learning_rate)}-{task}.pt"
 
     def head_log(self, name: str, seed: int, learning_rate: str | None = None) -> Path:
-        """Returns the path of the log of what the heads of a language model do, in a folder that is there.
-
-        Args:
-            learning_rate: the learning rate, where several are tried.
-        """
+        """Returns the path of the log of a language model's heads, and creates its folder."""
         folder = self.out / "heads"
         make_folder(folder)
         return folder / f"{_file_name(name, seed, learning_rate)}.jsonl"

@@ -24,11 +24,8 @@ HEADS = {
 def losses(results: Results, field: str = "bits_per_byte", *, spread: bool = True) -> Table:
     """Returns the table of losses by length: encodings, below a line baselines, and below another n-gram models.
 
-    The best encoding of each column is marked.
-
-    Args:
-        field: "bits_per_byte" or "sliding_bits_per_byte".
-        spread: whether the intervals of means over seeds are written.
+    The best encoding of each column is marked. ``field`` is "bits_per_byte" or "sliding_bits_per_byte"; ``spread`` adds
+    the intervals of means over seeds.
     """
     best = {}
     for length in results.lengths:
@@ -78,8 +75,7 @@ def differences(results: Results) -> Table:
 def recall(results: Results, *, spread: bool = True) -> Table:
     """Returns the table of right answers in per cent, by length; it has no rows if there was no recall task.
 
-    Args:
-        spread: whether the intervals of means over seeds are written.
+    ``spread`` adds the intervals of means over seeds.
     """
     rows = {}
     for name in results.names:
@@ -120,10 +116,8 @@ def learning_rates(results: Results) -> Table:
 def costs(results: Results, *, brief: bool = False) -> Table:
     """Returns the table of parameters, steps, time, kernels and memory.
 
-    How a model was trained is there if it was not in float32, or compiled.
-
-    Args:
-        brief: whether columns are left out, for a narrow terminal.
+    It says how a model was trained if that was not in float32, or compiled. ``brief`` leaves out columns, for a narrow
+    terminal.
     """
     columns: dict[str, Callable[[dict[str, Any]], Cell]] = {
         "parameters": lambda row: Cell.of(row["parameters"], ",.0f"),

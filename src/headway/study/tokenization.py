@@ -86,10 +86,7 @@ class Tokens:
         return None if self.library is None else hashlib.sha256(self.library.to_str().encode()).hexdigest()
 
     def encode(self, text: bytes) -> Split:
-        """Returns a text as tokens.
-
-        Args:
-            text: UTF-8, cut between two characters.
+        """Returns a text in UTF-8 as tokens.
 
         Raises:
             HeadwayError: if the tokens do not give the text back: bits per byte would not count what they leave out.

@@ -20,11 +20,7 @@ from .tasks import Task
 
 
 def schedule(step: int, training: Training) -> float:
-    """Returns the learning rate at a step, as a share of the highest.
-
-    Args:
-        step: the step, from 0.
-    """
+    """Returns the learning rate at a step, counted from 0, as a share of the highest."""
     if step < training.warmup:
         return (step + 1) / training.warmup
     part = (step - training.warmup) / max(1, training.steps - training.warmup)

@@ -387,13 +387,7 @@ class Bench:
     # ---------------------------------------------------------------- a row of the results
 
     def row(self, method: str, seed: int, store: Store, tell: Share) -> Row:
-        """Fits a method, measures its vectors, and trains the Transformer.
-
-        Args:
-            tell: is called with the share of this work that is done.
-
-        Returns:
-            A row of the results.
+        """Fits a method, measures its vectors, and trains the Transformer; returns a row of the results.
 
         Raises:
             HeadwayError: if the method fails; the message names it.
@@ -488,11 +482,7 @@ def attempt(what: Callable[..., Any], *given: Any) -> Any:
 
 
 def test_set(name: str) -> str:
-    """Returns the path of a test set that comes with gensim.
-
-    Args:
-        name: one of ``TESTS``.
-    """
+    """Returns the path of one of ``TESTS``, which come with gensim."""
     path: str = need("gensim.test.utils", "the test sets").datapath(name)
     return path
 
@@ -500,11 +490,9 @@ def test_set(name: str) -> str:
 def similarity(vectors: Vectors, test: str, vocabulary: Vocabulary) -> Row:
     """Computes Spearman's correlation with human scores, over the pairs of words of a vocabulary.
 
-    Methods with vectors for further words are so compared on the same pairs as the others. Pairs of a word with itself
-    are left out.
-
-    Returns:
-        The correlation, the number of its pairs, and the pairs of the test set that the vectors have.
+    Methods with vectors for further words are thus compared on the same pairs as the others. Pairs of a word with
+    itself are left out. The row has the correlation, the number of its pairs, and the pairs of the test set that the
+    vectors have.
 
     Raises:
         HeadwayError: if there is no such pair, or all cosines are the same.
@@ -520,11 +508,7 @@ def similarity(vectors: Vectors, test: str, vocabulary: Vocabulary) -> Row:
 
 
 def analogies(vectors: Vectors, test: str) -> Row:
-    """Computes the share of right answers.
-
-    Returns:
-        The share, and the number of questions that the vectors have.
-    """
+    """Computes the share of right answers, and the number of questions that the vectors have."""
     found = word_analogies(vectors, test_set(test))
     return {"value": found.accuracy, "used": found.used}
 
@@ -537,11 +521,8 @@ def nearest(vectors: Vectors, word: str) -> list[tuple[str, float]]:
 def misspelt(vectors: Vectors, pair: tuple[str, str] | None) -> float:
     """Returns the cosine of a misspelt word with the right one.
 
-    Args:
-        pair: both words; None if the text has none.
-
     Raises:
-        HeadwayError: if the pair is None.
+        HeadwayError: if the text has no such pair.
     """
     if pair is None:
         raise HeadwayError("no word of the text is long enough to be misspelt")
@@ -551,11 +532,8 @@ def misspelt(vectors: Vectors, pair: tuple[str, str] | None) -> float:
 def context(vectors: Vectors, word: str = "bank") -> tuple[float, float]:
     """Computes the mean cosines of a word's vectors in two sentences: of the same sense, and of different senses.
 
-    Args:
-        word: a word of ``SENSES``.
-
     Raises:
-        HeadwayError: if it is not in the vocabulary.
+        HeadwayError: if the word is not in the vocabulary.
     """
     found = []
     for sentences in SENSES.values():
@@ -570,14 +548,10 @@ def context(vectors: Vectors, word: str = "bank") -> tuple[float, float]:
 
 
 def places(vectors: Vectors, groups: dict[str, list[str]]) -> Row:
-    """Maps words to two dimensions by t-SNE, and computes the share whose nearest word is in their own group.
+    """Maps groups of words to two dimensions by t-SNE, and computes the share whose nearest word is in their own group.
 
-    Args:
-        groups: words by the names of their groups.
-
-    Returns:
-        "map", the word, group and coordinates of each; "own_group", the share, or the reason why there is none; and
-        "trustworthiness".
+    The row has "map", the word, group and coordinates of each; "own_group", the share, or the reason why there is none;
+    and "trustworthiness".
 
     Raises:
         HeadwayError: if fewer than 8 words have a vector, or every two of them have the same cosine.

@@ -21,11 +21,6 @@ class Documents(Vectors):
 
     ``matrix`` is scipy's, float32 [documents, words], by columns. A subclass defines ``_learn``, which reads the counts
     of a corpus, and ``_weigh``, which turns counts into weights.
-
-    Args:
-        min_count: words that occur less often are left out.
-        max_words: only this many words are kept, the most frequent; all of them if None.
-        tokenizer: cuts a text into tokens; ``Words()`` if None.
     """
 
     matrix: Any

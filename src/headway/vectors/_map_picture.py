@@ -22,12 +22,9 @@ WITH_LINE = 9.0
 
 
 def picture_of_map(points: Sequence[tuple[str, str, float, float]], title: str, facts: str) -> Figure:
-    """Returns the picture of a map with a title, the facts about it, a legend of the groups, and named points.
+    """Returns the picture of a map: a title, the facts below it, a legend of the groups, and named points.
 
-    Args:
-        points: word, group, x and y of each point.
-        title: the title.
-        facts: what stands below the title.
+    A point is (word, group, x, y).
     """
     from matplotlib.figure import Figure
 

@@ -113,9 +113,7 @@ class Chance:
     def margin(self, vector: Tensor, cosines: Tensor) -> tuple[float, float]:
         """Returns how far cosines are above chance, and the cosine that the nearest unrelated word reaches by chance.
 
-        Args:
-            vector: a word's vector, [dim].
-            cosines: its cosines with its nearest words, from the largest down.
+        ``cosines`` are those of ``vector`` with its nearest words, from the largest down.
         """
         unit = F.normalize(vector.double(), dim=0)
         mean = float(unit @ self.mean)

@@ -92,9 +92,7 @@ class Words:
 def has_short_words(words: Sequence[str], counts: Tensor | None = None) -> bool:
     """Whether at least half of all words are Chinese or Japanese, whose words have mostly one or two characters.
 
-    Args:
-        words: the vocabulary.
-        counts: how often each occurs, int64 [words]; each once if None.
+    ``counts`` says how often each word occurs, int64 [words]; each once if None.
     """
     many = [1] * len(words) if counts is None else counts.tolist()
     short = sum(count for word, count in zip(words, many, strict=True) if _SHORT.search(word))

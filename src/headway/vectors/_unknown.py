@@ -60,13 +60,7 @@ class UnknownWordError(HeadwayError):
 
 
 def nearest_spellings(word: str, words: Iterable[str], count: int) -> list[str]:
-    """Returns the words whose spelling is nearest to a word, whatever the case; of equally near ones, the first.
-
-    Args:
-        word: the word.
-        words: the vocabulary, most frequent first.
-        count: the most words to return.
-    """
+    """Returns the ``count`` words whose spelling is nearest to a word, whatever the case; of equal ones, the first."""
     wanted = spelling(word, lower=True)
     matcher = SequenceMatcher(b=wanted, autojunk=False)  # it prepares b once, for all a
     found: list[tuple[float, int, str]] = []

@@ -31,14 +31,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command.
-
-    Args:
-        arguments: its arguments; those of the process if None.
-
-    Returns:
-        The exit code: 0, or 2 with one line on stderr if the input is wrong.
-    """
+    """Runs the command, and returns its exit code: 0, or 2 with one line on stderr if the input is wrong."""
     asked = parser().parse_args(arguments)
     rows: DataTable = DataTable()
     try:

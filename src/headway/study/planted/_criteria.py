@@ -75,10 +75,7 @@ CRITERIA = Criteria()
 
 
 def measured(model: nn.Module, language: Language, watch: Share = nobody) -> dict[str, Any]:
-    """Measures what the criteria judge.
-
-    Args:
-        watch: is called with the share that is done.
+    """Measures what the criteria judge, and calls ``watch`` with the share that is done.
 
     Returns:
         By "relations", for each relation its ``accuracy``, its ``head`` as "layer.head", which finds most links in new
@@ -103,11 +100,7 @@ def measured(model: nn.Module, language: Language, watch: Share = nobody) -> dic
 
 
 def examples(model: nn.Module, language: Language, relations: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns what is measured in the language's examples, with the ``head`` of each relation.
-
-    Args:
-        relations: the heads of the relations, as ``measured`` returns them.
-    """
+    """Returns what is measured in the language's examples, with the ``head`` that ``measured`` chose for each."""
     return [
         _example(model, language, sentence, link.relation, relations[link.relation]["head"])
         for sentence in language.examples

@@ -98,9 +98,8 @@ def measure(
 def links_found(model: nn.Module, cases: Cases, *, as_written: bool = False) -> Tensor:
     """Returns whether the other word with most weight from the decided word is its noun, bool [cases, layers, heads].
 
-    Args:
-        cases: the cases; the result is in the order of their ``batches``.
-        as_written: whether the decided words are there, instead of [MASK].
+    The order is that of the ``batches`` of the cases. The decided words are there if ``as_written``, and [MASK]
+    otherwise.
     """
     found = []
     for some in cases.batches():
@@ -117,11 +116,7 @@ def links_found(model: nn.Module, cases: Cases, *, as_written: bool = False) -> 
 
 
 def best_head(found: Tensor) -> tuple[int, int]:
-    """Returns the layer and the head that find most links, the first of several.
-
-    Args:
-        found: what ``links_found`` returned.
-    """
+    """Returns the layer and the head that find most links, the first of several, from what ``links_found`` returned."""
     layer, head = divmod(int(found.double().mean(0).argmax()), found.shape[-1])
     return layer, head
 

@@ -20,10 +20,8 @@ def summary(rows: Sequence[Row], split: str, replacement: str = "zero") -> list[
     that of every relation with another head falls by less (the whole interval). Where the heads of two relations are
     the same, neither has it alone.
 
-    Args:
-        rows: what ``measure`` returned, with ``language`` and ``seed``.
-        split: "words" or "templates".
-        replacement: "zero" or "mean".
+    ``rows`` are those of ``measure``, with ``language`` and ``seed``; ``split`` is "words" or "templates", and
+    ``replacement`` is "zero" or "mean".
     """
     here = [row for row in rows if row["split"] == split]
     lost = [row for row in here if row["kind"] == "ablation" and row["replacement"] == replacement]
@@ -52,12 +50,7 @@ def summary(rows: Sequence[Row], split: str, replacement: str = "zero") -> list[
 
 
 def markdown(rows: Sequence[Row], split: str) -> str:
-    """Returns the summary of one split as a Markdown table.
-
-    Args:
-        rows: what ``measure`` returned, with ``language`` and ``seed``.
-        split: "words" or "templates".
-    """
+    """Returns the summary of the ``split`` "words" or "templates" as a Markdown table."""
     titles = ["model", "relation", "head", "finds its noun", "best offset", "accuracy", "head zeroed", "head's mean"]
     lines = []
     for zero, mean in zip(summary(rows, split), summary(rows, split, "mean"), strict=True):
@@ -74,12 +67,7 @@ def markdown(rows: Sequence[Row], split: str) -> str:
 
 
 def together(rows: Sequence[Row], split: str) -> str:
-    """Returns what is lost without all heads that find a relation, as a Markdown table.
-
-    Args:
-        rows: what ``measure`` returned, with ``language`` and ``seed``.
-        split: "words" or "templates".
-    """
+    """Returns what is lost in a split without all heads that find a relation, as a Markdown table."""
     here = [row for row in rows if row["split"] == split]
     lines = []
     for known in (row for row in here if row["kind"] == "accuracy"):

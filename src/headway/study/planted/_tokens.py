@@ -77,13 +77,9 @@ def encoded(language: Language, sentences: Sequence[Sentence]) -> list[list[int]
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Returns rows of ids as one tensor, padded on the right, and their lengths.
+    """Returns rows of ids as one tensor, padded on the right with [PAD], which is 0, and their lengths.
 
-    Args:
-        rows: the ids of each row.
-
-    Returns:
-        Ids, int64 [rows, longest], in which [PAD] is 0; and lengths, int64 [rows].
+    The ids are int64 [rows, longest], and the lengths int64 [rows].
     """
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     return ids, torch.tensor([len(row) for row in rows])

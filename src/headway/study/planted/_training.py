@@ -102,11 +102,7 @@ class PlantedWords(Task):
 
 
 def build(language: Language, seed: int) -> Encoder:
-    """Builds an encoder with a head, which maps ids to logits.
-
-    Args:
-        language: the language, whose words are its vocabulary.
-    """
+    """Builds an encoder with a head, which maps ids of the language's words to logits."""
     config = TransformerConfig(
         len(vocabulary(language)),
         embed_dim=WIDTH,
@@ -201,10 +197,7 @@ def recipe_of(language: Language, settings: Training) -> str:
 
 
 def named_training(training: str | Training) -> Training:
-    """Returns the settings of a training.
-
-    Args:
-        training: its name, or itself.
+    """Returns the settings of a training by its name; settings are returned as they are.
 
     Raises:
         HeadwayError: if there is none of this name.

@@ -32,13 +32,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command.
+    """Runs the command, and returns its exit code.
 
-    Args:
-        arguments: its arguments; those of the process if None.
-
-    Returns:
-        The exit code: 0, or 2 with one line on stderr if no model meets the criteria or a file cannot be written.
+    It is 0, or 2 with one line on stderr if no model meets the criteria or a file cannot be written.
     """
     asked = parser().parse_args(arguments)
 

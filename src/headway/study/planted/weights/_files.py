@@ -123,10 +123,7 @@ def file_of(language: Language, number: int, folder: Path) -> Path:
 
 
 def write(small: Pretrained, path: Path) -> None:
-    """Writes a model's file, completely or not at all.
-
-    Args:
-        small: the model; its weights are rounded to 16 bits.
+    """Writes a model's file, completely or not at all, with weights that are rounded to 16 bits.
 
     Raises:
         HeadwayError: if the file cannot be written.
