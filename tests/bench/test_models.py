@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from headway import HeadwayError, cli
-from headway.bench import ProgressListener, models, report
+from headway.bench import ProgressListener, model_sides, models, report
 from headway.bench.cases import MODELS, ModelCase, ModelPlan
 from headway.bench.measure import CheckError
-from headway.bench.models import ATTENTION, LINEAR, REST, Loaded, Trainer, bench_models, measure
+from headway.bench.model_sides import WRITTEN, Loaded, Trainer, quiet
+from headway.bench.models import ATTENTION, LINEAR, REST, bench_models, measure
 from headway.bench.rows import Row
 from headway.bench.sides import HF_EAGER, HF_SDPA, HF_TABLE, NOT_PREPACKED, OURS
 from headway.bench.targets import MODEL_TARGETS, judge
@@ -47,7 +48,7 @@ T5 = {"vocab_size": 40, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "T5_SMALL", T5)
+    monkeypatch.setattr(model_sides, "T5_SMALL", T5)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as ``make weights`` fills it, with random weights."""
     root = tmp_path_factory.mktemp("weights")
     torch.manual_seed(0)
-    models._quiet()
+    quiet()
     transformers.BertModel(transformers.BertConfig(**BERT)).save_pretrained(root / "minilm")
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)).save_pretrained(root / "smollm2")
     return root
@@ -114,7 +115,7 @@ def test_decoding_starts_at_the_prompt_in_every_turn(loaded: Loaded) -> None:
     case = ModelCase("decode", "SmolLM2", 7)
     for run in loaded.sides(case).values():
         first = torch.cat(run(), 1)
-        assert first.shape == (1, models.WRITTEN, 40)
+        assert first.shape == (1, WRITTEN, 40)
         assert torch.equal(first, torch.cat(run(), 1))
     writers = loaded._writers(case)
     assert len(writers[OURS].cache) == writers[HF_SDPA].cache.get_seq_length() == 7
@@ -234,9 +235,11 @@ def test_a_gguf_file_is_found_and_written_for_transformers(
 ) -> None:
     (tmp_path / "smollm2").mkdir()
     (tmp_path / "smollm2" / "a.gguf").touch()
-    load = models.checkpoints.load
+    load = model_sides.checkpoints.load
     monkeypatch.setattr(
-        models.checkpoints, "load", lambda path, **more: load(weights / "smollm2" if path.is_file() else path, **more)
+        model_sides.checkpoints,
+        "load",
+        lambda path, **more: load(weights / "smollm2" if path.is_file() else path, **more),
     )
     scratch = tmp_path / "scratch"
     scratch.mkdir()

@@ -10,7 +10,8 @@ from torch import nn
 from headway.bench import report, steps
 from headway.bench.cases import DTYPES, MODELS, STEP_MODELS, ModelCase, ModelPlan
 from headway.bench.measure import CheckError
-from headway.bench.models import Loaded, measure
+from headway.bench.model_sides import Loaded
+from headway.bench.models import measure
 from headway.bench.sides import OURS
 from headway.bench.steps import TORCH, TORCHS_PRODUCTS, X_TRANSFORMERS
 

@@ -61,7 +61,8 @@ def measure_each(
 
         tell("", 0.0)
         rows = measure(job, tell)
-        store.add(rows)
+        if rows:
+            store.add(rows)
         listener.measured(name, rows)
         done += size
 

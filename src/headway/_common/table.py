@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +81,19 @@ def signed(value: float, form: str) -> str:
     return format(value, form).replace("-", "−")
 
 
+@dataclass(frozen=True)
+class Column:
+    """A column of a table of results.
+
+    Attributes:
+        title: the title.
+        cell: returns the cell of a row of results.
+    """
+
+    title: str
+    cell: Callable[[dict[str, Any]], str | Cell]
+
+
 class Table:
     """Titles, rows and marks, written in each of the formats that reports have.
 
@@ -103,6 +116,11 @@ class Table:
         self.rows = [[_cell(cell) for cell in row] for row in rows]
         self.rules = rules
         self.right = range(1, len(titles)) if right is None else right
+
+    @classmethod
+    def of(cls, rows: Iterable[dict[str, Any]], columns: Sequence[Column]) -> Table:
+        """Returns the table that has a row for each of the ``rows`` of results, and these ``columns``."""
+        return cls([column.title for column in columns], [[column.cell(row) for column in columns] for row in rows])
 
     def markdown(self) -> str:
         """Returns the table in Markdown, or an empty string if there are no rows; marked cells are bold."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from statistics import median
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from . import memory
 from .cases import STATISTICS_MEMORY, Case, Plan
 from .machine import Roof
-from .sides import OURS, Flex, sides
+from .sides import OURS, Flex, Run, sides
 
 ROOF = "roof"
 MOST_ROUNDS = 1000
@@ -45,17 +45,9 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
         except RuntimeError as error:
             raise CheckError(str(error)) from error
     found = sides(case, flex)
-    runs: dict[str, Callable[[], object]] = dict(found.runs)
+    runs = dict(found.runs)
     says = dict(found.says)
-    results: dict[str, list[Tensor]] = {}
-    for name, run in found.runs.items():  # also the first of two warm-ups
-        try:
-            results[name] = run()
-        except Exception as error:  # any failure of another side is its result
-            says[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-            del runs[name]
-            if name == OURS:
-                raise CheckError(f"{found.kernel} on {case}: {says[name]}") from error
+    results = run_once(runs, says, f"{found.kernel} on {case}")  # also the first of two warm-ups
     apart: dict[str, CheckError] = {}
     beside = [name for name in found.same if name in results]
     for name in beside:
@@ -82,13 +74,32 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
             agree(f"{found.kernel} {name} and torch on {case}", case.dtype, results[name], tensors)
     results.clear()
     burst = None if case.kind == "decoding" else roof.burst(case.dtype, case.flop)  # decoding is bound by memory
-    if burst is not None:
-        runs[ROOF] = burst[0]
-    milliseconds, rounds = in_turn(runs, plan.seconds, plan.rounds)
+    timed: dict[str, Callable[[], object]] = {**runs, **({} if burst is None else {ROOF: burst[0]})}
+    milliseconds, rounds = in_turn(timed, plan.seconds, plan.rounds)
     row: dict[str, Any] = {"kernel": found.kernel, "rounds": rounds, "seconds": plan.seconds}
     if burst is not None:
         row["roof_gflops"] = burst[1] / milliseconds.pop(ROOF) / 1e6
     return row | {"ms": milliseconds, "says": says}
+
+
+def run_once(
+    runs: dict[str, Run], says: dict[str, str], ours: str, needed: Collection[str] = (OURS,)
+) -> dict[str, list[Tensor]]:
+    """Runs each side once; one that fails leaves ``runs``, and ``says`` has the reason.
+
+    Raises:
+        CheckError: if one of the sides that are ``needed`` fails; the message begins with ``ours``.
+    """
+    results = {}
+    for name, run in list(runs.items()):
+        try:
+            results[name] = run()
+        except Exception as error:  # any failure of another side is its result
+            says[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+            del runs[name]
+            if name in needed:
+                raise CheckError(f"{ours}: {says[name]}") from error
+    return results
 
 
 def in_turn(

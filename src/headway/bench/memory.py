@@ -21,14 +21,25 @@ def measure(case: Case) -> dict[str, Any]:
     Raises:
         RuntimeError: if the process fails, with its last line.
     """
-    code = "import sys; from headway.bench.memory import main; main(sys.argv[1])"
-    task = json.dumps({"case": case.fields(), "threads": torch.get_num_threads()})
-    done = subprocess.run([sys.executable, "-c", code, task], capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().split("\n")[-1] or f"the process ended with {done.returncode}"
-        raise RuntimeError(f"{case}: {said}")
-    row: dict[str, Any] = json.loads(done.stdout)
+    try:
+        row: dict[str, Any] = in_new_process("memory", {"case": case.fields()})
+    except RuntimeError as error:
+        raise RuntimeError(f"{case}: {error}") from error
     return row
+
+
+def in_new_process(module: str, task: dict[str, Any]) -> Any:
+    """Calls ``main`` of a module of this room in a new process, and returns what it prints; both as JSON.
+
+    Raises:
+        RuntimeError: if the process fails, with its last line.
+    """
+    code = f"import sys; from headway.bench.{module} import main; main(sys.argv[1])"
+    words = [sys.executable, "-c", code, json.dumps({**task, "threads": torch.get_num_threads()})]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().split("\n")[-1] or f"the process ended with {done.returncode}")
+    return json.loads(done.stdout.strip().split("\n")[-1])
 
 
 def main(task: str) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from .._common.table import Table
+from .._common.table import Column, Table
 from . import statistics
 from .cases import STATISTICS_MEMORY, WINDOW, Case, ModelCase, pairs
 from .rows import Row
@@ -25,14 +24,6 @@ from .targets import (
     share_of_roof,
     times,
 )
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: its title, and what makes the cell of a row."""
-
-    title: str
-    cell: Callable[[Row], str]
 
 
 def field(name: str, title: str = "", form: str = "") -> Column:
@@ -175,7 +166,7 @@ def window(rows: Sequence[Row]) -> str:
         Column("time", lambda row: f"{100 * (over(row, FULL_CAUSAL) or 0):.2f} %"),
         KERNEL,
     ]
-    return _table(_of(rows, "window"), columns)
+    return Table.of(_of(rows, "window"), columns).markdown()
 
 
 def decoding(rows: Sequence[Row]) -> str:
@@ -192,7 +183,7 @@ def decoding(rows: Sequence[Row]) -> str:
         Column("of a copy", lambda row: _percent(share_of_copy(row))),
         *(faster(SDPA, "× SDPA"), KERNEL),
     ]
-    return _table(_of(rows, "decoding"), columns)
+    return Table.of(_of(rows, "decoding"), columns).markdown()
 
 
 def contiguous(rows: Sequence[Row]) -> str:
@@ -208,7 +199,7 @@ def contiguous(rows: Sequence[Row]) -> str:
         Column("over contiguous", lambda row: f"{over(row, CONTIGUOUS) or 0:.2f}"),
         KERNEL,
     ]
-    return _table([*_of(rows, "packed"), *_of(rows, "left-padded")], columns)
+    return Table.of([*_of(rows, "packed"), *_of(rows, "left-padded")], columns).markdown()
 
 
 def memory(rows: Sequence[Row]) -> str:
@@ -341,7 +332,7 @@ def model_times(rows: Sequence[Row]) -> str:
         return Column(side, lambda row: own.cell(row) + (f" · {times(row, side):.2f}×" if side in row["ms"] else ""))
 
     columns = [*MODEL, DTYPE, ms(OURS, OURS), *(beside(side) for side in sides if side != OURS)]
-    return _table(rows, columns)
+    return Table.of(rows, columns).markdown()
 
 
 def divisions(rows: Sequence[Row]) -> str:
@@ -352,7 +343,7 @@ def divisions(rows: Sequence[Row]) -> str:
         return Column(part, lambda row: _percent(row["shares"][part]))
 
     parts = [*found[0]["shares"]] if found else []
-    return _table(found, [*MODEL, Column("side", lambda row: row["side"]), *map(share, parts)])
+    return Table.of(found, [*MODEL, Column("side", lambda row: row["side"]), *map(share, parts)]).markdown()
 
 
 def model_memory(rows: Sequence[Row]) -> str:
@@ -364,15 +355,10 @@ def model_memory(rows: Sequence[Row]) -> str:
 
     sides = dict.fromkeys(side for row in found for side in row["bytes"])
     said = "MiB, forward and backward: the most that was resident, beyond parameters and their gradients"
-    return f"{said}\n\n{_table(found, [*MODEL, *map(mebibytes, sides)])}" if found else ""
+    return f"{said}\n\n{Table.of(found, [*MODEL, *map(mebibytes, sides)]).markdown()}" if found else ""
 
 
 # ---------------------------------------------------------------- how a table is written
-
-
-def _table(rows: Sequence[Row], columns: Sequence[Column]) -> str:
-    lines = [[column.cell(row) for column in columns] for row in rows]
-    return Table([column.title for column in columns], lines).markdown()
 
 
 def _across(rows: Sequence[Row], lines: Sequence[Column]) -> str:

@@ -7,7 +7,7 @@ from itertools import product
 from statistics import mean
 from typing import Any
 
-from .._common.table import Cell, Table
+from .._common.table import Cell, Column, Table
 from . import charts
 from .intervals import Difference, mean_and_half
 from .results import Results
@@ -119,23 +119,23 @@ def costs(results: Results, *, brief: bool = False) -> Table:
     It says how a model was trained if that was not in float32, or compiled. ``brief`` leaves out columns, for a narrow
     terminal.
     """
-    columns: dict[str, Callable[[dict[str, Any]], Cell]] = {
-        "parameters": lambda row: Cell.of(row["parameters"], ",.0f"),
-        "of the encoding": lambda row: Cell.of(row["encoding_parameters"], ",.0f"),
-        "steps": lambda row: Cell.of(_mean(results, row, "steps"), ",.0f"),
-        "seconds": lambda row: Cell.of(_mean(results, row, "train_seconds"), ",.1f"),
-        f"{results.unit}/s": lambda row: Cell.of(_mean(results, row, "tokens_per_second"), ",.0f"),
-        "kernel": lambda row: Cell(row["kernel"]),
-        "peak MiB": lambda row: Cell.of(_mean(results, row, "peak_memory_bytes", 2**-20), ",.0f"),
-    }
+    columns = [
+        Column("parameters", lambda row: Cell.of(row["parameters"], ",.0f")),
+        Column("of the encoding", lambda row: Cell.of(row["encoding_parameters"], ",.0f")),
+        Column("steps", lambda row: Cell.of(_mean(results, row, "steps"), ",.0f")),
+        Column("seconds", lambda row: Cell.of(_mean(results, row, "train_seconds"), ",.1f")),
+        Column(f"{results.unit}/s", lambda row: Cell.of(_mean(results, row, "tokens_per_second"), ",.0f")),
+        Column("kernel", lambda row: row["kernel"]),
+        Column("peak MiB", lambda row: Cell.of(_mean(results, row, "peak_memory_bytes", 2**-20), ",.0f")),
+    ]
     if any(row["trained_dtype"] != "float32" for row in results.rows):
-        columns["dtype"] = lambda row: Cell(row["trained_dtype"])
+        columns.append(Column("dtype", lambda row: row["trained_dtype"]))
     if any(row["compiled"] for row in results.rows):
-        columns["compiled"] = lambda row: Cell("yes" if row["compiled"] else "no")
+        columns.append(Column("compiled", lambda row: "yes" if row["compiled"] else "no"))
     if brief:
-        columns = {title: cell for title, cell in columns.items() if title not in ("of the encoding", "seconds")}
-    rows = {name: [cell(results.any_row(name)) for cell in columns.values()] for name in results.names}
-    return _by_name(results, columns, rows)
+        columns = [column for column in columns if column.title not in ("of the encoding", "seconds")]
+    table = Table.of(map(results.any_row, results.names), columns)
+    return _by_name(results, table.titles, dict(zip(results.names, table.rows, strict=True)))
 
 
 TABLES: dict[str, Callable[[Results], Table]] = {
