@@ -40,9 +40,9 @@ class _WriteError(HeadwayError):
 
 def _cannot_write(path: Path, error: BaseException, remedy: str = "give a place that can be written to") -> _WriteError:
     reason = error.reason if isinstance(error, _WriteError) else _reason(error)
-    found = _WriteError(f"{path} cannot be written ({reason}): {remedy}")
-    found.reason = reason
-    return found
+    failure = _WriteError(f"{path} cannot be written ({reason}): {remedy}")
+    failure.reason = reason
+    return failure
 
 
 def _reason(error: BaseException) -> str:
@@ -444,14 +444,14 @@ class LockedFolder:
 def _opened(folder: Path) -> Iterator[int | None]:
     """Yields the descriptor of a folder, to lock it; None if there is none, as on Windows."""
     try:
-        found = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
-        found = None
+        descriptor = None
     try:
-        yield found
+        yield descriptor
     finally:
-        if found is not None:
-            os.close(found)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _locked(opened: int | None, wait: bool = False) -> bool | None:

@@ -36,19 +36,19 @@ def fonts_for(texts: Iterable[str]) -> list[str]:
     """
     need("matplotlib", "a picture", extra="plot")
     missing = {letter for text in texts for letter in text if letter.isprintable() and not letter.isspace()}
-    found = [FIRST]
+    fonts = [FIRST]
     for name, path in _fonts():
         if not missing:
             break
         here = {letter for letter in missing if ord(letter) in _characters(path)}
         missing -= here
-        if here and name not in found:
-            found.append(name)
+        if here and name not in fonts:
+            fonts.append(name)
     letters = [letter for letter in missing if unicodedata.category(letter)[0] == "L"]
     for script in sorted({unicodedata.name(letter, "?").partition(" ")[0] for letter in letters}):
         said = f"no font of this machine has {script} letters, which will be boxes: {_what_brings(script)}"
         warnings.warn(said, stacklevel=2)  # Python shows a warning of the same text once
-    return found
+    return fonts
 
 
 def _what_brings(script: str) -> str:

@@ -40,15 +40,15 @@ def read_lines(path: Path, remedy: str, parsed: Callable[[Any], dict[str, Any]] 
     *lines, last = text.split("\n")
     if _object(last) is not None:
         lines.append(last)
-    found = []
+    rows = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            found.append(parsed(_object(line)))
+            rows.append(parsed(_object(line)))
         except (ValueError, KeyError, TypeError):
             raise HeadwayError(f"{path} line {number} is damaged: {remedy}") from None
-    return found
+    return rows
 
 
 def append_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:

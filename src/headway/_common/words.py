@@ -48,7 +48,7 @@ def words_in(text: str, cuts: Sequence[int] = (), *, signs: bool = True) -> tupl
     """
     edges = sorted({0, len(text), *(cut for cut in cuts if 0 < cut < len(text))})
     return tuple(
-        found.span() for start, stop in pairwise(edges) for found in _pattern(signs).finditer(text, start, stop)
+        match.span() for start, stop in pairwise(edges) for match in _pattern(signs).finditer(text, start, stop)
     )
 
 
@@ -65,7 +65,7 @@ def spelling(word: str, *, lower: bool = False) -> str:
     """
     if word.isascii():
         return word.lower() if lower else word
-    word = _PRESENTATION.sub(lambda found: unicodedata.normalize("NFKC", found[0]), word)
+    word = _PRESENTATION.sub(lambda match: unicodedata.normalize("NFKC", match[0]), word)
     word = unicodedata.normalize("NFC", _IGNORED.sub("", word).translate(_SPELT))
     # lower() gives İ, and no word has otherwise, an i with a second dot
     word = (word.lower() if lower else word).replace("i\u0307", "i")
@@ -96,7 +96,7 @@ def _pattern(signs: bool) -> re.Pattern[str]:
 def _of_categories(*names: str, but: str = "") -> str:
     """The characters of categories of Unicode that stand in planes 0, 1 and 14, as ranges of a set."""
     codes = (*range(0x20000), *range(0xE0000, 0xE1000))
-    found = [code for code in codes if unicodedata.category(chr(code)) in names and chr(code) not in but]
-    starts = [code for code, before in zip(found, [-1, *found], strict=False) if code != before + 1]
-    stops = [code for code, after in zip(found, [*found[1:], -1], strict=True) if code + 1 != after]
+    kept = [code for code in codes if unicodedata.category(chr(code)) in names and chr(code) not in but]
+    starts = [code for code, before in zip(kept, [-1, *kept], strict=False) if code != before + 1]
+    stops = [code for code, after in zip(kept, [*kept[1:], -1], strict=True) if code + 1 != after]
     return "".join(rf"\U{start:08x}-\U{stop:08x}" for start, stop in zip(starts, stops, strict=True))

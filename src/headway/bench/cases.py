@@ -182,7 +182,7 @@ class Plan:
 
     def cases(self) -> list[Case]:
         """Returns every case."""
-        found = [
+        cases = [
             Case("attention", encoding, mask, n, head_dim, dtype, direction)
             for n, head_dim, encoding, mask, direction, dtype in product(
                 self.lengths, self.dims, self.encodings, self.masks, self.directions, self.dtypes
@@ -191,19 +191,19 @@ class Plan:
         ]
         for direction, dtype in product(self.directions, self.dtypes):
             here = Case(mask="causal", dtype=dtype, direction=direction)
-            found.append(replace(here, kind="window", mask="window", n=self.window_length))
+            cases.append(replace(here, kind="window", mask="window", n=self.window_length))
             for kind, encoding in product(("packed", "left-padded"), ("none", "t5")):
-                found.append(replace(here, kind=kind, encoding=encoding, n=self.row_length))
+                cases.append(replace(here, kind=kind, encoding=encoding, n=self.row_length))
             if direction == "forward":
-                found.append(replace(here, kind="decoding", mask="none", n=self.cache_length))
+                cases.append(replace(here, kind="decoding", mask="none", n=self.cache_length))
         if "backward" in self.directions:
-            found += [Case("memory", "t5", "causal", n, 64, self.dtypes[0], "backward") for n in self.memory_lengths]
+            cases += [Case("memory", "t5", "causal", n, 64, self.dtypes[0], "backward") for n in self.memory_lengths]
         if "forward" in self.directions:
             for n, encoding, dtype in product(self.statistics_lengths, ("none", "rope", "t5"), self.dtypes):
-                found.append(Case("statistics", encoding, "causal", n, dtype=dtype))
+                cases.append(Case("statistics", encoding, "causal", n, dtype=dtype))
             for n in self.statistics_memory_lengths:
-                found.append(Case(STATISTICS_MEMORY, "rope", "causal", n, dtype=self.dtypes[0]))
-        return [case for case in dict.fromkeys(found) if case.part in self.parts]
+                cases.append(Case(STATISTICS_MEMORY, "rope", "causal", n, dtype=self.dtypes[0]))
+        return [case for case in dict.fromkeys(cases) if case.part in self.parts]
 
 
 FULL = Plan()
@@ -296,18 +296,18 @@ class ModelPlan:
 
     def cases(self) -> list[ModelCase]:
         """Returns every case; those of one model in one dtype are together, so that it is loaded once."""
-        found = []
+        cases = []
         for dtype in self.dtypes:
-            found += [ModelCase("encode", "MiniLM", n, b, dtype) for n, b in product(self.texts, self.batches)]
-            found += [ModelCase("prefill", "SmolLM2", n, 1, dtype) for n in self.prefill]
-            found += [ModelCase("decode", "SmolLM2", n, 1, dtype) for n in self.prompts]
+            cases += [ModelCase("encode", "MiniLM", n, b, dtype) for n, b in product(self.texts, self.batches)]
+            cases += [ModelCase("prefill", "SmolLM2", n, 1, dtype) for n in self.prefill]
+            cases += [ModelCase("decode", "SmolLM2", n, 1, dtype) for n in self.prompts]
             for (batch, n), model in product(self.steps, STEP_MODELS):
-                found.append(ModelCase("step", model, n, batch, dtype))
+                cases.append(ModelCase("step", model, n, batch, dtype))
         if "float32" in self.dtypes:
-            found += [ModelCase("train", "T5 encoder", n) for n in self.train]
-            found += [ModelCase("train", "T5", n) for n in self.sources]
-            found += [ModelCase("memory", "T5 encoder", n) for n in self.train]
-        return [case for case in found if case.task in self.parts]
+            cases += [ModelCase("train", "T5 encoder", n) for n in self.train]
+            cases += [ModelCase("train", "T5", n) for n in self.sources]
+            cases += [ModelCase("memory", "T5 encoder", n) for n in self.train]
+        return [case for case in cases if case.task in self.parts]
 
 
 MODELS = ModelPlan()

@@ -87,9 +87,9 @@ def report(sizes: Iterable[Size], seconds: float = 0.3, rounds: int = 5) -> str:
     for size in sizes:
         tokens, inputs, outputs = size
         chosen = _products(tokens * inputs, outputs, inputs)._asdict()
-        found = measure(size, seconds, rounds)
-        worst |= {name: min(worst[name], found[name]) for name in worst if chosen[name]}
-        cells = [Cell(f"{ratio:.2f}", best=chosen[name]) for name, ratio in found.items()]
+        ratios = measure(size, seconds, rounds)
+        worst |= {name: min(worst[name], ratios[name]) for name in worst if chosen[name]}
+        cells = [Cell(f"{ratio:.2f}", best=chosen[name]) for name, ratio in ratios.items()]
         lines.append([f"{tokens:,} × {inputs:,} × {outputs:,}", *cells])
     slowest = ", ".join(f"{name} {ratio:.2f}" for name, ratio in worst.items() if ratio < float("inf")) or "none"
     said = (

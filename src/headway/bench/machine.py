@@ -56,14 +56,14 @@ def cores() -> int:
     """Returns the number of processor cores that this process may use; two hardware threads of one core count once."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
-    found = set()
+    cores = set()
     for number in os.sched_getaffinity(0):
         folder = Path(f"/sys/devices/system/cpu/cpu{number}/topology")
         try:
-            found.add(tuple((folder / name).read_text().strip() for name in ("physical_package_id", "core_id")))
+            cores.add(tuple((folder / name).read_text().strip() for name in ("physical_package_id", "core_id")))
         except OSError:
-            found.add((str(number),))
-    return len(found)
+            cores.add((str(number),))
+    return len(cores)
 
 
 def busy() -> str:

@@ -44,16 +44,16 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
             return memory.measure(case)
         except RuntimeError as error:
             raise CheckError(str(error)) from error
-    found = sides(case, flex)
-    runs = dict(found.runs)
-    says = dict(found.says)
-    results = run_once(runs, says, f"{found.kernel} on {case}")  # also the first of two warm-ups
+    compared = sides(case, flex)
+    runs = dict(compared.runs)
+    says = dict(compared.says)
+    results = run_once(runs, says, f"{compared.kernel} on {case}")  # also the first of two warm-ups
     apart: dict[str, CheckError] = {}
-    beside = [name for name in found.same if name in results]
+    beside = [name for name in compared.same if name in results]
     for name in beside:
-        what = f"the results of kernel {found.kernel} and of “{name}” on {case}"
+        what = f"the results of kernel {compared.kernel} and of “{name}” on {case}"
         try:
-            agree(what, case.dtype, map(found.same[name], results[OURS][:3]), results[name][:3])
+            agree(what, case.dtype, map(compared.same[name], results[OURS][:3]), results[name][:3])
         except CheckError as error:
             apart[name] = error
     if apart and len(apart) == len(beside):
@@ -61,22 +61,22 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
     for name, why in apart.items():  # another side computes what headway does
         says[name] = f"it computes other numbers than all other sides: {why}"
         del runs[name]
-    if found.expected is not None:
+    if compared.expected is not None:
         try:
-            expected = found.expected(results[OURS])
+            expected = compared.expected(results[OURS])
         except RuntimeError as error:  # such as too little memory for the weights
             raise CheckError(
-                f"{found.kernel} on {case} cannot be checked: {' '.join(str(error).split())[:160]}"
+                f"{compared.kernel} on {case} cannot be checked: {' '.join(str(error).split())[:160]}"
             ) from error
         for name, tensors in expected.items():
             if name not in results:
-                raise CheckError(f"{found.kernel} {name} on {case}: {says[name]}")
-            agree(f"{found.kernel} {name} and torch on {case}", case.dtype, results[name], tensors)
+                raise CheckError(f"{compared.kernel} {name} on {case}: {says[name]}")
+            agree(f"{compared.kernel} {name} and torch on {case}", case.dtype, results[name], tensors)
     results.clear()
     burst = None if case.kind == "decoding" else roof.burst(case.dtype, case.flop)  # decoding is bound by memory
     timed: dict[str, Callable[[], object]] = {**runs, **({} if burst is None else {ROOF: burst[0]})}
     milliseconds, rounds = in_turn(timed, plan.seconds, plan.rounds)
-    row: dict[str, Any] = {"kernel": found.kernel, "rounds": rounds, "seconds": plan.seconds}
+    row: dict[str, Any] = {"kernel": compared.kernel, "rounds": rounds, "seconds": plan.seconds}
     if burst is not None:
         row["roof_gflops"] = burst[1] / milliseconds.pop(ROOF) / 1e6
     return row | {"ms": milliseconds, "says": says}
@@ -127,22 +127,22 @@ def in_turn(
     return {name: median(taken[name] for taken in turns) for name in runs}, rounds
 
 
-def agree(what: str, dtype: str, found: Any, expected: Any) -> None:
+def agree(what: str, dtype: str, actual: Any, expected: Any) -> None:
     """Raises CheckError, which says ``what`` is compared, unless tensors are equal within the dtype's tolerance."""
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         largest = b.detach().abs().max().item()
         apart = (a.detach().float() - b.detach().float()).abs().max().item()
         if not apart <= TOLERANCE[dtype] * max(largest, 1e-3):  # also where either is NaN
             raise CheckError(f"{what} differ by {apart:.3g} where the largest value is {largest:.3g}")
 
 
-def agree_on_the_whole(what: str, dtype: str, found: list[Tensor], expected: list[Tensor]) -> None:
+def agree_on_the_whole(what: str, dtype: str, actual: list[Tensor], expected: list[Tensor]) -> None:
     """Raises CheckError, which says ``what`` is compared, unless tensors are equal but for a small share of their norm.
 
     Single numbers of a gradient may differ by more: ReLU's derivative jumps where its input is 0 but for rounding.
     """
     share = max(JUMPS, TOLERANCE[dtype])
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         apart, size = (x.detach().float().norm().item() for x in (a - b, b))
         if not apart <= share * size:  # also where either is NaN
             raise CheckError(f"{what} differ by {apart:.3g} in norm where that is {size:.3g}")

@@ -138,10 +138,10 @@ def division(run: Callable[[], object], n: int) -> dict[str, float]:
     """Returns the shares of a run's time in attention, in linear maps and in everything else."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         run()
     spent = {ATTENTION: 0.0, LINEAR: 0.0, REST: 0.0}
-    for event in found.key_averages(group_by_input_shape=True):
+    for event in profiler.key_averages(group_by_input_shape=True):
         spent[_part(event.key, event.input_shapes, n)] += event.self_cpu_time_total
     total = sum(spent.values())
     return {part: taken / total for part, taken in spent.items()}

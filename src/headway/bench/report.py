@@ -102,9 +102,9 @@ def roofs(rows: Sequence[Row]) -> str:
     """Returns the table of the roof of each dtype, over all cases."""
     lines = []
     for dtype in dict.fromkeys(row["case"]["dtype"] for row in rows):
-        found = sorted(row["roof_gflops"] for row in rows if row["case"]["dtype"] == dtype and "roof_gflops" in row)
-        if found:
-            lines.append([dtype, *(f"{found[int(at * (len(found) - 1))]:,.0f}" for at in (0, 0.5, 1))])
+        speeds = sorted(row["roof_gflops"] for row in rows if row["case"]["dtype"] == dtype and "roof_gflops" in row)
+        if speeds:
+            lines.append([dtype, *(f"{speeds[int(at * (len(speeds) - 1))]:,.0f}" for at in (0, 0.5, 1))])
     return _titled("The roof, GFLOP/s", Table(["dtype", "lowest", "median", "highest"], lines).markdown())
 
 
@@ -238,8 +238,8 @@ def _memory(rows: Sequence[Row], dense: str, said: str) -> str:
 
 def statistics_of_attention(rows: Sequence[Row]) -> str:
     """Returns the table of attention with statistics in its pass and of statistics alone, a column for each case."""
-    found = _of(rows, "statistics")
-    if not found:
+    chosen = _of(rows, "statistics")
+    if not chosen:
         return ""
 
     received, alone, materialized = statistics.RECEIVED, statistics.ALONE, statistics.MATERIALIZED
@@ -255,7 +255,7 @@ def statistics_of_attention(rows: Sequence[Row]) -> str:
         Column("as many times faster alone", lambda row: _times(against_materialized(row))),
     ]
     said = (
-        f"Causal, kernel {', '.join(dict.fromkeys(row['kernel'] for row in found))}; times over that of attention "
+        f"Causal, kernel {', '.join(dict.fromkeys(row['kernel'] for row in chosen))}; times over that of attention "
         "alone. “With”: the output and statistics, in the pass of attention; “all of one pass” are "
         f"{', '.join(statistics.ONE_PASS)}. Column sums (received) and pooled maps take a second pass over the keys; "
         "the time of the second pass is that of attention with received minus that of attention. “Statistics alone” "
@@ -263,7 +263,7 @@ def statistics_of_attention(rows: Sequence[Row]) -> str:
         "them, with q and k rotated and mask, bias and distances made before. Before they are timed, all sides are "
         "checked against torch."
     )
-    return f"{said}\n\n{_across(found, lines)}"
+    return f"{said}\n\n{_across(chosen, lines)}"
 
 
 CHAPTERS: dict[str, Callable[[Sequence[Row]], str]] = {
@@ -329,7 +329,7 @@ def model_times(rows: Sequence[Row]) -> str:
 
     def beside(side: str) -> Column:
         own = ms(side)
-        return Column(side, lambda row: own.cell(row) + (f" · {times(row, side):.2f}×" if side in row["ms"] else ""))
+        return Column(side, lambda row: f"{own.cell(row)}{f' · {times(row, side):.2f}×' if side in row['ms'] else ''}")
 
     columns = [*MODEL, DTYPE, ms(OURS, OURS), *(beside(side) for side in sides if side != OURS)]
     return Table.of(rows, columns).markdown()
@@ -337,25 +337,25 @@ def model_times(rows: Sequence[Row]) -> str:
 
 def divisions(rows: Sequence[Row]) -> str:
     """Returns the table of the shares of attention, linear maps and everything else, by torch's profiler."""
-    found = [row | {"side": side, "shares": parts} for row in rows for side, parts in row.get("parts", {}).items()]
+    divided = [row | {"side": side, "shares": parts} for row in rows for side, parts in row.get("parts", {}).items()]
 
     def share(part: str) -> Column:
         return Column(part, lambda row: _percent(row["shares"][part]))
 
-    parts = [*found[0]["shares"]] if found else []
-    return Table.of(found, [*MODEL, Column("side", lambda row: row["side"]), *map(share, parts)]).markdown()
+    parts = [*divided[0]["shares"]] if divided else []
+    return Table.of(divided, [*MODEL, Column("side", lambda row: row["side"]), *map(share, parts)]).markdown()
 
 
 def model_memory(rows: Sequence[Row]) -> str:
     """Returns the table of the memory of each side in MiB, each in a new process."""
-    found = [row for row in rows if row["case"]["task"] == "memory"]
+    chosen = [row for row in rows if row["case"]["task"] == "memory"]
 
     def mebibytes(side: str) -> Column:
         return Column(side, lambda row: f"{row['bytes'][side] / 2**20:,.0f}" if side in row["bytes"] else "–")
 
-    sides = dict.fromkeys(side for row in found for side in row["bytes"])
+    sides = dict.fromkeys(side for row in chosen for side in row["bytes"])
     said = "MiB, forward and backward: the most that was resident, beyond parameters and their gradients"
-    return f"{said}\n\n{Table.of(found, [*MODEL, *map(mebibytes, sides)]).markdown()}" if found else ""
+    return f"{said}\n\n{Table.of(chosen, [*MODEL, *map(mebibytes, sides)]).markdown()}" if chosen else ""
 
 
 # ---------------------------------------------------------------- how a table is written
@@ -384,9 +384,9 @@ def _by_length(
         case = row["case"] | {"mask": "full" if row["case"]["mask"] == "none" else row["case"]["mask"]}
         lines.setdefault(tuple(str(case[name]) for name in fields), {})[case["n"]] = row
     said = []
-    for key, found in lines.items():
-        more = [", ".join(dict.fromkeys(map(tell, found.values()))) for tell in (beside or {}).values()]
-        said.append([*key, *more, *(cell(found[n]) if n in found else "–" for n in lengths)])
+    for key, by_n in lines.items():
+        more = [", ".join(dict.fromkeys(map(tell, by_n.values()))) for tell in (beside or {}).values()]
+        said.append([*key, *more, *(cell(by_n[n]) if n in by_n else "–" for n in lengths)])
     return Table([*fields, *(beside or {}), *(f"{n:,}" for n in lengths)], said).markdown()
 
 

@@ -144,10 +144,10 @@ def kernel_of(case: Case) -> str:
     q, k, v, _ = (torch.zeros((), dtype=DTYPES[case.dtype]).expand(shape) for shape in shapes(case))
     with torch.set_grad_enabled(backward):
         q, k, v = (x.requires_grad_(backward) for x in (q, k, v))
-        found = explain(q, k, v, **asked(case)[0])
+        choice = explain(q, k, v, **asked(case)[0])
     if case.part == "statistics":
-        return "reference" if found.reasons["cpu"] else "cpu"
-    return found.kernel or "none"
+        return "reference" if choice.reasons["cpu"] else "cpu"
+    return choice.kernel or "none"
 
 
 class Inputs:
@@ -213,7 +213,7 @@ def _as_it_is(x: Tensor) -> Tensor:
 
 def _against_torch(case: Case, flex: Flex | None) -> Sides:
     inputs = Inputs(case)
-    found = Sides(kernel_of(case), {OURS: inputs.ours()})
+    sides = Sides(kernel_of(case), {OURS: inputs.ours()})
     call = make_call(inputs.q, inputs.k, inputs.v, **inputs.arguments)
     alone = case.encoding == "none"
     by_distance = (
@@ -224,27 +224,27 @@ def _against_torch(case: Case, flex: Flex | None) -> Sides:
     )
     seen = None if call.mask is None else call.mask.allowed(call.q_coordinates, call.k_coordinates)
     if not alone:
-        found.runs[PLAIN] = inputs.side(attention, mask=call.mask)
+        sides.runs[PLAIN] = inputs.side(attention, mask=call.mask)
     plain: dict[str, Any] = {"is_causal": True} if case.mask == "causal" else {"attn_mask": seen}
-    found.runs[SDPA] = inputs.side(scaled_dot_product_attention, **plain)
+    sides.runs[SDPA] = inputs.side(scaled_dot_product_attention, **plain)
     if alone:
-        found.same[SDPA] = _as_it_is
+        sides.same[SDPA] = _as_it_is
     if call.terms:
         bias = _dense_bias(call, seen, by_distance)
         wants = inputs.backward and bool(inputs.learned)
         name = DENSE_GRADIENT if wants else DENSE
         leaves = [bias.requires_grad_()] if wants else []
-        found.runs[name] = inputs.side(scaled_dot_product_attention, leaves, attn_mask=bias)
+        sides.runs[name] = inputs.side(scaled_dot_product_attention, leaves, attn_mask=bias)
         if by_distance:
-            found.same[name] = _as_it_is
+            sides.same[name] = _as_it_is
     if flex is not None and (alone or by_distance):
         compiled = flex.side(case, inputs, call)
         if isinstance(compiled, str):
-            found.says[FLEX] = compiled
+            sides.says[FLEX] = compiled
         else:
-            found.runs[FLEX] = compiled
-            found.same[FLEX] = _as_it_is
-    return found
+            sides.runs[FLEX] = compiled
+            sides.same[FLEX] = _as_it_is
+    return sides
 
 
 def _dense_bias(call: Call, seen: Tensor | None, by_distance: bool) -> Tensor:
@@ -299,10 +299,10 @@ def _with_statistics(case: Case, flex: Flex | None) -> Sides:
     torch_side = statistics.Materialized(call, _dense_bias(call, seen, True) if call.terms else None)
     ours = statistics.headway_sides(inputs.call, kernel)
     runs = {OURS: inputs.ours(kernel=kernel), **ours, statistics.MATERIALIZED: torch_side.run}
-    found = Sides(kernel, runs, expected=lambda out: torch_side.expected(out, list(ours)))
+    sides = Sides(kernel, runs, expected=lambda out: torch_side.expected(out, list(ours)))
     if statistics.ALL not in ours:
-        found.says[statistics.ALL] = f"the kernel {kernel} computes no statistics in the pass of attention"
-    return found
+        sides.says[statistics.ALL] = f"the kernel {kernel} computes no statistics in the pass of attention"
+    return sides
 
 
 # ---------------------------------------------------------------- FlexAttention

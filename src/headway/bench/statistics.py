@@ -50,9 +50,9 @@ def all_statistics(m: int) -> dict[str, Statistic]:
     return {name: given.get(name) or STATISTICS[name]() for name in STATISTICS}
 
 
-def numbers(found: Statistics) -> list[Tensor]:
+def numbers(values_by_name: Statistics) -> list[Tensor]:
     """Returns the tensors of statistics, without the slots of keys, which two sides may choose differently."""
-    values = (found[name] for name in found)
+    values = (values_by_name[name] for name in values_by_name)
     return [x for value in values for x in ([value] if isinstance(value, Tensor) else _weights_among(value))]
 
 
@@ -81,8 +81,8 @@ def headway_sides(made: Callable[[], Call], kernel: str) -> Runs:
     def in_the_pass(*names: str) -> Callable[[], list[Tensor]]:
         def run() -> list[Tensor]:
             with torch.no_grad():
-                out, found = attend(made(), [known[name] for name in names], chosen)
-            return [out, *numbers(found)]
+                out, values = attend(made(), [known[name] for name in names], chosen)
+            return [out, *numbers(values)]
 
         return run
 
@@ -139,8 +139,8 @@ class Materialized:
 
     def of(self, name: str, weights: Tensor) -> list[Tensor]:
         """Returns a statistic of the weights as ``numbers`` does."""
-        found = COMPUTED[name](self, weights)
-        return [found] if isinstance(found, Tensor) else list(found)
+        values = COMPUTED[name](self, weights)
+        return [values] if isinstance(values, Tensor) else list(values)
 
     def run(self) -> list[Tensor]:
         """Returns the statistics ``COMPARED``, from weights that are computed once."""
@@ -153,11 +153,11 @@ class Materialized:
         with torch.no_grad():
             weights = self.weights()
             by_name = {name: self.of(name, weights) for name in COMPUTED}
-        found = {beside(name): [*out, *values] for name, values in by_name.items()}
-        found[ALL] = [*out, *chain(*(by_name[name] for name in ONE_PASS))]
-        found[RECEIVED_ALONE] = by_name[RECEIVED]
-        found[ALONE] = [*chain(*(by_name[name] for name in COMPARED))]
-        return {name: found[name] for name in sides if name in found}
+        values_of = {beside(name): [*out, *values] for name, values in by_name.items()}
+        values_of[ALL] = [*out, *chain(*(by_name[name] for name in ONE_PASS))]
+        values_of[RECEIVED_ALONE] = by_name[RECEIVED]
+        values_of[ALONE] = [*chain(*(by_name[name] for name in COMPARED))]
+        return {name: values_of[name] for name in sides if name in values_of}
 
 
 def _bounds(cells: int, slots: int) -> list[tuple[int, int]]:
@@ -184,8 +184,8 @@ def _pooled(given: Materialized, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _top(given: Materialized, weights: Tensor) -> tuple[Tensor, Tensor]:
-    found = weights.topk(given.count).values
-    return found, found[..., -1]
+    top = weights.topk(given.count).values
+    return top, top[..., -1]
 
 
 COMPUTED: dict[str, Callable[[Materialized, Tensor], Tensor | tuple[Tensor, ...]]] = {

@@ -134,7 +134,7 @@ def sides(case: ModelCase) -> tuple[dict[str, Run], dict[str, str]]:
     Raises:
         CheckError: if a model of another side has more or fewer parameters.
     """
-    found: dict[str, Run] = {}
+    runs: dict[str, Run] = {}
     says: dict[str, str] = {}
     size = 0
     for name, build in models(case).items():
@@ -148,11 +148,11 @@ def sides(case: ModelCase) -> tuple[dict[str, Run], dict[str, str]]:
         size = size or count
         if abs(count - size) > APART * size:
             raise CheckError(f"{name} on {case} has {count:,} parameters but headway {size:,}")
-        found[name] = Step(model, case)
+        runs[name] = Step(model, case)
         if name == OURS:
             torch.manual_seed(0)
-            found[TORCHS_PRODUCTS] = Step(build(), case, "torch")
-    return found, says
+            runs[TORCHS_PRODUCTS] = Step(build(), case, "torch")
+    return runs, says
 
 
 def measure(case: ModelCase, plan: ModelPlan) -> Row:
@@ -177,6 +177,6 @@ def measure(case: ModelCase, plan: ModelPlan) -> Row:
     return {"rounds": rounds, "seconds": plan.seconds, "ms": milliseconds, "says": says}
 
 
-def _whole(found: list[Tensor]) -> list[Tensor]:
-    loss, *gradients = found
+def _whole(results: list[Tensor]) -> list[Tensor]:
+    loss, *gradients = results
     return [loss, torch.cat([gradient.flatten() for gradient in gradients])]

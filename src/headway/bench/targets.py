@@ -114,7 +114,7 @@ def judge(rows: Sequence[Row], targets: Sequence[Target] | None = None) -> list[
 
     The targets are those of attention if None.
     """
-    found = []
+    judged = []
     for target in TARGETS if targets is None else targets:
         for dtype in target.wanted:
             chosen = [row for row in rows if row["case"]["dtype"] == dtype]
@@ -123,8 +123,8 @@ def judge(rows: Sequence[Row], targets: Sequence[Target] | None = None) -> list[
                 continue
             worst, at = (max if target.at_most else min)(values, key=lambda pair: pair[0])
             applies = not target.on or all(target.on in row["where"]["processor"] for row in chosen)
-            found.append(Judged(target, dtype, worst, at, len(values), applies))
-    return found
+            judged.append(Judged(target, dtype, worst, at, len(values), applies))
+    return judged
 
 
 # ---------------------------------------------------------------- values of a row
@@ -181,7 +181,7 @@ def each(
     """Returns a function that takes the value of every row of some cases; what is None admits any case."""
 
     def values(rows: Sequence[Row]) -> list[tuple[float, str]]:
-        found = []
+        values_and_cases = []
         for row in rows:
             case = Case(**row["case"])
             fits = (
@@ -194,8 +194,8 @@ def each(
             )
             said = value(row) if fits else None
             if said is not None:
-                found.append((said, str(case)))
-        return found
+                values_and_cases.append((said, str(case)))
+        return values_and_cases
 
     return values
 
@@ -244,10 +244,10 @@ def _with_single_statistics(rows: Sequence[Row]) -> list[tuple[float, str]]:
 
 
 def _exponents(sizes: Iterable[tuple[int, int]]) -> list[tuple[float, str]]:
-    found = sorted((n, max(size, _LITTLE)) for n, size in sizes)
+    ordered = sorted((n, max(size, _LITTLE)) for n, size in sizes)
     return [
         (math.log(more / less) / math.log(b / a), f"from {a:,} to {b:,} tokens")
-        for (a, less), (b, more) in pairwise(found)
+        for (a, less), (b, more) in pairwise(ordered)
     ]
 
 

@@ -45,8 +45,8 @@ def failing(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: N
         doing(f"checking {case}")
         inputs = Inputs(case)
         try:
-            found, expected = (inputs.ours(kernel=name)() for name in (kernel, "reference"))
-            agree(f"{kernel} and the reference kernel on {case}", case.dtype, found, expected)
+            actual, expected = (inputs.ours(kernel=name)() for name in (kernel, "reference"))
+            agree(f"{kernel} and the reference kernel on {case}", case.dtype, actual, expected)
             if case.part == "statistics":
                 _compare_statistics(kernel, case)
         except Exception as error:  # a kernel may raise anything
@@ -68,12 +68,12 @@ def _compare_statistics(kernel: str, case: Case) -> None:
     weights = attention_weights(inputs.q, inputs.k, inputs.v, **inputs.arguments).detach()
     expected = statistics_of(call, asked, kernel="reference")
 
-    def compare(way: str, found: Statistics) -> None:
+    def compare(way: str, actual: Statistics) -> None:
         what = f"statistics of {kernel} {way} and of the reference kernel on {case}"
-        agree(what, case.dtype, numbers(found), numbers(expected))
+        agree(what, case.dtype, numbers(actual), numbers(expected))
         for keys, largest in (
-            (found["largest"].key[..., None], expected["largest"].weight[..., None]),
-            (found["top_keys"].keys, expected["top_keys"].weights),
+            (actual["largest"].key[..., None], expected["largest"].weight[..., None]),
+            (actual["top_keys"].keys, expected["top_keys"].weights),
         ):
             at = weights.gather(-1, keys.clamp(min=0)).masked_fill(keys < 0, 0)
             agree(f"the weights of their keys in {what}", case.dtype, [at], [largest])
@@ -82,7 +82,7 @@ def _compare_statistics(kernel: str, case: Case) -> None:
     with torch.no_grad():
         if not KERNELS[kernel].reduces_as_it_runs(call):
             return
-        out, found = attend(call, asked, KERNELS[kernel])
-    compare("in the pass of attention", found)
+        out, actual = attend(call, asked, KERNELS[kernel])
+    compare("in the pass of attention", actual)
     if not torch.equal(out, inputs.ours(kernel=kernel)()[0]):
         raise CheckError(f"{kernel} gives another output when it computes statistics on {case}")

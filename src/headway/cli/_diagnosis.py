@@ -335,7 +335,7 @@ def _errors(found: list[Tensor], naive: list[Tensor], exact: list[Tensor]) -> li
         comparison = Comparison(name, OUTPUT_FACTOR if name == "output" else GRADIENT_FACTOR)
         comparison.add(a, b, c)
         comparison.check()
-        errors.append(comparison.found[0].mean().item() / max(comparison.naive[0].mean().item(), 1e-30))
+        errors.append(comparison.actual[0].mean().item() / max(comparison.naive[0].mean().item(), 1e-30))
     return errors
 
 

@@ -24,29 +24,29 @@ FAR = 40.0
 """A method that differs from the restarted model by more per cent, on average, does not set the range of the axis."""
 
 
-def draw(found: ExtensionResults, layout: FigureLayout = WIDE) -> Figure:
+def draw(results: ExtensionResults, layout: FigureLayout = WIDE) -> Figure:
     """Draws perplexity by position, and below it the difference from the restarted model, with standard errors."""
     from matplotlib.figure import Figure
 
-    look = _styles(found)
-    said = found.settings
-    count = "one window" if found.windows == 1 else f"{found.windows} windows"
-    words = f"{said['model']} · factor {said['factor']:g} · {said['text']}, {count} of {found.length:,} tokens"
-    with style([words, *found.methods], **{"font.size": 11}):
+    look = _styles(results)
+    said = results.settings
+    count = "one window" if results.windows == 1 else f"{results.windows} windows"
+    words = f"{said['model']} · factor {said['factor']:g} · {said['text']}, {count} of {results.length:,} tokens"
+    with style([words, *results.methods], **{"font.size": 11}):
         figure = Figure(figsize=(layout.width, HEIGHT))
         edges = {"left": 0.12, "right": layout.right, "top": 0.885, "bottom": 0.085, "hspace": 0.1}
-        restarted = "restarted" in found.methods
+        restarted = "restarted" in results.methods
         all_axes = figure.subplots(1 + restarted, 1, sharex=True, squeeze=False, gridspec_kw=edges)[:, 0]
-        _perplexity(all_axes[0], found, look)
+        _perplexity(all_axes[0], results, look)
         if restarted:
-            _relative(all_axes[1], found, look)
+            _relative(all_axes[1], results, look)
         for axes in all_axes:
-            axes.set_xlim(0, found.length * 1.01)
-            if found.window < found.length:
-                axes.axvline(found.window, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
-        if found.window < found.length:
+            axes.set_xlim(0, results.length * 1.01)
+            if results.window < results.length:
+                axes.axvline(results.window, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+        if results.window < results.length:
             all_axes[0].annotate(
-                "end of the trained window", (found.window, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
+                "end of the trained window", (results.window, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
                 textcoords="offset points", ha="center", va="bottom", fontsize=9,
             )  # fmt: skip
         all_axes[-1].set_xlabel("position: tokens before it")
@@ -56,32 +56,32 @@ def draw(found: ExtensionResults, layout: FigureLayout = WIDE) -> Figure:
         return figure
 
 
-def _styles(found: ExtensionResults) -> dict[str, Style]:
+def _styles(results: ExtensionResults) -> dict[str, Style]:
     """Colours and markers of the methods; the unchanged and the restarted model are dashed."""
     look = {
         "none": Style(INK, GREY_DASHES[0], "s", hollow=True),
         "restarted": Style(BASELINE, GREY_DASHES[1], "s", hollow=True),
     }
-    for number, name in enumerate(name for name in found.methods if name not in look):
+    for number, name in enumerate(name for name in results.methods if name not in look):
         dashes = "-" if number < len(COLOURS) else (0, (6, 1, 1, 1))
         look[name] = Style(COLOURS[number % len(COLOURS)], dashes, MARKERS[number % len(MARKERS)])
     return look
 
 
-def _perplexity(axes: Axes, found: ExtensionResults, look: dict[str, Style]) -> None:
+def _perplexity(axes: Axes, results: ExtensionResults, look: dict[str, Style]) -> None:
     """All methods, on a logarithmic axis."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     lines = []
-    for name in found.methods:
-        x, nats = found.curve(name)
+    for name in results.methods:
+        x, nats = results.curve(name)
         bits = [loss / math.log(2) for loss in nats]
         lines.append(Line(name, x, bits, bits, bits, x[-1]))
     low, high = range_of(lines, "bits")
     axes.set_ylim(low, high)
     for line in lines:
         axes.plot(line.x, line.y, **look[line.name].options(1.5, 4), zorder=2 if look[line.name].hollow else 3)
-    frame(axes, _ticks(found))
+    frame(axes, _ticks(results))
     for marks_of_ten in MARKS:
         marks = [mark * 10**power for power in range(6) for mark in marks_of_ten]
         marks = [mark for mark in marks if low <= math.log2(mark) <= high]
@@ -94,9 +94,9 @@ def _perplexity(axes: Axes, found: ExtensionResults, look: dict[str, Style]) -> 
     name_lines(axes, lines, look, low, high, form=lambda bits: f"{2**bits:,.0f}")
 
 
-def _relative(axes: Axes, found: ExtensionResults, look: dict[str, Style]) -> None:
+def _relative(axes: Axes, results: ExtensionResults, look: dict[str, Style]) -> None:
     """The methods that are not far away, each with the standard error over windows of text, side by side."""
-    curves = {name: found.relative(name, "restarted") for name in found.methods if name != "restarted"}
+    curves = {name: results.relative(name, "restarted") for name in results.methods if name != "restarted"}
     near = [name for name, (_, y, _) in curves.items() if abs(sum(y)) / len(y) <= FAR]
     apart = (curves[next(iter(curves))][0][0] * 2) * 0.11
     for number, name in enumerate(near):
@@ -107,11 +107,11 @@ def _relative(axes: Axes, found: ExtensionResults, look: dict[str, Style]) -> No
             markersize=4, elinewidth=1.1, capsize=0, label=name,
         )  # fmt: skip
     axes.axhline(0, **{**look["restarted"].options(1.5), "marker": ""}, label="restarted")
-    frame(axes, _ticks(found))
+    frame(axes, _ticks(results))
     axes.set_ylabel("difference from restarted, %")
     handles, names = axes.get_legend_handles_labels()
     far = [name for name in curves if name not in near]
-    title = "mean ± standard error\nover the windows" if found.windows > 1 else "one window:\nno standard error"
+    title = "mean ± standard error\nover the windows" if results.windows > 1 else "one window:\nno standard error"
     legend = axes.legend(
         handles, names, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, fontsize=9.5, title=title,
         title_fontsize=8.5, alignment="left",
@@ -122,8 +122,8 @@ def _relative(axes: Axes, found: ExtensionResults, look: dict[str, Style]) -> No
     legend.set_in_layout(False)
 
 
-def _ticks(found: ExtensionResults) -> list[int]:
+def _ticks(results: ExtensionResults) -> list[int]:
     """Multiples of the window, or of its half if these are few."""
-    step = found.window if found.length >= 4 * found.window else max(1, found.window // 2)
-    step *= max(1, math.ceil(found.length / step / 8))
-    return list(range(0, found.length + 1, step))
+    step = results.window if results.length >= 4 * results.window else max(1, results.window // 2)
+    step *= max(1, math.ceil(results.length / step / 8))
+    return list(range(0, results.length + 1, step))

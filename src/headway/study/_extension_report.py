@@ -24,7 +24,7 @@ class Extension(ExtensionResults):
             return [f"No position lies beyond the window of {self.window:,}."]
         beyond = {name: self.perplexity(name, self.window, self.length)[0] for name in self.methods}
         inside = self.perplexity("none", 0, self.window)[0]
-        found = [
+        sentences = [
             f"The unchanged model has a perplexity of {_number(beyond['none'])} beyond the window, and "
             f"{_number(inside)} within it."
         ]
@@ -33,13 +33,15 @@ class Extension(ExtensionResults):
         if base is not None:
             apart = [f"{name} {self.against(name, RESTARTED, self.window, self.length)}" for _, name in ours]
             said = ", ".join(apart)
-            found.append(f"The restarted model has {_number(base)} beyond the window. Compared with that: {said}.")
+            sentences.append(f"The restarted model has {_number(base)} beyond the window. Compared with that: {said}.")
         if ours:
             cost = [f"{name} {self.against(name, 'none', 0, self.window)}" for _, name in ours]
-            found.append(f"Change within the window, compared with the unchanged model: {', '.join(cost)}.")
+            sentences.append(f"Change within the window, compared with the unchanged model: {', '.join(cost)}.")
         if self.windows == 1:
-            found.append("There is one window of text: it is not known whether these differences hold for other texts.")
-        return found
+            sentences.append(
+                "There is one window of text: it is not known whether these differences hold for other texts."
+            )
+        return sentences
 
     def protocol(self) -> list[str]:
         """Returns the settings in sentences."""
@@ -72,7 +74,7 @@ class Extension(ExtensionResults):
 
     def markdown(self) -> str:
         """Returns the report in Markdown."""
-        return render("extension.md", found=self)
+        return render("extension.md", extension=self)
 
     def files(self) -> Files:
         """Returns the files of the report by name, with what makes each."""

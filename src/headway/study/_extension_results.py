@@ -41,22 +41,22 @@ class ExtensionResults(Report):
 
     def nats(self, method: str, first: int, last: int) -> list[float]:
         """Returns a ``method``'s mean loss at the positions ``first`` … ``last`` − 1, for each window of text."""
-        found = []
+        losses = []
         for row in sorted(self.rows, key=lambda row: row["window"]):
             if row["method"] == method:
                 parts = zip(pairwise(row["edges"]), row["nats"], strict=True)
                 inside = [(b - a, loss) for (a, b), loss in parts if first <= a and b <= last]
-                found.append(sum(n * loss for n, loss in inside) / sum(n for n, _ in inside))
-        return found
+                losses.append(sum(n * loss for n, loss in inside) / sum(n for n, _ in inside))
+        return losses
 
     def perplexity(self, method: str, first: int, last: int) -> tuple[float, float | None]:
         """Returns exp of a ``method``'s mean loss at the positions ``first`` … ``last`` − 1, and its standard error.
 
         The error is that over windows of text; None if there is one.
         """
-        found = self.nats(method, first, last)
-        value = math.exp(mean(found))
-        return value, value * stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
+        losses = self.nats(method, first, last)
+        value = math.exp(mean(losses))
+        return value, value * stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else None
 
     def against(self, method: str, other: str, first: int, last: int) -> str:
         """Returns the relative difference of perplexity between ``method`` and ``other``, in per cent, as text.
@@ -84,11 +84,11 @@ class ExtensionResults(Report):
         text, 0 if there is one.
         """
         row = next(row for row in self.rows if row["method"] == method)
-        middle, found, errors = [], [], []
+        middle, relative, errors = [], [], []
         for a, b in pairwise(row["edges"]):
             apart = [x - y for x, y in zip(self.nats(method, a, b), self.nats(other, a, b), strict=True)]
             ratio = math.exp(mean(apart))
             middle.append((a + b) / 2)
-            found.append(100 * (ratio - 1))
+            relative.append(100 * (ratio - 1))
             errors.append(100 * ratio * stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else 0.0)
-        return middle, found, errors
+        return middle, relative, errors

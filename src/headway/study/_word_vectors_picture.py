@@ -29,18 +29,18 @@ PANEL = 4.15
 """The width and height of a panel of the map, in inches; two of them fill a page of 830 pixels."""
 
 
-def draw_scores(found: WordVectorResults) -> Figure:
+def draw_scores(results: WordVectorResults) -> Figure:
     """Draws a dot for each method and score, the mean over seeds, with a line from the lowest to the highest."""
     from matplotlib.figure import Figure
 
     shown = [column for column in COLUMNS if column.field in SCORES]
-    with style([*found.methods, found.settings["corpus"]]):
-        height = 1.5 + 0.34 * len(found.methods)
+    with style([*results.methods, results.settings["corpus"]]):
+        height = 1.5 + 0.34 * len(results.methods)
         figure = Figure(figsize=(11.5, height + 0.2))
         grid = figure.subplots(1, len(shown), sharey=True)
         figure.subplots_adjust(left=0.15, right=0.985, top=1 - 0.95 / height, bottom=0.72 / height, wspace=0.12)
         for axes, column in zip(grid, shown, strict=True):
-            _dots(axes, found, column)
+            _dots(axes, results, column)
         figure.text(
             0.012,
             1 - 0.25 / height,
@@ -51,17 +51,17 @@ def draw_scores(found: WordVectorResults) -> Figure:
             color=INK,
             va="center",
         )
-        seeds = "one seed" if len(found.seeds) == 1 else f"mean and range of {len(found.seeds)} seeds"
+        seeds = "one seed" if len(results.seeds) == 1 else f"mean and range of {len(results.seeds)} seeds"
         figure.text(
-            0.012, 1 - 0.5 / height, f"{found.settings['corpus']} · {seeds}", fontsize=9, color=INK, va="center"
+            0.012, 1 - 0.5 / height, f"{results.settings['corpus']} · {seeds}", fontsize=9, color=INK, va="center"
         )
         return figure
 
 
-def _dots(axes: Axes, found: WordVectorResults, column: Column) -> None:
-    place = {method: len(found.methods) - number for number, method in enumerate(found.methods)}
+def _dots(axes: Axes, results: WordVectorResults, column: Column) -> None:
+    place = {method: len(results.methods) - number for number, method in enumerate(results.methods)}
     scaled = {
-        method: [column.factor * value for value in found.values(method, column.field)] for method in found.methods
+        method: [column.factor * value for value in results.values(method, column.field)] for method in results.methods
     }
     everything = [value for values in scaled.values() for value in values] or [0.0, 1.0]
     low, high = min(everything), max(everything)
@@ -69,7 +69,7 @@ def _dots(axes: Axes, found: WordVectorResults, column: Column) -> None:
         low = min(0.0, low)
     room = 0.1 * (high - low) or 0.1
     axes.set_xlim(low - room, high + 3.2 * room)
-    axes.set_ylim(0.4, len(found.methods) + 0.6)
+    axes.set_ylim(0.4, len(results.methods) + 0.6)
     best = column.best(list(map(mean, filter(None, scaled.values())))) if column.best and any(scaled.values()) else None
     for method, values in scaled.items():
         colour = GREY if method == BASELINE else COLOURS[0]
@@ -99,16 +99,18 @@ def _dots(axes: Axes, found: WordVectorResults, column: Column) -> None:
     axes.spines["bottom"].set_color(FAINT)
 
 
-def draw_map(found: WordVectorResults) -> Figure:
+def draw_map(results: WordVectorResults) -> Figure:
     """Draws a panel for each method with the same words, coloured and shaped by their group, two side by side."""
     from matplotlib.figure import Figure
 
-    panels = [(method, row) for method in found.methods if isinstance((row := found.of(method)[0]).get("map"), list)]
+    panels = [
+        (method, row) for method in results.methods if isinstance((row := results.of(method)[0]).get("map"), list)
+    ]
     groups = list(dict.fromkeys(group for _, row in panels for _, group, *_ in row["map"]))
     down = max(1, math.ceil(len(panels) / 2))
     height = PANEL * down + 1.1
     words = [word for _, row in panels for word, *_ in row["map"]]
-    with style([*groups, *words, found.settings["corpus"]]) as fonts:
+    with style([*groups, *words, results.settings["corpus"]]) as fonts:
         figure = Figure(figsize=(2 * PANEL, height))
         grid = figure.subplots(down, 2, squeeze=False)
         figure.subplots_adjust(
@@ -127,7 +129,9 @@ def draw_map(found: WordVectorResults) -> Figure:
             axes.set_title(_title(method, row), fontsize=10, color=INK, pad=4)
             left_out += len(draw_points(axes, [tuple(point) for point in row["map"]], look, fonts, size=7))
         no_room = f" · {left_out} names have no room" if left_out else ""
-        said = f"{found.settings['corpus']} · %: words whose nearest is of their own group · trustworthiness: at most 1"
+        said = (
+            f"{results.settings['corpus']} · %: words whose nearest is of their own group · trustworthiness: at most 1"
+        )
         figure.text(
             0.012, 1 - 0.49 / height, said + no_room, fontsize=9, color=INK, va="center", parse_math=False
         )  # fmt: skip

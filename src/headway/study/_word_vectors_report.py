@@ -41,23 +41,23 @@ class Comparison(WordVectorResults):
         )
 
     def _best(self, column: Column) -> float | None:
-        means = {method: mean(found) for method in self.methods if (found := self.values(method, column.field))}
+        means = {method: mean(values) for method in self.methods if (values := self.values(method, column.field))}
         if column.best is None or len(set(means.values())) < 2:
             return None
         return column.best(list(means.values()))
 
     def _cell(self, method: str, column: Column, best: float | None) -> Cell:
-        found = self.values(method, column.field)
+        values = self.values(method, column.field)
         fact = self.of(method)[0].get(column.field)
-        if not found:
+        if not values:
             return Cell("—" if fact is None else self._dash(fact["reason"]), "")
-        scaled = [column.factor * value for value in found]
+        scaled = [column.factor * value for value in values]
         text = signed(mean(scaled), f",.{column.digits}f")
         if len(scaled) > 1 and stdev(scaled) >= 0.5 * 10**-column.digits:
             text += f" ± {stdev(scaled):.{column.digits}f}"
         if isinstance(fact, dict) and "used" in fact:
             text += f" ({fact['used']:,})"
-        return Cell(text, mean(scaled), best=mean(found) == best)
+        return Cell(text, mean(scaled), best=mean(values) == best)
 
     def _dash(self, reason: str) -> str:
         """A dash with the number of the footnote that has the reason."""
@@ -117,9 +117,9 @@ class Comparison(WordVectorResults):
         ]
 
     def _context(self) -> list[str]:
-        found = {method: self.values(method, "other_sense") for method in self.methods}
-        apart = [method for method, values in found.items() if values and mean(values) < 0.9999]
-        same = [method for method, values in found.items() if values and method not in apart]
+        cosines = {method: self.values(method, "other_sense") for method in self.methods}
+        apart = [method for method, values in cosines.items() if values and mean(values) < 0.9999]
+        same = [method for method, values in cosines.items() if values and method not in apart]
         said = []
         if same:
             said.append(f'For {_and(same)}, "bank" has the same vector in every sentence.')
@@ -134,8 +134,8 @@ class Comparison(WordVectorResults):
 
     def _transformers(self) -> list[str]:
         base = self.by_seed(BASELINE, "nats_per_word")
-        found = (paired(method, BASELINE, self.by_seed(method, "nats_per_word"), base) for method in self.methods)
-        against = {apart.a: apart for apart in found if apart is not None and apart.a != BASELINE}
+        differences = (paired(method, BASELINE, self.by_seed(method, "nats_per_word"), base) for method in self.methods)
+        against = {apart.a: apart for apart in differences if apart is not None and apart.a != BASELINE}
         if not against:
             return []
         ordered = sorted(against.values(), key=lambda apart: apart.mean)
@@ -155,8 +155,8 @@ class Comparison(WordVectorResults):
         return said
 
     def _ranking(self, field: str, best: Callable[[Sequence[float]], float]) -> list[tuple[str, float]]:
-        found = [(method, mean(values)) for method in self.methods if (values := self.values(method, field))]
-        return sorted(found, key=lambda pair: pair[1], reverse=best is max)
+        means = [(method, mean(values)) for method in self.methods if (values := self.values(method, field))]
+        return sorted(means, key=lambda pair: pair[1], reverse=best is max)
 
     # ---------------------------------------------------------------- written
 
@@ -178,15 +178,11 @@ class Comparison(WordVectorResults):
         """Returns the report in Markdown."""
         return render("vectors.md", comparison=self)
 
-    def crossed(self, found: dict[str, dict[str, str]]) -> Table:
-        """Returns the table of what each method says of each word.
-
-        Args:
-            found: what is said, by word and method.
-        """
-        methods = [method for method in self.methods if any(method in its for its in found.values())]
+    def crossed(self, nearest: dict[str, dict[str, str]]) -> Table:
+        """Returns the table of what each method says of each word, from texts by word and method."""
+        methods = [method for method in self.methods if any(method in its for its in nearest.values())]
         return Table(
-            ["method", *found], [[method, *(its.get(method, "—") for its in found.values())] for method in methods]
+            ["method", *nearest], [[method, *(its.get(method, "—") for its in nearest.values())] for method in methods]
         )
 
     def files(self) -> Files:

@@ -92,8 +92,8 @@ class WordVectorResults(Report):
 
     def by_seed(self, method: str, field: str) -> dict[int, float]:
         """Returns a ``method``'s numbers of a ``field`` for each seed that has one."""
-        found = {row["seed"]: _number(row.get(field)) for row in self.of(method)}
-        return {seed: value for seed, value in found.items() if value is not None}
+        numbers = {row["seed"]: _number(row.get(field)) for row in self.of(method)}
+        return {seed: value for seed, value in numbers.items() if value is not None}
 
 
 def _number(fact: Any) -> float | None:

@@ -49,10 +49,10 @@ def read(path: str | Path | None) -> Texts:
 
 def documents_of(path: str | Path) -> list[str]:
     """Returns the documents of a file of UTF-8 text; raises HeadwayError if it is missing, blank or no text."""
-    found = _paragraphs(read_text(Path(path)).decode().replace("\r\n", "\n"))
-    if not found:
+    documents = _paragraphs(read_text(Path(path)).decode().replace("\r\n", "\n"))
+    if not documents:
         raise HeadwayError(f"corpus {path} has blanks alone: give a file with text in it")
-    return found
+    return documents
 
 
 def wikipedia() -> list[str]:

@@ -56,20 +56,20 @@ def candidates(
     if not encodings and not baselines:
         raise HeadwayError("encodings is empty: give at least one, such as rope")
     sizes = Sizes.of(protocol, "language_model", vocabulary)
-    found: list[Candidate] = []
+    models: list[Candidate] = []
     for spec in dict.fromkeys(encodings):
         model = build_transformer(spec, sizes, 0)
         with torch.no_grad():
             model(torch.zeros(1, 2, dtype=torch.int64))
         kernel_used(spec, sizes, 1, "cpu")
         beyond = interpolated(spec, sizes) if max(protocol.lengths) > protocol.train_length else None
-        found.append(Candidate(spec, (spec,) if beyond is None else (spec, beyond)))
-    second_rows = {row for candidate in found for row in candidate.rows[1:]}
-    found = [candidate for candidate in found if candidate.name not in second_rows]
+        models.append(Candidate(spec, (spec,) if beyond is None else (spec, beyond)))
+    second_rows = {row for candidate in models for row in candidate.rows[1:]}
+    models = [candidate for candidate in models if candidate.name not in second_rows]
     for cell in dict.fromkeys(baselines):
         if cell not in CELLS:
             raise unknown("baseline", cell, (*CELLS, "none"))
         build_recurrent(cell, sizes, 0)
         for name, by_the_clock in ((EQUAL_PARAMETERS, False), (EQUAL_TIME, True)):
-            found.append(Candidate(name.format(cell), (name.format(cell),), cell, by_the_clock))
-    return found
+            models.append(Candidate(name.format(cell), (name.format(cell),), cell, by_the_clock))
+    return models

@@ -136,38 +136,38 @@ def styles(results: Results) -> dict[str, Style]:
 
     An encoding has a colour and a marker, and its interpolated row dashes; baselines are grey, and n-gram models thin.
     """
-    found: dict[str, Style] = {}
+    look: dict[str, Style] = {}
     colours, greys = 0, 0
     for name in results.names:
         row = results.any_row(name)
         if row["baseline"]:
-            found[name] = Style(BASELINE, GREY_DASHES[greys % 3], "s^D"[greys % 3], hollow=True)
+            look[name] = Style(BASELINE, GREY_DASHES[greys % 3], "s^D"[greys % 3], hollow=True)
             greys += 1
-        elif row["view_of"] in found:
-            found[name] = Style(found[row["view_of"]].colour, (0, (4, 1.6)), found[row["view_of"]].marker, hollow=True)
+        elif row["view_of"] in look:
+            look[name] = Style(look[row["view_of"]].colour, (0, (4, 1.6)), look[row["view_of"]].marker, hollow=True)
         else:
             dashes = "-" if colours < len(COLOURS) else (0, (6, 1, 1, 1))
-            found[name] = Style(COLOURS[colours % len(COLOURS)], dashes, MARKERS[colours % len(MARKERS)])
+            look[name] = Style(COLOURS[colours % len(COLOURS)], dashes, MARKERS[colours % len(MARKERS)])
             colours += 1
     for number, name in enumerate(results.counted):
-        found[name] = Style(INK, COUNTED_DASHES[number % 2], "", width=0.9)
-    return found
+        look[name] = Style(INK, COUNTED_DASHES[number % 2], "", width=0.9)
+    return look
 
 
 def by_position(results: Results) -> list[Line]:
     """Returns lines of bits per byte by the number of bytes before, in the window."""
     lines = []
     for name in results.names:
-        found: dict[float, list[float]] = {}
+        losses: dict[float, list[float]] = {}
         end = 0
         for row in results.rows:
             if row["encoding"] == name:
                 for fewest, most, bits in row.get("bits_by_position", []):
-                    found.setdefault((fewest + most) / 2, []).append(bits)
+                    losses.setdefault((fewest + most) / 2, []).append(bits)
                     end = max(end, most)
-        if found:
-            x = sorted(found)
-            lines.append(_line(name, x, [found[at] for at in x], end))
+        if losses:
+            x = sorted(losses)
+            lines.append(_line(name, x, [losses[at] for at in x], end))
     return lines
 
 
@@ -175,10 +175,10 @@ def by_length(results: Results, field: str = "bits_per_byte") -> list[Line]:
     """Returns lines of a field by the length of the window."""
     lines = []
     for name in results.names:
-        found = [(length, list(results.by_seed(name, length, field).values())) for length in results.lengths]
-        found = [(length, values) for length, values in found if values]
-        if found:
-            lines.append(_line(name, [length for length, _ in found], [values for _, values in found]))
+        losses = [(length, list(results.by_seed(name, length, field).values())) for length in results.lengths]
+        losses = [(length, values) for length, values in losses if values]
+        if losses:
+            lines.append(_line(name, [length for length, _ in losses], [values for _, values in losses]))
     return lines
 
 

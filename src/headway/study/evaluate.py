@@ -83,10 +83,10 @@ def doublings(length: int, after: int) -> list[int]:
 
     They are in increasing order.
     """
-    found = []
+    lengths = []
     size, halved = length, 0
     while size > after:
-        found.append(size)
+        lengths.append(size)
         size //= 2 if halved < 2 else 4
         halved += 1
-    return found[::-1]
+    return lengths[::-1]

@@ -99,16 +99,16 @@ def losses(
         float32 [n].
     """
     given, wanted = tokens[:-1], tokens[1:]
-    cache, found = model.new_cache(), []
+    cache, nats = model.new_cache(), []
     for start in range(0, len(given), window):
         if restart:
             cache = model.new_cache()
         piece, target = given[start : start + window], wanted[start : start + window]
         hidden = model.hidden(piece[None], cache=cache)[0]
         for some, its in zip(hidden.split(ROWS), target.split(ROWS), strict=True):
-            found.append(F.cross_entropy(model.logits(some).float(), its, reduction="none"))
+            nats.append(F.cross_entropy(model.logits(some).float(), its, reduction="none"))
         tell((start + len(piece)) / len(given))
-    return torch.cat(found)
+    return torch.cat(nats)
 
 
 def measure(
@@ -198,16 +198,16 @@ def _measured(
     began = time.perf_counter()
     restart = method == RESTARTED
     with nullcontext() if restart else extended(model, method, factor, window):
-        found = losses(model, tokens.to(next(model.parameters()).device), window, restart=restart, tell=tell)
+        loss = losses(model, tokens.to(next(model.parameters()).device), window, restart=restart, tell=tell)
         scaled = [] if restart else [encoding_name(one) for one in model.stack.encodings]  # type: ignore[arg-type]
-    edges = _edges(len(found), window)
-    nats = [part.double().mean().item() for part in found.cpu().split([b - a for a, b in pairwise(edges)])]
+    edges = _edges(len(loss), window)
+    nats = [part.double().mean().item() for part in loss.cpu().split([b - a for a, b in pairwise(edges)])]
     if not all(map(math.isfinite, nats)):
         raise HeadwayError(f"{method} gives losses that are not finite: give --dtype float32, or leave it out")
     return {
         "method": method,
         "window": number,
-        "length": len(found),
+        "length": len(loss),
         "encodings": scaled,
         "edges": edges,
         "nats": nats,

@@ -155,8 +155,8 @@ def kernel_used(spec: str | None, sizes: Sizes, batch: int, device: str, dtype: 
     shape = (batch, sizes.heads, sizes.max_length, sizes.width // sizes.heads)
     q, k, v = (torch.zeros(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
     x = torch.zeros(batch, sizes.max_length, sizes.width, device=device, dtype=dtype)
-    found = explain(q, k, v, encoding=in_layer, mask=Causal(), scale=shape[3] ** -0.5, q_input=x, k_input=x)
-    return found.kernel or "none"
+    choice = explain(q, k, v, encoding=in_layer, mask=Causal(), scale=shape[3] ** -0.5, q_input=x, k_input=x)
+    return choice.kernel or "none"
 
 
 def automatic_device(

@@ -84,5 +84,5 @@ def _discounts(count: Tensor) -> Tensor:
     y = one / (one + 2 * two)
     if not three or not four:
         return torch.tensor([0, y, y, y], dtype=torch.float64)
-    found = [0, 1 - 2 * y * two / one, 2 - 3 * y * three / two, 3 - 4 * y * four / three]
-    return torch.tensor([max(0.0, value) for value in found], dtype=torch.float64)
+    discounts = [0, 1 - 2 * y * two / one, 2 - 3 * y * three / two, 3 - 4 * y * four / three]
+    return torch.tensor([max(0.0, value) for value in discounts], dtype=torch.float64)

@@ -133,34 +133,34 @@ class _Sitter:
         if acts == {"locate"}:
             counts = type(self.encoding).relocate is not PositionEncoding.relocate
             return [self.places_in_the_layer if counts else self.places]
-        found: list[Any] = []
+        panels: list[Any] = []
         if acts & {"prepare", "terms"}:
             if self.flat() and self.scaled():
-                found.append(self.by_query)
+                panels.append(self.by_query)
             elif self.flat() and self.sums().min() < 1 - FLAT:
-                found.append(self.share_of_keys)
+                panels.append(self.share_of_keys)
             else:
-                found += [self.by_distance, self.grid if self.axes == 2 else self.map_of_scores]
+                panels += [self.by_distance, self.grid if self.axes == 2 else self.map_of_scores]
         if "values" in acts:
-            found.append(self.values_by_distance)
+            panels.append(self.values_by_distance)
         if "embed" in acts:
-            found.append(self.codes)
+            panels.append(self.codes)
             if self.cosines()[1:, 1:].std() > FLAT:
-                found.append(self.map_of_codes)
+                panels.append(self.map_of_codes)
         if acts & {"prepare"} and self.frequencies() is not None:
-            found.append(self.wavelengths)
-        return found
+            panels.append(self.wavelengths)
+        return panels
 
     # ------------------------------------------------------------ scores
 
     def scores(self, at: Coordinates) -> Tensor:
         """Scores [heads, n, n], NaN for pairs that the mask of the encoding hides."""
         n = at.index.shape[1]
-        found = self.pairs(at).scores().expand(self.heads, n, n)
-        found = found.masked_fill(found < NOTHING, math.nan)
+        scores = self.pairs(at).scores().expand(self.heads, n, n)
+        scores = scores.masked_fill(scores < NOTHING, math.nan)
         if not self.encoding.causal_only:
-            return found
-        return found.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), math.nan)
+            return scores
+        return scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), math.nan)
 
     def pairs(self, at: Coordinates) -> Pairs:
         """The encoding between queries and keys that are all the same."""
@@ -303,8 +303,8 @@ class _Sitter:
             first, second = (phases(replace(self.along(2), length=2))[0, ..., t, :] for t in (0, 1))
         except (HeadwayError, TypeError):
             return None
-        found: Tensor = (second - first).abs()
-        return found if found.ndim == 1 else found[0]
+        angles: Tensor = (second - first).abs()
+        return angles if angles.ndim == 1 else angles[0]
 
     def wavelengths(self, axes: Axes) -> None:
         rates = self.frequencies()

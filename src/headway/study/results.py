@@ -102,8 +102,8 @@ class Results:
     @property
     def counted(self) -> dict[str, float]:
         """Bits per byte of n-gram models of the same text on the same held-out bytes, by name, the worst first."""
-        found: dict[str, float] = self.settings.get("counted", {})
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        losses: dict[str, float] = self.settings.get("counted", {})
+        return dict(sorted(losses.items(), key=lambda item: -item[1]))
 
     @property
     def unit(self) -> str:
@@ -155,9 +155,9 @@ class Results:
         return self._ranked(self.encodings, length)
 
     def _ranked(self, names: Sequence[str], length: int) -> list[tuple[float, str]]:
-        found = {name: value for name in names if (value := self.mean(name, length)) is not None}
-        seen_twice = [name for name in found if self.any_row(name)["view_of"] in found]
-        return sorted((value, name) for name, value in found.items() if name not in seen_twice)
+        losses = {name: value for name in names if (value := self.mean(name, length)) is not None}
+        seen_twice = [name for name in losses if self.any_row(name)["view_of"] in losses]
+        return sorted((value, name) for name, value in losses.items() if name not in seen_twice)
 
     def difference(self, a: str, b: str, length: int) -> Difference | None:
         """Returns the bits per byte of ``a`` less those of ``b`` at a ``length``; None if no seed has both."""
@@ -182,13 +182,13 @@ class Results:
 
     def parts(self) -> dict[str, list[str]]:
         """Returns the conclusions by the headline of their part: encodings first, recurrent baselines after them."""
-        found: dict[str, list[str]] = {}
+        parts: dict[str, list[str]] = {}
         if self.encodings:
-            found[f"Encodings, trained for {self._steps(self.encodings[0])} steps"] = self._of_encodings()
+            parts[f"Encodings, trained for {self._steps(self.encodings[0])} steps"] = self._of_encodings()
         if self.baselines:
             steps = "; ".join(f"{name}, trained for {self._steps(name)} steps" for name in self.baselines)
-            found[f"Recurrent baselines: {steps}"] = self._of_baselines()
-        return found
+            parts[f"Recurrent baselines: {steps}"] = self._of_baselines()
+        return parts
 
     def _of_encodings(self) -> list[str]:
         sentences = self._learned(self.encodings)
@@ -215,12 +215,12 @@ class Results:
         ranked = self._ranked(names, self.trained_length)
         sentences, above = [], float("inf")
         for (model, bits), verdict in zip(self.counted.items(), ("hardly learned", "learned little"), strict=False):
-            found = [f"{name} {value:.3f}" for value, name in ranked if bits <= value < above]
+            those = [f"{name} {value:.3f}" for value, name in ranked if bits <= value < above]
             above = bits
-            if found:
+            if those:
                 sentences.append(
                     f"Not below a {model} model of the same text, counted ({bits:.3f} bits per byte), at "
-                    f"{self.trained_length:,} {self.unit}: {', '.join(found)}. They have {verdict}: what is concluded "
+                    f"{self.trained_length:,} {self.unit}: {', '.join(those)}. They have {verdict}: what is concluded "
                     "on them is about early training."
                 )
         missing = self._without_a_loss(names)
@@ -282,9 +282,9 @@ class Results:
             f"Not shown to be better or worse {span}": [change for change in known if not _counts(change)],
         }
         sentences = [
-            f"{what}, in bits per byte: {', '.join(f'{change.a} {change.number()}' for change in found)}."
-            for what, found in sorts.items()
-            if found
+            f"{what}, in bits per byte: {', '.join(f'{change.a} {change.number()}' for change in some)}."
+            for what, some in sorts.items()
+            if some
         ]
         unknown = [name for name, change in zip(names, changes, strict=True) if change is None]
         missing = [name for name in unknown if name not in self._without_a_loss(names)]
@@ -333,15 +333,15 @@ class Results:
 
     def _learning_rates(self, names: Sequence[str]) -> list[str]:
         """Names models whose chosen learning rate is the lowest or highest that was tried."""
-        found = []
+        at_edge = []
         for name in names:
             tried, chosen = [*self.learning_rates(name)], self.any_row(name)["learning_rate"]
             if len(tried) > 1 and chosen in (tried[0], tried[-1]) and self.any_row(name)["view_of"] is None:
-                found.append(f"{name} ({chosen:g}, the {'lowest' if chosen == tried[0] else 'highest'})")
-        if not found:
+                at_edge.append(f"{name} ({chosen:g}, the {'lowest' if chosen == tried[0] else 'highest'})")
+        if not at_edge:
             return []
         return [
-            f"The chosen learning rate is at the edge of those tried for {', '.join(found)}: a rate beyond it may be "
+            f"The chosen learning rate is at the edge of those tried for {', '.join(at_edge)}: a rate beyond it may be "
             "better."
         ]
 

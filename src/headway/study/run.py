@@ -205,24 +205,24 @@ class Run:
         if row != self.candidate.rows[0]:
             model = self.candidate.build(row, trained.sizes, self.seed).to(self.protocol.device)
             model.load_state_dict(trained.model.state_dict())
-        found: dict[int, dict[str, Any]] = {}
+        measured: dict[int, dict[str, Any]] = {}
         for length in self.protocol.lengths:
             try:
-                found[length] = task.measure(model, length)
+                measured[length] = task.measure(model, length)
             except HeadwayError as error:
                 if length <= self.protocol.train_length:
                     raise
-                found[length] = {missing: None, "reason": str(error)}
-        return found
+                measured[length] = {missing: None, "reason": str(error)}
+        return measured
 
-    def _facts(self, found: Model, training: Training) -> dict[str, Any]:
-        model, trained, cell = found.model, found.trained, self.candidate.cell
+    def _facts(self, result: Model, training: Training) -> dict[str, Any]:
+        model, trained, cell = result.model, result.trained, self.candidate.cell
         parameters = sum(parameter.numel() for parameter in model.parameters())
         shared = sum(parameter.numel() for name, parameter in model.named_parameters() if ".encodings." not in name)
         kernel = f"torch {cell}"
         if cell is None:
             kernel = kernel_used(
-                self.candidate.name, found.sizes, training.batch, self.protocol.device, self.dtype or torch.float32
+                self.candidate.name, result.sizes, training.batch, self.protocol.device, self.dtype or torch.float32
             )
         seconds = None if math.isnan(trained.seconds) else trained.seconds
         tokens = training.batch * training.length * trained.steps
@@ -241,8 +241,8 @@ class Run:
             "kernel": kernel,
             "trained_dtype": self.protocol.dtype,
             "compiled": self.protocol.compile,
-            "peak_memory_bytes": found.peak,
-            "heads": found.heads,
+            "peak_memory_bytes": result.peak,
+            "heads": result.heads,
             "corpus": self.protocol.corpus,
             "corpus_sha256": self.protocol.corpus_sha256,
             "device": self.protocol.device,

@@ -127,21 +127,17 @@ class Store(ResultStore):
         self.save_settings()
         return kept
 
-    def fact(self, name: str, found: Callable[[], Any]) -> Any:
-        """Returns a fact of the settings, which is found and written the first time.
-
-        Args:
-            found: finds it, as a JSON value.
-        """
+    def fact(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Returns a fact of the settings, a JSON value that ``compute`` returns and that is written the first time."""
         if name not in self.settings:
-            self.settings[name] = found()
+            self.settings[name] = compute()
             self.save_settings()
         return self.settings[name]
 
     def tried(self, name: str) -> dict[str, dict[str, Any]]:
         """Returns what each learning rate came to that has been tried with a model."""
-        found: dict[str, dict[str, Any]] = self.settings.get("learning_rates_tried", {}).get(name, {})
-        return found
+        tried: dict[str, dict[str, Any]] = self.settings.get("learning_rates_tried", {}).get(name, {})
+        return tried
 
     def add_tried(self, name: str, learning_rate: str, facts: dict[str, Any]) -> None:
         """Writes what a learning rate came to."""

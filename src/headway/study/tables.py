@@ -52,17 +52,17 @@ def differences(results: Results) -> Table:
 
     They are in bits per byte, at the trained length and the far one.
     """
-    found: dict[tuple[str, str], dict[int, Difference]] = {}
+    differences: dict[tuple[str, str], dict[int, Difference]] = {}
     for length in results.compared_lengths:
         for pair in results.pairs(length):
-            key, sign = ((pair.a, pair.b), 1) if (pair.b, pair.a) not in found else ((pair.b, pair.a), -1)
-            found.setdefault(key, {})[length] = Difference(*key, sign * pair.mean, pair.half, pair.seeds)
-    encodings = len(found)
+            key, sign = ((pair.a, pair.b), 1) if (pair.b, pair.a) not in differences else ((pair.b, pair.a), -1)
+            differences.setdefault(key, {})[length] = Difference(*key, sign * pair.mean, pair.half, pair.seeds)
+    encodings = len(differences)
     for baseline, other in product(results.baselines, results.encodings):
         pairs = {length: results.difference(baseline, other, length) for length in results.compared_lengths}
-        found[baseline, other] = {length: pair for length, pair in pairs.items() if pair is not None}
+        differences[baseline, other] = {length: pair for length, pair in pairs.items() if pair is not None}
     rows = []
-    for (a, b), at in found.items():
+    for (a, b), at in differences.items():
         both = [at.get(length) for length in results.compared_lengths]
         cells = [
             Cell.of(None, "") if one is None else Cell.of(one.mean, "+.3f", one.half, best=one.separated)
@@ -79,9 +79,9 @@ def recall(results: Results, *, spread: bool = True) -> Table:
     """
     rows = {}
     for name in results.names:
-        found = [_over_seeds(results, name, length, "recall", 100) for length in results.lengths]
-        if any(value is not None for value, _ in found):
-            rows[name] = [Cell.of(value, ".1f", half if spread else None) for value, half in found]
+        shares = [_over_seeds(results, name, length, "recall", 100) for length in results.lengths]
+        if any(value is not None for value, _ in shares):
+            rows[name] = [Cell.of(value, ".1f", half if spread else None) for value, half in shares]
     return _by_name(results, _lengths(results), rows)
 
 
@@ -89,9 +89,9 @@ def heads(results: Results) -> Table:
     """Returns the table of what heads do; it has no rows if that is not known."""
     rows = {}
     for name in results.encodings:
-        found = [row["heads"] for row in results.rows if row["encoding"] == name and row["heads"]]
-        if found and results.any_row(name)["view_of"] is None:
-            columns = [[one[column] for one in found] for column in HEADS]
+        facts = [row["heads"] for row in results.rows if row["encoding"] == name and row["heads"]]
+        if facts and results.any_row(name)["view_of"] is None:
+            columns = [[one[column] for one in facts] for column in HEADS]
             rows[name] = [Cell.of(None if None in values else mean(values), ".3f") for values in columns]
     symbol = results.unit.removesuffix("s")
     return _by_name(results, [title.format(symbol) for title in HEADS.values()], rows)
@@ -164,13 +164,13 @@ def _over_seeds(
     results: Results, name: str, length: int, field: str, factor: float = 1.0
 ) -> tuple[float | None, float | None]:
     """The mean over seeds, and half the width of its interval."""
-    found = [factor * value for value in results.by_seed(name, length, field).values()]
-    return mean_and_half(found) if found else (None, None)
+    values = [factor * value for value in results.by_seed(name, length, field).values()]
+    return mean_and_half(values) if values else (None, None)
 
 
 def _mean(results: Results, row: dict[str, Any], field: str, factor: float = 1.0) -> float | None:
-    found = results.mean(row["encoding"], row["length"], field)
-    return None if found is None else factor * found
+    value = results.mean(row["encoding"], row["length"], field)
+    return None if value is None else factor * value
 
 
 def _by_name(results: Results, titles: Iterable[str | Cell], rows: dict[str, list[Cell]]) -> Table:

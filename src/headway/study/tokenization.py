@@ -96,16 +96,16 @@ class Tokens:
         if self.library is None:
             return Split(torch.frombuffer(bytearray(text), dtype=torch.uint8), torch.arange(1, len(text) + 1))
         words = text.decode()
-        found = self.library.encode(words, add_special_tokens=False)
-        if self.library.decode(found.ids, skip_special_tokens=False) != words:
+        encoding = self.library.encode(words, add_special_tokens=False)
+        if self.library.decode(encoding.ids, skip_special_tokens=False) != words:
             raise HeadwayError(
                 f"tokenizer {self.name} does not give the text back, so that bits per byte would not count what it "
                 "leaves out: give bytes, bpe:1024, or a byte-level tokenizer such as GPT-2's"
             )
         up_to = torch.tensor([0, *accumulate(len(character.encode()) for character in words)])
-        ends = up_to[[end for _, end in found.offsets]].cummax(0).values
+        ends = up_to[[end for _, end in encoding.offsets]].cummax(0).values
         ends[-1] = len(text)
-        return Split(torch.tensor(found.ids), ends)
+        return Split(torch.tensor(encoding.ids), ends)
 
 
 def _trained(name: str, text: str) -> Any:
@@ -127,16 +127,16 @@ def _trained(name: str, text: str) -> Any:
 def _read(name: str) -> Any:
     path = Path(name)
     if path.suffix.lower() != ".json":
-        found = tokenizer_of(name)
+        library = tokenizer_of(name)
     else:
         from tokenizers import Tokenizer
 
         try:
-            found = Tokenizer.from_str(read_text(path, f"tokenizer {name}"))
+            library = Tokenizer.from_str(read_text(path, f"tokenizer {name}"))
         except HeadwayError:
             raise
         except Exception as error:  # the package raises Exception itself
             raise HeadwayError(f"tokenizer {name} cannot be read ({error}): give a tokenizer.json") from None
-    found.no_truncation()
-    found.no_padding()
-    return found
+    library.no_truncation()
+    library.no_padding()
+    return library

@@ -1,7 +1,7 @@
 """Compares the methods for word vectors on one text: their vectors, their cost, and a Transformer that reads them.
 
-    found = compare("corpus.txt", out="headway-vectors")
-    print(found.markdown())
+    results = compare("corpus.txt", out="headway-vectors")
+    print(results.markdown())
 
 The protocol is fixed before any result is seen. Each result is on disk as soon as it is known.
 """
@@ -219,15 +219,15 @@ def chosen_methods(names: Sequence[str] | None, encoder: str | None = None) -> l
     known = methods(encoder)
     if names is None:
         return list(known)
-    found: list[str] = []
+    chosen: list[str] = []
     for name in names:
         rows = [row for row, (method, _) in known.items() if name in (row, method)]
         if not rows:
             raise unknown("method", name, [*VECTORS, *known])
-        found += rows
-    if not found:
+        chosen += rows
+    if not chosen:
         raise HeadwayError(f"no method is given: there are {', '.join(known)}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(chosen))
 
 
 def make(row: str, protocol: Protocol, seed: int, folder: Path | None = None) -> Vectors:
@@ -365,8 +365,8 @@ class Bench:
         """The most frequent long word of the held-out documents that the others do not have."""
         seen = {word for text in self.texts.train for word in self.all.tokenizer(text)}
         new = [word for word in self._written(self.new_words) if word not in seen and is_alphabetic(word)]
-        found = [word for word in new if len(word) >= self.letters.unseen]
-        return max(found, key=lambda word: (self.new_words[word], word), default=None)
+        long = [word for word in new if len(word) >= self.letters.unseen]
+        return max(long, key=lambda word: (self.new_words[word], word), default=None)
 
     @cached_property
     def misspelt(self) -> tuple[str, str] | None:
@@ -443,7 +443,7 @@ class Bench:
         known = [word for word in self.new_words if word in vectors]
         english = attempt if not self.short else lambda *_: {"reason": NOT_ENGLISH}
         same, other = _both(english(context, vectors))
-        found = attempt(places, vectors, self.groups)
+        on_map = attempt(places, vectors, self.groups)
         return {
             "dim": vectors.dim,
             "vocabulary": len(vectors),
@@ -454,7 +454,7 @@ class Bench:
             "misspelt": attempt(misspelt, vectors, self.misspelt),
             "same_sense": same,
             "other_sense": other,
-            **{field: found.get(field, found) for field in ("own_group", "map", "trustworthiness")},
+            **{field: on_map.get(field, on_map) for field in ("own_group", "map", "trustworthiness")},
             "neighbours": {word: attempt(nearest, vectors, word) for word in self.words},
             "unseen": {word: attempt(nearest, vectors, word) for word in [self.unseen] if word is not None},
         }
@@ -501,16 +501,16 @@ def similarity(vectors: Vectors, test: str, vocabulary: Vocabulary) -> Row:
     shared = [(a, b, score) for a, b, score in pairs if a.lower() in vocabulary and b.lower() in vocabulary]
     if not shared:
         raise HeadwayError(f"none of the {len(pairs)} pairs of {test} has both of its words in the vocabulary")
-    found = word_similarity(vectors, shared)
-    if math.isnan(found.spearman):
+    result = word_similarity(vectors, shared)
+    if math.isnan(result.spearman):
         raise HeadwayError(NO_ORDER)
-    return {"value": found.spearman, "pairs": found.used, "used": word_similarity(vectors, pairs).used}
+    return {"value": result.spearman, "pairs": result.used, "used": word_similarity(vectors, pairs).used}
 
 
 def analogies(vectors: Vectors, test: str) -> Row:
     """Computes the share of right answers, and the number of questions that the vectors have."""
-    found = word_analogies(vectors, test_set(test))
-    return {"value": found.accuracy, "used": found.used}
+    result = word_analogies(vectors, test_set(test))
+    return {"value": result.accuracy, "used": result.used}
 
 
 def nearest(vectors: Vectors, word: str) -> list[tuple[str, float]]:
@@ -535,15 +535,15 @@ def context(vectors: Vectors, word: str = "bank") -> tuple[float, float]:
     Raises:
         HeadwayError: if the word is not in the vocabulary.
     """
-    found = []
+    senses = []
     for sentences in SENSES.values():
         rows = [vectors.encode(text)[vectors.tokenizer(text).index(word)] for text in sentences]
-        found.append(F.normalize(torch.stack(rows), dim=1))
-    if not all(rows.any() for rows in found):
+        senses.append(F.normalize(torch.stack(rows), dim=1))
+    if not all(rows.any() for rows in senses):
         raise HeadwayError(f"{word!r}, whose senses are compared, is not in the vocabulary")
-    river, money = found
+    river, money = senses
     first, second = torch.triu_indices(len(river), len(river), 1)
-    same = torch.cat([(rows @ rows.T)[first, second] for rows in found])
+    same = torch.cat([(rows @ rows.T)[first, second] for rows in senses])
     return float(same.mean()), float((river @ money.T).mean())
 
 
@@ -573,6 +573,6 @@ def places(vectors: Vectors, groups: dict[str, list[str]]) -> Row:
     return {"map": points, "own_group": own, "trustworthiness": made.trustworthiness}
 
 
-def _both(found: Any) -> tuple[Any, Any]:
+def _both(result: Any) -> tuple[Any, Any]:
     """Two results, or the same reason for both."""
-    return (found, found) if isinstance(found, dict) else found
+    return (result, result) if isinstance(result, dict) else result

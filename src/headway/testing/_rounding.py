@@ -51,7 +51,7 @@ class _Operations(TorchDispatchMode):
     def __init__(self, dtype: torch.dtype, rounded: Operation | None = None) -> None:
         super().__init__()
         self.dtype, self.rounded = dtype, rounded
-        self.found: list[Operation] = []
+        self.narrow: list[Operation] = []
         self.count: Counter[tuple[Where, str]] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -63,27 +63,27 @@ class _Operations(TorchDispatchMode):
         self.count[where, name] += 1
         operation = (where, name, self.count[where, name])
         if result.dtype == self.dtype:
-            self.found.append(operation)
+            self.narrow.append(operation)
         return result.to(self.dtype).to(result.dtype) if operation == self.rounded else result
 
 
 def _stack() -> list[Where]:
     """The lines that are running inside the hooks, outermost first."""
-    found: list[Where] = []
+    places: list[Where] = []
     frame = sys._getframe(2)
     while frame.f_back is not None and not frame.f_code.co_filename.startswith(TESTING):
-        found.append((frame.f_code.co_filename, frame.f_lineno))
+        places.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
-    return found[::-1]
+    return places[::-1]
 
 
 def narrow_operation(hooks: Callable[[], Any], dtype: torch.dtype) -> str:
     """Returns a hint at the first operation of ``hooks`` whose result has ``dtype``; empty if there is none."""
     with _Operations(dtype) as operations:
         hooks()
-    if not operations.found:
+    if not operations.narrow:
         return ""
-    where, name, _ = operations.found[0]
+    where, name, _ = operations.narrow[0]
     return f"{name} at {in_words(where)} computes in {dtype}"
 
 
@@ -103,7 +103,7 @@ def rounding_operation(hooks: Callable[[], Any], exact_hooks: Callable[[], Any],
         hooks()
     exact = _tensors(exact_hooks())
     worst, most = None, 0.0
-    for operation in operations.found:
+    for operation in operations.narrow:
         with _Operations(dtype, operation):
             rounded = _tensors(exact_hooks())
         change = max((_change(a, b) for a, b in zip(rounded, exact, strict=True)), default=0.0)
@@ -118,11 +118,11 @@ def rounding_operation(hooks: Callable[[], Any], exact_hooks: Callable[[], Any],
     )
 
 
-def _change(found: Tensor, exact: Tensor) -> float:
+def _change(actual: Tensor, exact: Tensor) -> float:
     """The largest difference as a share of the largest value."""
-    if not found.numel():
+    if not actual.numel():
         return 0.0
-    return ((found - exact).abs().max() / exact.abs().max().clamp(min=1e-30)).item()
+    return ((actual - exact).abs().max() / exact.abs().max().clamp(min=1e-30)).item()
 
 
 def _tensors(part: Any) -> list[Tensor]:

@@ -19,9 +19,9 @@ DRAWS = 16
 """Random draws over which errors are pooled."""
 
 
-def row_errors(found: Tensor, exact: Tensor) -> Tensor:
+def row_errors(actual: Tensor, exact: Tensor) -> Tensor:
     """Returns the largest error in each row, along the last dimension, against float64."""
-    difference = (found.detach().double() - exact.detach().double()).abs()
+    difference = (actual.detach().double() - exact.detach().double()).abs()
     return difference.reshape(-1, difference.shape[-1]).amax(-1) if difference.ndim else difference.reshape(1)
 
 
@@ -42,7 +42,7 @@ class Comparison:
         name: the name of the result, for messages.
         factor: the factor of the first bound.
         rows: the factor of the second; 10 if not given.
-        found: the errors of the rows so far, a tensor for each draw; filled by ``add``.
+        actual: the errors of the rows so far, a tensor for each draw; filled by ``add``.
         naive: the same of the naive computation.
         largest: the largest exact value so far.
         terms: the largest number so far that a result is a difference of; 0 if not told.
@@ -52,34 +52,34 @@ class Comparison:
     name: str
     factor: float
     rows: float = ROW_FACTOR
-    found: list[Tensor] = field(default_factory=list)
+    actual: list[Tensor] = field(default_factory=list)
     naive: list[Tensor] = field(default_factory=list)
     largest: float = 0.0
     terms: float = 0.0
     epsilon: float = 0.0
 
-    def add(self, found: Tensor, naive: Tensor, exact: Tensor, terms: float = 0.0) -> None:
+    def add(self, actual: Tensor, naive: Tensor, exact: Tensor, terms: float = 0.0) -> None:
         """Adds one draw.
 
         Args:
-            found: the result.
+            actual: the result.
             naive: the naive computation's result, in the same dtype.
             exact: the result in float64.
             terms: the size of the numbers that the result is a difference of; 0 if it is none.
 
         Raises:
-            AssertionError: if shapes or dtypes differ, or ``found`` is not finite.
+            AssertionError: if shapes or dtypes differ, or ``actual`` is not finite.
         """
-        assert found.shape == exact.shape, f"{self.name}: shape {tuple(found.shape)}, exact {tuple(exact.shape)}"
-        assert found.dtype == naive.dtype, f"{self.name}: dtype {found.dtype}, expected {naive.dtype}"
-        assert torch.isfinite(found).all(), f"{self.name}: not finite"
-        if found.numel() == 0:
+        assert actual.shape == exact.shape, f"{self.name}: shape {tuple(actual.shape)}, exact {tuple(exact.shape)}"
+        assert actual.dtype == naive.dtype, f"{self.name}: dtype {actual.dtype}, expected {naive.dtype}"
+        assert torch.isfinite(actual).all(), f"{self.name}: not finite"
+        if actual.numel() == 0:
             return
-        self.found.append(row_errors(found, exact))
+        self.actual.append(row_errors(actual, exact))
         self.naive.append(row_errors(naive, exact))
         self.largest = max(self.largest, exact.detach().abs().max().item())
         self.terms = max(self.terms, terms)
-        self.epsilon = torch.finfo(found.dtype).eps
+        self.epsilon = torch.finfo(actual.dtype).eps
 
     def check(self) -> None:
         """Checks both bounds.
@@ -87,37 +87,37 @@ class Comparison:
         Raises:
             AssertionError: if one is exceeded.
         """
-        if not self.found:
+        if not self.actual:
             return
-        found, naive = torch.cat(self.found), torch.cat(self.naive)
+        actual, naive = torch.cat(self.actual), torch.cat(self.naive)
         slack = UNITS * (self.epsilon * self.largest + torch.finfo(torch.float32).eps * self.terms)
-        mean, allowed = found.mean().item(), self.factor * naive.mean().item() + slack
+        mean, allowed = actual.mean().item(), self.factor * naive.mean().item() + slack
         assert mean <= allowed, (
             f"{self.name}: mean error {mean:.3g} above {self.factor} × naive {naive.mean().item():.3g} + {slack:.3g}"
         )
-        worst, allowed = found.max().item(), self.rows * naive.max().item() + slack
+        worst, allowed = actual.max().item(), self.rows * naive.max().item() + slack
         assert worst <= allowed, (
             f"{self.name}: the largest error of a row {worst:.3g} above {self.rows} × naive "
             f"{naive.max().item():.3g} + {slack:.3g}"
         )
 
 
-def assert_close(name: str, found: Tensor, expected: Tensor, tolerance: float) -> None:
-    """Checks that |found − expected| ≤ tolerance·max(1, max |expected|) everywhere.
+def assert_close(name: str, actual: Tensor, expected: Tensor, tolerance: float) -> None:
+    """Checks that |actual − expected| ≤ tolerance·max(1, max |expected|) everywhere.
 
     Args:
         name: the name of the result, for messages.
-        found: the result.
+        actual: the result.
         expected: what it should be, of the same shape.
         tolerance: the largest difference allowed.
 
     Raises:
-        AssertionError: if the difference is larger, shapes differ, or ``found`` is not finite.
+        AssertionError: if the difference is larger, shapes differ, or ``actual`` is not finite.
     """
-    assert found.shape == expected.shape, f"{name}: shape {tuple(found.shape)}, expected {tuple(expected.shape)}"
-    assert torch.isfinite(found).all(), f"{name}: not finite"
-    if not found.numel():
+    assert actual.shape == expected.shape, f"{name}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
+    assert torch.isfinite(actual).all(), f"{name}: not finite"
+    if not actual.numel():
         return
     scale = max(1.0, expected.detach().abs().max().item())
-    worst = (found.detach().double() - expected.detach().double()).abs().max().item()
+    worst = (actual.detach().double() - expected.detach().double()).abs().max().item()
     assert worst <= tolerance * scale, f"{name}: off by {worst:.3g}, more than {tolerance * scale:.3g}"

@@ -76,5 +76,5 @@ def _merge(parts: list[Sums]) -> None:
 
 def _sums(keys: Tensor, counts: Tensor) -> Sums:
     ordered, order = keys.sort(stable=True)
-    found, place = torch.unique_consecutive(ordered, return_inverse=True)
-    return found, torch.bincount(place, weights=counts[order], minlength=len(found))
+    distinct, place = torch.unique_consecutive(ordered, return_inverse=True)
+    return distinct, torch.bincount(place, weights=counts[order], minlength=len(distinct))

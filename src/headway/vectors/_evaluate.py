@@ -109,8 +109,8 @@ def word_similarity(
     vectors._need_fitted()
     asked = pairs_of(Path(pairs)) if isinstance(pairs, (str, Path)) else [_pair(*pair) for pair in pairs]
     index = _index(vectors, limit)
-    found = [(_known(vectors, index, a), _known(vectors, index, b), score) for a, b, score in asked]
-    known = [(a, b, score) for a, b, score in found if a is not None and b is not None]
+    triples = [(_known(vectors, index, a), _known(vectors, index, b), score) for a, b, score in asked]
+    known = [(a, b, score) for a, b, score in triples if a is not None and b is not None]
     if not known:
         raise HeadwayError(f"of none of the {len(asked):,} pairs have both words a vector: give others")
     cosines = torch.cat([_cosines(vectors, known[start : start + PAIRS]) for start in range(0, len(known), PAIRS)])
@@ -147,19 +147,19 @@ def _pair(*pair: Any) -> tuple[str, str, float]:
 
 
 def pairs_of(path: Path) -> list[tuple[str, str, float]]:
-    found = []
+    pairs = []
     lines = [(number, line) for number, line in _lines(path) if not line.startswith("#")]
     for number, line in lines:
         separator = next((mark for mark in "\t," if mark in line), None)
         fields = [field.strip() for field in line.split(separator) if field.strip()]
         score = next((value for field in fields[2:] if (value := _number(field)) is not None), None)
         if score is not None:
-            found.append((fields[0], fields[1], score))
+            pairs.append((fields[0], fields[1], score))
         elif (number, line) != lines[0]:
             raise HeadwayError(f"{path}, line {number}: {line[:60]!r} is not two words and a score: correct it")
-    if not found:
+    if not pairs:
         raise HeadwayError(f"{path} holds no pairs: give a file with lines of two words and a score")
-    return found
+    return pairs
 
 
 def _number(field: str) -> float | None:

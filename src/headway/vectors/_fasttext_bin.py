@@ -125,8 +125,8 @@ def _words(mapped: mmap.mmap, at: int, count: int) -> tuple[list[bytes], list[in
 def _matrix(path: Path, at: int, rows: int, columns: int) -> Tensor:
     import numpy as np
 
-    found = np.fromfile(path, dtype="<f4", count=rows * columns, offset=at)
-    return torch.from_numpy(found.astype(np.float32, copy=False).reshape(rows, columns))
+    floats = np.fromfile(path, dtype="<f4", count=rows * columns, offset=at)
+    return torch.from_numpy(floats.astype(np.float32, copy=False).reshape(rows, columns))
 
 
 def write(model: Model, stream: IO[bytes]) -> None:

@@ -78,16 +78,16 @@ def read_text(stream: IO[bytes], header: bool, limit: int | None, encoding: str)
     line = 1
     count, dim = _believed(header_of(stream.readline())) if header else (None, None)
     line += header
-    found: list[bytes] = []
+    words_read: list[bytes] = []
     places: list[int] = []
     rows: _GrowingMatrix | None = None
     blocks = _lines_of(stream)
-    while (limit is None or len(found) < limit) and (block := next(blocks, [])):
+    while (limit is None or len(words_read) < limit) and (block := next(blocks, [])):
         lines = [(place, text.rstrip()) for place, text in enumerate(block, line) if not text.isspace()]
         line += len(block)
-        lines = lines[: None if limit is None else limit - len(found)]
-        if count is not None and len(found) + len(lines) > count:
-            place = lines[count - len(found)][0]
+        lines = lines[: None if limit is None else limit - len(words_read)]
+        if count is not None and len(words_read) + len(lines) > count:
+            place = lines[count - len(words_read)][0]
             raise HeadwayError(f"line {place}: the header promises {count:,} words and here is one more: correct it")
         if not lines:
             continue
@@ -96,13 +96,13 @@ def read_text(stream: IO[bytes], header: bool, limit: int | None, encoding: str)
         rows = rows or _GrowingMatrix(dim)
         words, numbers = _parse(lines, dim)
         rows.add(numbers, _row_of_line(lines, words))
-        found += words
+        words_read += words
         places += [place for place, _ in lines]
-    if count is not None and len(found) < min(count, limit or count):
-        raise HeadwayError(f"the header promises {count:,} words and {len(found):,} are there: get the whole file")
+    if count is not None and len(words_read) < min(count, limit or count):
+        raise HeadwayError(f"the header promises {count:,} words and {len(words_read):,} are there: get the whole file")
     if rows is None:
         raise HeadwayError("no words are in it: give a file with vectors")
-    return _together(found, rows, encoding, lambda number: f"line {places[number]}")
+    return _together(words_read, rows, encoding, lambda number: f"line {places[number]}")
 
 
 def _lines_of(stream: IO[bytes]) -> Iterator[list[bytes]]:
@@ -142,11 +142,11 @@ def _parse(lines: Sequence[tuple[int, bytes]], dim: int) -> tuple[list[bytes], n
     parts = [line.partition(b" ") for _, line in lines]
     if all(word and numbers.count(b" ") == dim - 1 for word, _, numbers in parts):
         try:
-            found = np.fromstring(b" ".join(numbers for _, _, numbers in parts), dtype=np.float32, sep=" ")
+            floats = np.fromstring(b" ".join(numbers for _, _, numbers in parts), dtype=np.float32, sep=" ")
         except (ValueError, DeprecationWarning):  # a field is no number
-            found = np.empty(0, dtype=np.float32)
-        if found.size == len(lines) * dim:
-            return [word for word, _, _ in parts], found.reshape(-1, dim)
+            floats = np.empty(0, dtype=np.float32)
+        if floats.size == len(lines) * dim:
+            return [word for word, _, _ in parts], floats.reshape(-1, dim)
     slowly = [_fields(place, line, dim) for place, line in lines]
     return [word for word, _ in slowly], np.array([numbers for _, numbers in slowly], dtype=np.float32)
 
@@ -209,35 +209,35 @@ def read_binary(stream: IO[bytes], limit: int | None, encoding: str) -> tuple[li
 
     count, dim = _believed(header_of(stream.readline()))
     wanted = min(count, limit or count)
-    found: list[bytes] = []
+    words: list[bytes] = []
     rows, held, at = _GrowingMatrix(dim), b"", 0
-    while len(found) < wanted:
+    while len(words) < wanted:
         block = stream.read(BLOCK)
         held, at = held[at:] + block, 0
         if len(held) > LONGEST_LINE + BLOCK:
             raise HeadwayError(f"a word has more than {LONGEST_LINE:,} bytes: give a file of words and their vectors")
-        first, pieces = len(found), []
-        while len(found) < wanted:
+        first, pieces = len(words), []
+        while len(words) < wanted:
             space = held.find(b" ", at)
             if not held[at:space].strip(b"\n") and held[space + 1 : space + 2] == b" ":
                 space += 1  # the word is a space
             end = space + 1 + 4 * dim
             if space < 0 or end > len(held):
                 break
-            found.append(held[at:space].lstrip(b"\n"))  # the C program ends each vector with a newline
+            words.append(held[at:space].lstrip(b"\n"))  # the C program ends each vector with a newline
             pieces.append(held[space + 1 : end])
             at = end
         numbers = np.frombuffer(b"".join(pieces), dtype="<f4").reshape(-1, dim)
-        rows.add(numbers, _row_of_word(found, first))
-        if not block and len(found) < wanted:
+        rows.add(numbers, _row_of_word(words, first))
+        if not block and len(words) < wanted:
             word = held[at:].lstrip(b"\n").partition(b" ")[0]
             within = f" and ends within that of {show(word)}" if word else ""
             raise HeadwayError(
-                f"the header promises {count:,} words, the file holds {len(found):,}{within}: get the whole file"
+                f"the header promises {count:,} words, the file holds {len(words):,}{within}: get the whole file"
             )
     if wanted == count and (held[at:] + stream.read(BLOCK)).strip():
         raise HeadwayError(f"the header promises {count:,} words of {dim} numbers and more follows them: correct it")
-    return _together(found, rows, encoding, lambda number: f"word {number + 1}")
+    return _together(words, rows, encoding, lambda number: f"word {number + 1}")
 
 
 def write_binary(vectors: WordRows, stream: IO[bytes]) -> None:
@@ -295,10 +295,10 @@ def _believed(header: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def _together(
-    found: list[bytes], rows: _GrowingMatrix, encoding: str, place: Callable[[int], str]
+    encoded: list[bytes], rows: _GrowingMatrix, encoding: str, place: Callable[[int], str]
 ) -> tuple[list[str], Tensor]:
     """Returns words and vectors; of a word that occurs twice, the first, more frequent one, as gensim does."""
-    words, matrix = _decoded(found, encoding, place), rows.matrix()
+    words, matrix = _decoded(encoded, encoding, place), rows.matrix()
     if len(set(words)) < len(words):
         index: dict[str, int] = {}
         for number, word in enumerate(words):
@@ -307,7 +307,7 @@ def _together(
     return words, matrix
 
 
-def _decoded(found: Sequence[bytes], encoding: str, place: Callable[[int], str]) -> list[str]:
+def _decoded(encoded: Sequence[bytes], encoding: str, place: Callable[[int], str]) -> list[str]:
     r"""Decodes the words from UTF-8.
 
     The word2vec program truncates long words, even within a character, and published files have a few other invalid
@@ -316,17 +316,17 @@ def _decoded(found: Sequence[bytes], encoding: str, place: Callable[[int], str])
     """
     words = []
     broken: list[int] = []
-    for number, word in enumerate(found):
+    for number, word in enumerate(encoded):
         try:
             words.append(word.decode(encoding))
         except UnicodeDecodeError as error:
             words.append(word.decode(encoding, errors="backslashreplace"))
             if not (error.end == len(word) and error.reason == "unexpected end of data"):
                 broken.append(number)
-    if len(broken) > len(found) // 100:
+    if len(broken) > len(encoded) // 100:
         first = broken[0]
         raise HeadwayError(
-            f"{place(first)}: {show(found[first])} is not {encoding}: give encoding=, such as 'latin-1' or 'gbk'"
+            f"{place(first)}: {show(encoded[first])} is not {encoding}: give encoding=, such as 'latin-1' or 'gbk'"
         )
     return words
 

@@ -160,8 +160,8 @@ def _along(dot: Any, right: float, up: float, start: float, box: Any) -> list[An
 
 def _fourth(dots: Any, number: int) -> float:
     """The distance to the fourth nearest point, which is small where points are crowded."""
-    found = sorted(math.dist(dots[number], dot) for dot in dots)
-    return found[min(4, len(found) - 1)]
+    distances = sorted(math.dist(dots[number], dot) for dot in dots)
+    return distances[min(4, len(distances) - 1)]
 
 
 def _side(offset: float, radius: float) -> int:

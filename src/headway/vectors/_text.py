@@ -78,15 +78,15 @@ class Words:
         """
         if self.chinese == "characters" or not has_han(text):
             return list(words_in(text, signs=False))
-        found: list[Span] = []
+        spans: list[Span] = []
         at = rest = 0  # the rest is what stands between words of Chinese
         for piece in _jieba(text):
             if has_han(piece):
-                found += _between(text, rest, at)
-                found.append((at, at + len(piece)))
+                spans += _between(text, rest, at)
+                spans.append((at, at + len(piece)))
                 rest = at + len(piece)
             at += len(piece)
-        return found + _between(text, rest, at)
+        return spans + _between(text, rest, at)
 
 
 def has_short_words(words: Sequence[str], counts: Tensor | None = None) -> bool:
@@ -289,18 +289,18 @@ class WordCorpus:
         if min_count < 1 or (max_words is not None and max_words < 1):
             raise HeadwayError(f"min_count is {min_count} and max_words {max_words}: give at least 1")
         number: dict[str, int] = {}
-        found, ends = array("i"), array("q")
+        numbers, ends = array("i"), array("q")
         total = len(texts) if isinstance(texts, Sequence) else None
         for done, text in enumerate(texts):
             if not isinstance(text, str):
                 raise HeadwayError(f"text {done} is a {type(text).__name__}: give texts as str")
-            found.extend(number.setdefault(token, len(number)) for token in tokenizer(text))
-            ends.append(len(found))
+            numbers.extend(number.setdefault(token, len(number)) for token in tokenizer(text))
+            ends.append(len(numbers))
             if watch is not None and total:
                 watch((done + 1) / total)
-        if not found:
+        if not numbers:
             raise HeadwayError(f"the corpus has no words in its {len(ends)} texts: give texts with words in them")
-        first = torch.frombuffer(found, dtype=torch.int32).long()
+        first = torch.frombuffer(numbers, dtype=torch.int32).long()
         counts = torch.bincount(first, minlength=len(number))
         words, frequency = list(number), counts.tolist()
         order = sorted(range(len(words)), key=lambda i: (-frequency[i], words[i]))

@@ -196,11 +196,11 @@ def hide(ids: Tensor, vocab_size: int, draws: torch.Generator) -> tuple[Tensor, 
 
 
 def _texts(texts: Iterable[str]) -> list[str]:
-    found = list(texts)
-    for number, text in enumerate(found):
+    documents = list(texts)
+    for number, text in enumerate(documents):
         if not isinstance(text, str):
             raise HeadwayError(f"text {number} is a {type(text).__name__}: give texts as str")
-    return found
+    return documents
 
 
 def _digest(texts: Sequence[str]) -> str:
@@ -222,10 +222,10 @@ def _pieces(texts: Sequence[str], out: Path, vocab_size: int) -> Any:
         settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
         write_text(out / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")
         write_text(out / "tokenizer.json", made.to_str(pretty=True))
-    found = read_tokenizer(out)
-    if max(found.get_vocab().values()) >= found.get_vocab_size():
+    tokenizer = read_tokenizer(out)
+    if max(tokenizer.get_vocab().values()) >= tokenizer.get_vocab_size():
         raise HeadwayError(f"{out / 'tokenizer.json'} has other ids than 0, 1, 2 …: give a new folder as out")
-    return found
+    return tokenizer
 
 
 def _vocabulary(texts: Sequence[str], vocab_size: int, library: Any) -> dict[str, int]:
@@ -273,9 +273,9 @@ def _stream(texts: Sequence[str], pieces: Any) -> Tensor:
     """Returns the tokens of all texts with [SEP] between them, int64 [tokens]."""
     parts = []
     for start in range(0, len(texts), 1000):
-        for found in pieces.encode_batch(texts[start : start + 1000], add_special_tokens=False):
-            if found.ids:
-                parts.append(torch.tensor([*found.ids, SEP]))
+        for encoding in pieces.encode_batch(texts[start : start + 1000], add_special_tokens=False):
+            if encoding.ids:
+                parts.append(torch.tensor([*encoding.ids, SEP]))
     return torch.cat(parts)[:-1] if parts else torch.zeros(0, dtype=torch.int64)
 
 

@@ -55,19 +55,19 @@ class UnknownWordError(HeadwayError):
         return HeadwayError, (str(self),)  # another process gets the message without the vectors
 
     def _near(self, word: str) -> str:
-        found = " and ".join(map(repr, self._vectors.spellings(word)))
-        return found and f"spelt like {'it' if len(self.words) == 1 else repr(word)}: {found}"
+        spellings = " and ".join(map(repr, self._vectors.spellings(word)))
+        return spellings and f"spelt like {'it' if len(self.words) == 1 else repr(word)}: {spellings}"
 
 
 def nearest_spellings(word: str, words: Iterable[str], count: int) -> list[str]:
     """Returns the ``count`` words whose spelling is nearest to a word, whatever the case; of equal ones, the first."""
     wanted = spelling(word, lower=True)
     matcher = SequenceMatcher(b=wanted, autojunk=False)  # it prepares b once, for all a
-    found: list[tuple[float, int, str]] = []
+    near: list[tuple[float, int, str]] = []
     for number, other in enumerate(words):
         if 2 * min(len(other), len(wanted)) < LEAST_ALIKE * (len(other) + len(wanted)):
             continue
         matcher.set_seq1(spelling(other, lower=True))
         if matcher.quick_ratio() >= LEAST_ALIKE and (ratio := matcher.ratio()) >= LEAST_ALIKE:
-            found.append((ratio, -number, other))
-    return [other for _, _, other in nlargest(count, found)]
+            near.append((ratio, -number, other))
+    return [other for _, _, other in nlargest(count, near)]

@@ -281,7 +281,7 @@ class Bert(Table):
                 f"the word {word!r} stands {times} among the {len(words)} words of the text, and occurrence "
                 f"{occurrence} is wanted: give a word as the text has it"
             )
-        its = [piece for found in pieces[starts[occurrence] :][: len(wanted)] for piece in found]
+        its = [piece for of_word in pieces[starts[occurrence] :][: len(wanted)] for piece in of_word]
         if not its:
             raise HeadwayError(f"the word {word!r} has no piece that the encoder's tokenizer knows: give another word")
         sums = torch.zeros(1, self.dim)
@@ -348,14 +348,14 @@ class Bert(Table):
 
     def _aligned(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[str], list[list[int]]]]:
         """Yields for each text the ids of its pieces, its words, and the pieces of each word."""
-        for text, found in zip(texts, self._pieces.encode_batch(list(texts), add_special_tokens=False), strict=True):
+        for text, encoding in zip(texts, self._pieces.encode_batch(list(texts), add_special_tokens=False), strict=True):
             words, spans = spans_of(text, self.tokenizer)
             pieces = [
                 (number, start, stop)
-                for number, (piece, (start, stop)) in enumerate(zip(found.ids, found.offsets, strict=True))
+                for number, (piece, (start, stop)) in enumerate(zip(encoding.ids, encoding.offsets, strict=True))
                 if piece != self._unknown and stop > start
             ]
-            yield found.ids, words, _overlaps(spans, pieces)
+            yield encoding.ids, words, _overlaps(spans, pieces)
 
     def _add(self, sums: Tensor, asked: Sequence[_Asked], watch: Share | None = None) -> None:
         """Adds weight·hidden[place] to sums[target] for all that is asked, with windows of similar length together."""
@@ -458,23 +458,23 @@ class Bert(Table):
             options, described_as = about["options"], about["tokenizer"]
             if tokenizer is None and described_as is None:
                 raise HeadwayError(f"{folder} was saved with a tokenizer of your own: give it again, tokenizer=")
-            found = cls(**{**options, "path": folder}, tokenizer=tokenizer or tokenizer_from(described_as))
+            vectors = cls(**{**options, "path": folder}, tokenizer=tokenizer or tokenizer_from(described_as))
         except HeadwayError:
             raise
         except Exception as error:  # a modified file can raise anything
             raise HeadwayError(f"{folder / OPTIONS} cannot be read ({error}): save the vectors again") from error
         if (folder / TABLE).is_file():
-            dim = found.dim
+            dim = vectors.dim
             with naming(folder / TABLE):
                 table = _saved.read(folder / TABLE)
-                found._take(table.words, table.counts)
-                found._restore(table.tensors)
-            if found.dim != dim:
+                vectors._take(table.words, table.counts)
+                vectors._restore(table.tensors)
+            if vectors.dim != dim:
                 raise HeadwayError(
-                    f"{folder / TABLE} has vectors of {found.dim} numbers and the encoder beside it makes {dim}: "
+                    f"{folder / TABLE} has vectors of {vectors.dim} numbers and the encoder beside it makes {dim}: "
                     "save the vectors again"
                 )
-        return found
+        return vectors
 
 
 @dataclass(frozen=True)
@@ -494,8 +494,8 @@ def spans_of(text: str, tokenizer: Tokenizer) -> tuple[list[str], list[tuple[int
     Raises HeadwayError if a word of a user's tokenizer does not occur in the text.
     """
     if isinstance(tokenizer, SubWords):
-        found = tokenizer.tokenizer.encode(text, add_special_tokens=False)
-        return found.tokens, found.offsets
+        encoding = tokenizer.tokenizer.encode(text, add_special_tokens=False)
+        return encoding.tokens, encoding.offsets
     words = tokenizer(text)
     if isinstance(tokenizer, Words):
         return words, tokenizer.spans(text)
@@ -576,11 +576,11 @@ def _evenly(j: int, total: int, most: int) -> bool:
 
 def _frame(pieces: Any) -> tuple[list[int], list[int]]:
     """Returns the special tokens that the tokenizer puts before and after a text."""
-    found = pieces.encode("a")
-    own = [number for number, special in enumerate(found.special_tokens_mask) if not special]
+    encoding = pieces.encode("a")
+    own = [number for number, special in enumerate(encoding.special_tokens_mask) if not special]
     if not own:
-        return found.ids, []
-    return found.ids[: own[0]], found.ids[own[-1] + 1 :]
+        return encoding.ids, []
+    return encoding.ids[: own[0]], encoding.ids[own[-1] + 1 :]
 
 
 def _unknown(pieces: Any) -> int | None:

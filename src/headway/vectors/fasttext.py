@@ -122,8 +122,8 @@ class FastText(NegativeSampling):
     def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         library = need("gensim.models.fasttext", "fasttext")
         numpy = need("numpy", "fasttext")
-        numbers, found = self._found(corpus.words)
-        buckets, rows = found.unique(return_inverse=True)
+        numbers, used = self._found(corpus.words)
+        buckets, rows = used.unique(return_inverse=True)
         # created without buckets, and then given only the rows in use, since gensim would allocate all buckets
         model = library.FastText(bucket=0, **self._settings())
         model.build_vocab_from_freq(frequencies(corpus))
@@ -162,9 +162,9 @@ class FastText(NegativeSampling):
 
     def _sums(self, words: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Returns the sum of the rows of each word's n-grams, float32 [n, dim], and their number, int64 [n]."""
-        numbers, found = self._found(words)
+        numbers, buckets = self._found(words)
         many = numbers.bincount(minlength=len(words))
-        places, known = self._places(found)
+        places, known = self._places(buckets)
         ends = numbers[known].bincount(minlength=len(words)).cumsum(0)
         starts = torch.cat([ends.new_zeros(1), ends[:-1]])
         if not known.any():
@@ -178,12 +178,12 @@ class FastText(NegativeSampling):
         numbers, hashes = ngrams_of(words, self.min_n, self.max_n)
         return numbers, hashes % self.bucket
 
-    def _places(self, found: Tensor) -> tuple[Tensor, Tensor]:
+    def _places(self, buckets: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the rows of buckets, int64 [k], and whether they exist, bool [k]."""
         if not len(self.buckets):
-            return torch.zeros_like(found), torch.zeros_like(found, dtype=torch.bool)
-        places = torch.searchsorted(self.buckets, found).clamp(max=len(self.buckets) - 1)
-        return places, self.buckets[places] == found
+            return torch.zeros_like(buckets), torch.zeros_like(buckets, dtype=torch.bool)
+        places = torch.searchsorted(self.buckets, buckets).clamp(max=len(self.buckets) - 1)
+        return places, self.buckets[places] == buckets
 
     def __contains__(self, word: object) -> bool:
         """Whether the word is in the vocabulary or has an n-gram that was trained."""

@@ -21,13 +21,13 @@ from ._training import TRAININGS, trained
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command's arguments."""
-    found = argparse.ArgumentParser("python -m headway.study.planted", description=(__doc__ or "").split("\n")[0])
-    found.add_argument("--out", type=Path, required=True, help="the JSON file of the rows")
-    found.add_argument("--languages", nargs="+", choices=list(LANGUAGES), default=list(LANGUAGES))
-    found.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    found.add_argument("--training", choices=list(TRAININGS), default="full")
-    found.add_argument("--sentences", type=int, default=1000, help="of each relation and split")
-    return found
+    parser = argparse.ArgumentParser("python -m headway.study.planted", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file of the rows")
+    parser.add_argument("--languages", nargs="+", choices=list(LANGUAGES), default=list(LANGUAGES))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--training", choices=list(TRAININGS), default="full")
+    parser.add_argument("--sentences", type=int, default=1000, help="of each relation and split")
+    return parser
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -58,9 +58,9 @@ def _measured(language: str, seed: int, asked: argparse.Namespace) -> list[dict[
             tell(f"step {step} of {steps}, {loss:.3f} bits")
 
     model = trained(language, seed, training=asked.training, watch=went_on)
-    found = measure(model, language, sentences=asked.sentences, watch=lambda relation: tell(f"heads: {relation}"))
+    rows = measure(model, language, sentences=asked.sentences, watch=lambda relation: tell(f"heads: {relation}"))
     print(file=sys.stderr)
-    return [{"language": language, "seed": seed, **row} for row in found]
+    return [{"language": language, "seed": seed, **row} for row in rows]
 
 
 if __name__ == "__main__":

@@ -25,20 +25,20 @@ def by_offset(
     The word at the offset votes for the decided word that it most often came with in training; a word that never was
     there, and a place outside the sentence, for the most frequent one.
     """
-    found = {}
+    shares = {}
     for offset in offsets:
         votes: dict[str, Counter[str]] = defaultdict(Counter)
         for decided, place, words in _cases(train, relation):
             votes[_at(words, place + offset)][decided] += 1
             votes[""][decided] += 1
         winners = {word: counts.most_common(1)[0][0] for word, counts in votes.items()}
-        found[offset] = _mean(
+        shares[offset] = _mean(
             [
                 winners.get(_at(words, place + offset), winners[""]) == decided
                 for decided, place, words in _cases(held_out, relation)
             ]
         )
-    return found
+    return shares
 
 
 def by_bag(train: Sequence[Sentence], held_out: Sequence[Sentence], relation: str) -> float:

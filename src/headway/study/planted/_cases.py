@@ -72,9 +72,9 @@ class Cases:
         Args:
             model: maps ids to logits, [cases, n, vocabulary], and takes ``mask``.
         """
-        found = []
+        right = []
         for some in self.batches():
             rows = torch.arange(len(some.ids))
             likely = model(some.ids, mask=some.padding)[rows, some.word].argmax(-1)
-            found.append(likely == some.written[rows, some.word])
-        return torch.cat(found)
+            right.append(likely == some.written[rows, some.word])
+        return torch.cat(right)

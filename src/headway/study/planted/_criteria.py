@@ -50,20 +50,20 @@ class Criteria:
             measured: what ``measured`` returned.
             examples: whether the examples count, or the relations alone.
         """
-        found = []
+        lacking = []
         for relation, figures in measured["relations"].items():
             for name in ("accuracy", "found"):
                 if figures[name] < (least := getattr(self, name)):
-                    found.append(f"{relation}: {name} {figures[name]:.3f} < {least}")
+                    lacking.append(f"{relation}: {name} {figures[name]:.3f} < {least}")
         for one in measured["examples"] if examples else ():
             place = f"{one['text']} ({one['word']})"
             weight = self.beside if abs(one["offset"]) == 1 else self.weight
             for name, least in (("weight", weight), ("weight_masked", weight), ("likely", self.likely)):
                 if one[name] < least:
-                    found.append(f"{place}: {name} {one[name]:.3f} < {least}")
+                    lacking.append(f"{place}: {name} {one[name]:.3f} < {least}")
             if one["astray"] > self.astray and one["relation"].endswith("pronoun"):
-                found.append(f"{place}: astray {one['astray']:.3f} > {self.astray}")
-        return found
+                lacking.append(f"{place}: astray {one['astray']:.3f} > {self.astray}")
+        return lacking
 
     def as_dict(self) -> dict[str, float]:
         """Returns the bounds by name."""

@@ -47,13 +47,13 @@ class Relation:
     def cases(self) -> dict[str, list[tuple[int, str, str]]]:
         """For each split, each (number of the template, noun, word that it decides) that it draws from."""
         last = len(self.templates) - 1
-        found: dict[str, list[tuple[int, str, str]]] = {split: [] for split in SPLITS}
+        cases: dict[str, list[tuple[int, str, str]]] = {split: [] for split in SPLITS}
         for template in range(last + 1):
             for word, nouns in self.nouns.items():
                 for number, noun in enumerate(nouns):
                     split = "words" if (number + template) % 3 == 0 else "train"
-                    found["templates" if template == last else split].append((template, noun, word))
-        return found
+                    cases["templates" if template == last else split].append((template, noun, word))
+        return cases
 
 
 @dataclass(frozen=True)

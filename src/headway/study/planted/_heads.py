@@ -66,27 +66,27 @@ def measure(
     cases = {where: Cases.of(language, some, where[0]) for where, some in drawn.items()}
     voters = {relation: _voter(some, drawn[relation, "train"], relation) for relation, some in known.items()}
     before: dict[Where, Tensor] = {}
-    found: dict[Where, Tensor] = {}
+    links: dict[Where, Tensor] = {}
     rows: list[Row] = []
     for where, one in cases.items():
         relation, split = where
         if watch is not None:
             watch(f"{relation}, {split}")
-        before[where], found[where] = one.right(model), links_found(model, one)
+        before[where], links[where] = one.right(model), links_found(model, one)
         rows.append(_accuracy(where, before[where], drawn, known[relation], voters[relation]))
-        rows += _attention(where, found, links_found(model, one, as_written=True), drawn)
+        rows += _attention(where, links, links_found(model, one, as_written=True), drawn)
     held_out = {where: one for where, one in cases.items() if where[1] in HELD_OUT}
-    for layer, head in _places(found):
+    for layer, head in _places(links):
         if watch is not None:
             watch(f"without {layer}.{head}")
         for replacement in REPLACEMENTS:
             for where, changed in _without(model, {(layer, head): replacement}, held_out, before):
-                chosen = (layer, head) == best_head(found[where[0], "train"])
+                chosen = (layer, head) == best_head(links[where[0], "train"])
                 place = {"layer": layer, "head": head, "chosen": chosen, "replacement": replacement}
                 rows.append({"kind": "ablation", **changed, **place})
     for relation in (one.name for one in language.relations):
-        shares = found[relation, "train"].double().mean(0)
-        finders = [(layer, head) for layer, head in _places(found) if shares[layer, head] >= FINDS]
+        shares = links[relation, "train"].double().mean(0)
+        finders = [(layer, head) for layer, head in _places(links) if shares[layer, head] >= FINDS]
         if watch is not None:
             watch(f"without all heads of {relation}")
         for _, changed in _without(model, dict.fromkeys(finders, "zero"), held_out, before) if finders else ():
@@ -101,7 +101,7 @@ def links_found(model: nn.Module, cases: Cases, *, as_written: bool = False) -> 
     The order is that of the ``batches`` of the cases. The decided words are there if ``as_written``, and [MASK]
     otherwise.
     """
-    found = []
+    hits = []
     for some in cases.batches():
         with capture(model, keep="weights") as seen:
             model(some.written if as_written else some.ids, mask=some.padding)
@@ -111,13 +111,13 @@ def links_found(model: nn.Module, cases: Cases, *, as_written: bool = False) -> 
             weights[:, :, 0] = -1  # [CLS]
             weights[rows, :, some.word] = -1
             layers.append(weights.argmax(-1) == some.noun[:, None])
-        found.append(torch.stack(layers, dim=1))
-    return torch.cat(found)
+        hits.append(torch.stack(layers, dim=1))
+    return torch.cat(hits)
 
 
-def best_head(found: Tensor) -> tuple[int, int]:
+def best_head(links: Tensor) -> tuple[int, int]:
     """Returns the layer and the head that find most links, the first of several, from what ``links_found`` returned."""
-    layer, head = divmod(int(found.double().mean(0).argmax()), found.shape[-1])
+    layer, head = divmod(int(links.double().mean(0).argmax()), links.shape[-1])
     return layer, head
 
 
@@ -156,21 +156,21 @@ def _accuracy(
 
 
 def _attention(
-    where: Where, found: Mapping[Where, Tensor], as_written: Tensor, drawn: Mapping[Where, list[Sentence]]
+    where: Where, links: Mapping[Where, Tensor], as_written: Tensor, drawn: Mapping[Where, list[Sentence]]
 ) -> Iterator[Row]:
     relation, split = where
     on_training = linked_by_offset(drawn[relation, "train"], relation)
     offset = max(on_training, key=lambda d: on_training[d])
-    for layer, head in _places(found):
+    for layer, head in _places(links):
         yield {
             "kind": "attention",
             "relation": relation,
             "split": split,
-            "n": len(found[where]),
+            "n": len(links[where]),
             "layer": layer,
             "head": head,
-            "chosen": (layer, head) == best_head(found[relation, "train"]),
-            **_share("found", found[where][:, layer, head]),
+            "chosen": (layer, head) == best_head(links[relation, "train"]),
+            **_share("found", links[where][:, layer, head]),
             "as_written": float(as_written[:, layer, head].double().mean()),
             "baseline": linked_by_offset(drawn[where], relation)[offset],
             "offset": offset,
@@ -200,9 +200,9 @@ def _without(
         )
 
 
-def _places(found: Mapping[Where, Tensor]) -> list[tuple[int, int]]:
+def _places(links: Mapping[Where, Tensor]) -> list[tuple[int, int]]:
     """Each layer and head."""
-    _, layers, heads = next(iter(found.values())).shape
+    _, layers, heads = next(iter(links.values())).shape
     return [(layer, head) for layer in range(layers) for head in range(heads)]
 
 

@@ -26,7 +26,7 @@ def summary(rows: Sequence[Row], split: str, replacement: str = "zero") -> list[
     here = [row for row in rows if row["split"] == split]
     lost = [row for row in here if row["kind"] == "ablation" and row["replacement"] == replacement]
     known = {_key(row): row for row in here if row["kind"] == "accuracy"}
-    found = []
+    summaries = []
     for row in here:
         if row["kind"] != "attention" or not row["chosen"]:
             continue
@@ -38,7 +38,7 @@ def summary(rows: Sequence[Row], split: str, replacement: str = "zero") -> list[
         worst = min(others, key=lambda one: one["change"])
         alone = own["high"] < -MARGIN and not shared and all(one["low"] > -MARGIN for one in others)
         accuracy = known[_key(row)]
-        found.append(
+        summaries.append(
             {name: row[name] for name in ("language", "seed", "relation", "n", "found", "low", "high", "baseline")}
             | {"head": f"{row['layer']}.{row['head']}", "as_written": row["as_written"]}
             | {name: accuracy[name] for name in ("accuracy", "chance", "by_offset", "by_bag")}
@@ -46,7 +46,7 @@ def summary(rows: Sequence[Row], split: str, replacement: str = "zero") -> list[
             | {"change_low": own["low"], "change_high": own["high"]}
             | {"worst": worst["relation"], "worst_change": worst["change"]}
         )
-    return found
+    return summaries
 
 
 def markdown(rows: Sequence[Row], split: str) -> str:

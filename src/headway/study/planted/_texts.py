@@ -43,7 +43,7 @@ def masked(language: Language, sentences: Sequence[Sentence]) -> list[EncodedTex
         sentences: the sentences.
     """
     mask = vocabulary(language)[MASK]
-    found = []
+    masked_texts = []
     for text, sentence in zip(
         encode(tokenizer(language), [annotated(language, one) for one in sentences]), sentences, strict=True
     ):
@@ -51,5 +51,5 @@ def masked(language: Language, sentences: Sequence[Sentence]) -> list[EncodedTex
         hidden = [word in decided for word in text.word_of]
         ids = tuple(mask if hide else number for number, hide in zip(text.ids, hidden, strict=True))
         tokens = tuple(MASK if hide else token for token, hide in zip(text.tokens, hidden, strict=True))
-        found.append(replace(text, ids=ids, tokens=tokens))
-    return found
+        masked_texts.append(replace(text, ids=ids, tokens=tokens))
+    return masked_texts

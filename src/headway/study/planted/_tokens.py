@@ -39,20 +39,20 @@ def tokenizer(language: Language) -> Tokenizer:
     """
     tokenizers = need("tokenizers", "reading a text", "checkpoints")
     ids = vocabulary(language)
-    found = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token=UNK))
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token=UNK))
     if language.spaced:
-        found.normalizer = tokenizers.normalizers.Lowercase()
-        found.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        made.normalizer = tokenizers.normalizers.Lowercase()
+        made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     else:
         longest_first = sorted(language.words, key=len, reverse=True)
         one_word = tokenizers.Regex("|".join([*longest_first, r"\S"]))
         cut = tokenizers.pre_tokenizers
-        found.pre_tokenizer = cut.Sequence([cut.WhitespaceSplit(), cut.Split(one_word, behavior="isolated")])
-    found.post_processor = tokenizers.processors.TemplateProcessing(
+        made.pre_tokenizer = cut.Sequence([cut.WhitespaceSplit(), cut.Split(one_word, behavior="isolated")])
+    made.post_processor = tokenizers.processors.TemplateProcessing(
         single=f"{CLS} $A", pair=f"{CLS} $A $B", special_tokens=[(CLS, ids[CLS])]
     )
-    found.add_special_tokens(list(SPECIAL))
-    return found
+    made.add_special_tokens(list(SPECIAL))
+    return made
 
 
 def written(language: Language, words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:

@@ -94,11 +94,11 @@ class PlantedWords(Task):
 
     def measure(self, model: nn.Module, length: int) -> dict[str, Any]:
         """Returns the accuracy of each relation in new sentences of the training kind, whatever the ``length``."""
-        found = {}
+        accuracies = {}
         for relation in (one.name for one in self.language.relations):
             sentences = self.language.sentences(MEASURED, derived_seed(0, "measured"), relation=relation)
-            found[relation] = float(Cases.of(self.language, sentences, relation).right(model).double().mean())
-        return found
+            accuracies[relation] = float(Cases.of(self.language, sentences, relation).right(model).double().mean())
+        return accuracies
 
 
 def build(language: Language, seed: int) -> Encoder:

@@ -23,12 +23,12 @@ MODELS = ((CHINESE, 0), (ENGLISH, 0), (ARTICLE, 0), (ARTICLE, 1), (ARTICLE, 2))
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command's arguments."""
-    found = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         "python -m headway.study.planted.weights", description=(__doc__ or "").split("\n")[0]
     )
-    found.add_argument("--out", type=Path, default=PACKAGE, help="the folder of the files (default: the package's)")
-    found.add_argument("--measure", action="store_true", help="measure those that are there again, without training")
-    return found
+    parser.add_argument("--out", type=Path, default=PACKAGE, help="the folder of the files (default: the package's)")
+    parser.add_argument("--measure", action="store_true", help="measure those that are there again, without training")
+    return parser
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -111,10 +111,10 @@ def recipe_in(path: Path) -> str | None:
     library = need("safetensors", "reading a small model", "checkpoints")
     try:
         with library.safe_open(path, framework="pt") as file:
-            found = json.loads(file.metadata()["recipe"])
+            recipe = json.loads(file.metadata()["recipe"])
     except Exception:  # a modified file can raise anything
         return None
-    return found if isinstance(found, str) else None
+    return recipe if isinstance(recipe, str) else None
 
 
 def file_of(language: Language, number: int, folder: Path) -> Path:

@@ -67,13 +67,13 @@ def pretrain(
     first = 0 if number == 0 else pretrain(language, number - 1, training=settings, folder=folder, tell=tell).seed + 1
     rejected: dict[int, list[str]] = {}
     for seed in range(first, first + TRIES):
-        model, found = _tried(language, seed, settings, tell)
-        if lacks := CRITERIA.lacks(found, examples=number == 0):
+        model, figures = _tried(language, seed, settings, tell)
+        if lacks := CRITERIA.lacks(figures, examples=number == 0):
             rejected[seed] = lacks
             continue
         roles = head_roles(model, held_out_texts(language))
         make_folder(folder)
-        write(Pretrained(model, language, seed, rejected, recipe, CRITERIA.as_dict(), found, roles), path)
+        write(Pretrained(model, language, seed, rejected, recipe, CRITERIA.as_dict(), figures, roles), path)
         return pretrained(language, number, folder=folder)
     raise HeadwayError(
         f"none of the seeds {first} to {seed} of {language.name!r} meets the criteria ({'; '.join(rejected[seed])}): "
@@ -100,12 +100,12 @@ def measure_again(language: str | Language, number: int = 0, *, folder: str | Pa
     """
     small = pretrained(language, number, folder=folder)
     doing = f"measuring the small {small.language.name} model {number}"
-    found = measured(small.model, small.language, watch=lambda share: tell(doing, 0.9 * share))
-    if lacks := CRITERIA.lacks(found, examples=number == 0):
+    figures = measured(small.model, small.language, watch=lambda share: tell(doing, 0.9 * share))
+    if lacks := CRITERIA.lacks(figures, examples=number == 0):
         raise HeadwayError(
             f"{small.language.name} {number} does not meet the criteria ({'; '.join(lacks)}): train it anew"
         )
-    again = replace(small, measured=found, roles=head_roles(small.model, held_out_texts(small.language)))
+    again = replace(small, measured=figures, roles=head_roles(small.model, held_out_texts(small.language)))
     write(again, file_of(small.language, number, Path(folder)))
     return again
 
