@@ -27,7 +27,7 @@ from page import between
 from headway._common.files import atomic_write
 from headway._common.pictures import save
 from headway._common.store import Row
-from headway.study import ProgressListener, Results, charts, compare, tables
+from headway.study import ComparisonResults, ProgressListener, charts, compare, tables
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "comparison.md"
@@ -101,7 +101,7 @@ def measure(name: str, text: str) -> None:
 def page(text: str) -> str:
     """Returns the page with the tables of the rows between its marks."""
     for name in TEXTS:
-        results = Results.load(HERE / "results" / f"comparison-{name}")
+        results = ComparisonResults.load(HERE / "results" / f"comparison-{name}")
         for what, table in TABLES.items():
             text = between(text, f"{name} {what}", table(results).markdown())
         if name == TEXTS[0]:  # the task is the same beside every text
@@ -114,7 +114,7 @@ def page(text: str) -> str:
 def pictures() -> Iterator[Path]:
     """Draws the losses by position of each text; those of the Chinese text in Chinese too."""
     for name, file, language in PICTURES:
-        results = Results.load(HERE / "results" / f"comparison-{name}")
+        results = ComparisonResults.load(HERE / "results" / f"comparison-{name}")
         save(charts.draw_by_position(results, language=language), PAGE.parent / file)
         yield PAGE.parent / file
 

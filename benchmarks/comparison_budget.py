@@ -24,7 +24,7 @@ from torch import nn
 from headway._common.lines import append_lines, read_lines
 from headway._common.training import Companion
 from headway.study import corpora
-from headway.study.models import Sizes, build_transformer
+from headway.study.models import ModelSizes, build_transformer
 from headway.study.ngrams import ngram_bits
 from headway.study.protocol import Protocol
 from headway.study.tasks import LanguageModel
@@ -55,7 +55,7 @@ def row(text: corpora.Corpus, spec: str, steps: int) -> dict[str, object]:
     asked = Protocol(lengths=LENGTHS, steps=steps, evaluation_bytes=2**16, **settings)
     protocol = asked.fixed(text.name, text.sha256)
     task = LanguageModel(text, protocol)
-    model = build_transformer(spec, Sizes.of(protocol, task.name, task.vocabulary), 0)
+    model = build_transformer(spec, ModelSizes.of(protocol, task.name, task.vocabulary), 0)
     companion = AtNineTenths(model, task, steps)
     trained = train(model, task, protocol.language(0.002), 0, companion=companion, dtype=torch.bfloat16)
     part = text.validation.ids

@@ -40,7 +40,7 @@ from headway._common.training import train
 from headway.checkpoints import _conversation
 from headway.errors import HeadwayError
 from headway.inspection.texts import read_conll2012, read_conllu, read_gap, read_text
-from headway.study import Results
+from headway.study import ComparisonResults
 from headway.study.corpora import read as read_corpus
 
 MEMORY = 2 << 30
@@ -622,7 +622,7 @@ def read_results(folder: Path) -> object:
     """The results of a comparison with all that is said of them."""
     from headway.study.tables import tables_of
 
-    found = Results.load(folder)
+    found = ComparisonResults.load(folder)
     return found.conclusions(), tables_of(found) if found.rows else None, found.protocol.text()
 
 

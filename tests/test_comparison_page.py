@@ -31,7 +31,7 @@ def test_a_number_that_no_row_has_is_replaced(script: ModuleType) -> None:
 
 def test_every_row_is_there(script: ModuleType) -> None:
     for name in script.TEXTS:
-        results = script.Results.load(ROOT / "benchmarks" / "results" / f"comparison-{name}")
+        results = script.ComparisonResults.load(ROOT / "benchmarks" / "results" / f"comparison-{name}")
         found = {(row["encoding"].partition("(extend")[0], row["seed"]) for row in results.rows}
         encodings = {*script.SETTINGS["encodings"], "lstm (equal parameters)", "lstm (equal time)"}
         assert found == {(name, seed) for name in encodings for seed in range(script.SETTINGS["seeds"])}

@@ -33,7 +33,7 @@ SCRIPTS = {
 
 def compared(word: str) -> Any:
     """A comparison with an outlier, a baseline, an encoding that ends early, one that goes on, and n-gram models."""
-    from headway.study import Results
+    from headway.study import ComparisonResults
     from headway.study.protocol import Protocol
 
     names = ["sinusoidal", "learned", 'learned(extend="interpolate")', "t5", "alibi", "rope", f"{word}.py:Mine", "lstm"]
@@ -62,7 +62,7 @@ def compared(word: str) -> Any:
                     }
                 )
     protocol = Protocol(lengths=(128, 256, 512)).fixed(f"{word}.txt", "0" * 64)
-    return Results(rows, protocol, settings={"counted": {"2-gram": 3.3, "5-gram": 2.72}})
+    return ComparisonResults(rows, protocol, settings={"counted": {"2-gram": 3.3, "5-gram": 2.72}})
 
 
 def extended(word: str, windows: int = 3) -> Any:

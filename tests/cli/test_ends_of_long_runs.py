@@ -23,7 +23,7 @@ LONG = {
 WORK = {
     "headway.study.corpora": "load",
     "headway.checkpoints": "load",
-    "headway.bench.run": "Rows",
+    "headway.bench.run": "CaseStore",
     "headway.study.word_vectors": "read",
 }
 """What they begin with."""

@@ -439,7 +439,7 @@ def test_table_of_sinusoids(reach: tuple[int, int], steps: int, monkeypatch: pyt
     rates = RATES.clone().requires_grad_()
     angle = -torch.arange(reach[0], reach[1] + 1).double()[:, None] * rates
     expected = torch.cat([angle.sin(), angle.cos()], -1) @ weight.mT
-    found = sinusoids.Table.apply(weight, rates, *reach)
+    found = sinusoids.SinusoidTable.apply(weight, rates, *reach)
     torch.testing.assert_close(found, expected)
     upstream = torch.randn_like(found)
     grads = (torch.autograd.grad(x, (weight, rates), upstream) for x in (found, expected))

@@ -369,7 +369,7 @@ def test_blocks_take_only_the_keys_they_reach(monkeypatch: pytest.MonkeyPatch) -
     seen = []
     real = reference.products
 
-    def spy(block: reference.Block) -> Tensor:
+    def spy(block: reference.QueryBlock) -> Tensor:
         found = real(block)
         seen.append(tuple(found.shape[-2:]))
         return found

@@ -11,7 +11,7 @@ import torch
 from headway._common import training
 from headway.inspection import read_head_log
 from headway.models import Decoder, TransformerConfig
-from headway.study import ProgressListener, Results, compare, heads, report
+from headway.study import ComparisonResults, ProgressListener, compare, heads, report
 from headway.study.heads import HeadWatch
 
 WINDOWS = torch.randint(20, (6, 8), generator=torch.Generator().manual_seed(0))
@@ -122,4 +122,4 @@ def test_results_without_it_have_a_report(text_file: Path, tiny: dict[str, Any])
     assert "What the heads do" in report.page(results)
     for row in results.rows:
         row["heads"] = None
-    assert "What the heads do" not in report.page(Results(results.rows, results.protocol))
+    assert "What the heads do" not in report.page(ComparisonResults(results.rows, results.protocol))

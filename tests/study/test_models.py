@@ -8,7 +8,7 @@ from headway.errors import HeadwayError
 from headway.positions import T5
 from headway.study.comparison import DEFAULT_ENCODINGS
 from headway.study.models import (
-    Sizes,
+    ModelSizes,
     build_recurrent,
     build_transformer,
     interpolated,
@@ -16,7 +16,7 @@ from headway.study.models import (
     parameter_groups,
 )
 
-SIZES = Sizes(vocabulary=256, layers=2, width=16, heads=2, max_length=8)
+SIZES = ModelSizes(vocabulary=256, layers=2, width=16, heads=2, max_length=8)
 
 
 def test_the_same_name_starts_from_the_same_values_in_every_model() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from headway.study import Results, charts, compare, report
+from headway.study import ComparisonResults, charts, compare, report
 from headway.study.protocol import FixedProtocol
 
 
 @pytest.fixture(scope="module")
-def results(words: str, tiny: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(words: str, tiny: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> ComparisonResults:
     folder = tmp_path_factory.mktemp("report")
     (folder / "text.txt").write_text(words)
     settings = {**tiny, "seeds": 2, "recall_steps": 2, "baselines": ("lstm",)}
@@ -19,7 +19,7 @@ def results(words: str, tiny: dict[str, Any], tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.slow
-def test_the_page_holds_everything_and_loads_nothing(results: Results) -> None:
+def test_the_page_holds_everything_and_loads_nothing(results: ComparisonResults) -> None:
     assert results.out is not None
     page = (results.out / "report.html").read_text()
     read = html.unescape(page.replace("<wbr>", ""))
@@ -40,7 +40,7 @@ def test_the_page_holds_everything_and_loads_nothing(results: Results) -> None:
     assert "—" in page
 
 
-def test_the_page_has_no_colour_that_the_dark_cannot_change(results: Results) -> None:
+def test_the_page_has_no_colour_that_the_dark_cannot_change(results: ComparisonResults) -> None:
     picture = charts.svg(charts.draw_by_position(results))
     colours = set(re.findall(r"#[0-9a-fA-F]{6}\b", picture))
     assert colours <= {"#ffffff", "#000000"}, colours
@@ -49,7 +49,7 @@ def test_the_page_has_no_colour_that_the_dark_cannot_change(results: Results) ->
             assert f"--{name}: #" in charts.css_colours(dark)
 
 
-def test_every_file_of_the_report_is_there(results: Results) -> None:
+def test_every_file_of_the_report_is_there(results: ComparisonResults) -> None:
     assert results.out is not None
     beginnings = {
         "png": b"\x89PNG",
@@ -72,12 +72,12 @@ def test_every_file_of_the_report_is_there(results: Results) -> None:
 
 
 def test_results_without_rows_have_no_files(tmp_path: Path, protocol: FixedProtocol) -> None:
-    report.write(Results([], protocol), tmp_path)
+    report.write(ComparisonResults([], protocol), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_counted_models_are_on_the_page_and_in_the_pictures(results: Results) -> None:
-    found = Results(results.rows, results.protocol, settings={"counted": {"2-gram": 0.5, "5-gram": 0.25}})
+def test_counted_models_are_on_the_page_and_in_the_pictures(results: ComparisonResults) -> None:
+    found = ComparisonResults(results.rows, results.protocol, settings={"counted": {"2-gram": 0.5, "5-gram": 0.25}})
     page = report.page(found)
     assert "2-gram, counted" in page
     assert "They have hardly learned" in page
@@ -101,15 +101,15 @@ def test_a_counted_model_far_below_lets_no_line_leave_the_axis() -> None:
     assert high > 4.6
 
 
-def test_a_page_on_tokens_says_so(results: Results) -> None:
-    found = Results(results.rows, replace(results.protocol, tokenizer="bpe:1024", bytes_per_token=2.5))
+def test_a_page_on_tokens_says_so(results: ComparisonResults) -> None:
+    found = ComparisonResults(results.rows, replace(results.protocol, tokenizer="bpe:1024", bytes_per_token=2.5))
     page = report.page(found).split("The protocol, fixed")[0]
     assert "Lengths are in tokens (bpe:1024, 2.50 bytes each on average)" in page
     assert not re.findall(r"(?<!\.[0-9]{2} )bytes|byte[ -](?:before|at)|first byte", page)
     assert "position in the window: tokens before it" in page
 
 
-def test_lines_end_where_there_are_no_more_numbers(results: Results) -> None:
+def test_lines_end_where_there_are_no_more_numbers(results: ComparisonResults) -> None:
     lines = {line.name: line for line in charts.by_position(results)}
     assert lines["learned"].end == 16
     assert lines['learned(extend="interpolate")'].end == 32
@@ -119,17 +119,17 @@ def test_lines_end_where_there_are_no_more_numbers(results: Results) -> None:
     assert by_length["none"].low[0] <= by_length["none"].y[0] <= by_length["none"].high[0]
 
 
-def test_a_second_view_has_the_colour_of_the_first(results: Results) -> None:
+def test_a_second_view_has_the_colour_of_the_first(results: ComparisonResults) -> None:
     styles = charts.styles(results)
     assert styles["learned"].colour == styles['learned(extend="interpolate")'].colour
     assert styles["learned"].dashes != styles['learned(extend="interpolate")'].dashes
     assert len({styles[name].colour for name in ("learned", "rope(base=500.0)", "none")}) == 3
 
 
-def test_results_come_back_from_their_folder(results: Results, tmp_path: Path) -> None:
+def test_results_come_back_from_their_folder(results: ComparisonResults, tmp_path: Path) -> None:
     assert results.out is not None
-    loaded = Results.load(results.out)
+    loaded = ComparisonResults.load(results.out)
     assert loaded.rows == results.rows
     assert loaded.protocol == results.protocol
     with pytest.raises(ValueError, match="has no comparison"):
-        Results.load(tmp_path / "nowhere")
+        ComparisonResults.load(tmp_path / "nowhere")

@@ -9,12 +9,14 @@ import pytest
 
 from headway.errors import HeadwayError
 from headway.study.protocol import FixedProtocol
-from headway.study.results import Results
+from headway.study.results import ComparisonResults
 
 Losses = dict[str, dict[int, list[float | None]]]
 
 
-def results(protocol: FixedProtocol, losses: Losses, settings: dict[str, Any] | None = None, **fields: Any) -> Results:
+def results(
+    protocol: FixedProtocol, losses: Losses, settings: dict[str, Any] | None = None, **fields: Any
+) -> ComparisonResults:
     rows = [
         {
             "encoding": name,
@@ -32,10 +34,10 @@ def results(protocol: FixedProtocol, losses: Losses, settings: dict[str, Any] | 
         for length, by_seed in by_length.items()
         for seed, bits in enumerate(by_seed)
     ]
-    return Results(rows, protocol, settings=settings)
+    return ComparisonResults(rows, protocol, settings=settings)
 
 
-def said_by(found: Results) -> str:
+def said_by(found: ComparisonResults) -> str:
     return " ".join(found.conclusions())
 
 
@@ -206,7 +208,7 @@ def test_recall_that_was_not_learned_says_nothing_about_distance(protocol: Fixed
 def test_a_folder_of_other_work_is_refused(tmp_path: Path, settings: str) -> None:
     (tmp_path / "settings.json").write_text(settings)
     with pytest.raises(HeadwayError, match=r"settings\.json is damaged, or that of other work"):
-        Results.load(tmp_path)
+        ComparisonResults.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -217,11 +219,11 @@ def test_a_damaged_row_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
     kept = Path(__file__).parents[2] / "benchmarks" / "results" / "comparison-chinese"
     shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
     first, *others = (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()
-    assert Results.load(tmp_path).rows == [json.loads(line) for line in (first, *others)]
+    assert ComparisonResults.load(tmp_path).rows == [json.loads(line) for line in (first, *others)]
     (tmp_path / "results.jsonl").write_text("\n".join([json.dumps({**json.loads(first), **wrong}), *others, ""]))
     with pytest.raises(HeadwayError, match="line 1 is damaged"):
-        Results.load(tmp_path)
+        ComparisonResults.load(tmp_path)
 
 
 def test_no_rows_conclude_nothing(protocol: FixedProtocol) -> None:
-    assert Results([], protocol).conclusions() == ["Nothing has been measured yet."]
+    assert ComparisonResults([], protocol).conclusions() == ["Nothing has been measured yet."]

@@ -8,14 +8,14 @@ import pytest
 from headway._common.table import Table
 from headway.study import tables
 from headway.study.protocol import FixedProtocol
-from headway.study.results import Results
+from headway.study.results import ComparisonResults
 
 VIEW = 'learned(extend="interpolate")'
 
 
 def compared(
     protocol: FixedProtocol, *, seeds: int = 2, settings: dict[str, Any] | None = None, **fields: Any
-) -> Results:
+) -> ComparisonResults:
     """Three encodings, one with a second view, and two baselines; the losses depend on name, seed and length."""
     names = ("rope", "alibi", "learned", VIEW, "lstm (equal parameters)", "lstm (equal time)")
     rows = [
@@ -49,7 +49,7 @@ def compared(
         for length in (16, 64)
         for seed in range(seeds)
     ]
-    return Results(rows, protocol, settings=settings)
+    return ComparisonResults(rows, protocol, settings=settings)
 
 
 def texts(table: Table) -> list[list[str]]:
@@ -70,7 +70,7 @@ def test_losses_have_encodings_then_baselines_then_counted_models(protocol: Fixe
 def test_the_best_is_marked_among_encodings(protocol: FixedProtocol) -> None:
     found = compared(protocol)
     better = [row | {"bits_per_byte": 1.0} if row["baseline"] else row for row in found.rows]
-    table = tables.losses(Results(better, protocol))
+    table = tables.losses(ComparisonResults(better, protocol))
     assert [row[0].text for row in table.rows if row[1].best] == ["rope"]
 
 

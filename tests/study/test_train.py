@@ -9,7 +9,7 @@ from headway._common.files import read_checkpoint
 from headway.errors import HeadwayError
 from headway.study import corpora, heads, train
 from headway.study.heads import HeadWatch
-from headway.study.models import Sizes, build_transformer
+from headway.study.models import ModelSizes, build_transformer
 from headway.study.protocol import FixedProtocol, Training
 from headway.study.tasks import LanguageModel
 
@@ -22,7 +22,7 @@ def trained(
     text_file: Path, protocol: FixedProtocol, checkpoint: Path | None, stop: int | None = None
 ) -> torch.nn.Module:
     task = LanguageModel(corpora.load(text_file, train_length=16, longest=32), protocol)
-    model = build_transformer("t5", Sizes.of(protocol, task.name, task.vocabulary), 0)
+    model = build_transformer("t5", ModelSizes.of(protocol, task.name, task.vocabulary), 0)
 
     def watch(step: int, loss: float) -> None:
         if step == stop:
@@ -57,7 +57,7 @@ def test_a_finished_training_is_only_read(text_file: Path, protocol: FixedProtoc
 def test_training_lowers_the_loss(text_file: Path, protocol: FixedProtocol) -> None:
     losses = []
     task = LanguageModel(corpora.load(text_file, train_length=16, longest=32), protocol)
-    model = build_transformer("none", Sizes.of(protocol, task.name, task.vocabulary), 0)
+    model = build_transformer("none", ModelSizes.of(protocol, task.name, task.vocabulary), 0)
     training = Training(steps=60, batch=8, length=16, learning_rate=1e-2)
     train.train(model, task, training, 0, watch=lambda step, loss: losses.append(loss))
     assert losses[-1] < losses[0] - 2
@@ -92,12 +92,12 @@ def test_switches_of_the_forward_pass(
     windows, _ = task.step(protocol.language(5e-3), 0, 0)
     found = []
     for more in ({}, switch):
-        model = build_transformer("t5", Sizes.of(protocol, task.name, task.vocabulary), 0)
+        model = build_transformer("t5", ModelSizes.of(protocol, task.name, task.vocabulary), 0)
         log = HeadWatch(model, tmp_path / f"{len(more)}.jsonl", windows, protocol.steps)
         path = tmp_path / f"{len(more)}.pt"
         told = train.train(model, task, protocol.language(5e-3), 0, checkpoint=path, companion=log, **more)
         found.append((told.loss, task.measure(model, 16)["bits_per_byte"], log.summary()["induction"]))  # type: ignore[index]
-        fresh = build_transformer("t5", Sizes.of(protocol, task.name, task.vocabulary), 0)
+        fresh = build_transformer("t5", ModelSizes.of(protocol, task.name, task.vocabulary), 0)
         fresh.load_state_dict(read_checkpoint(path)["model"])  # type: ignore[index]
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), fresh.parameters(), strict=True))
     assert found[1] == pytest.approx(found[0], rel=0.05)

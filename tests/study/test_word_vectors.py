@@ -25,7 +25,7 @@ from headway.study.protocol import Training
 from headway.study.tasks._base import IGNORED
 from headway.study.train import train
 from headway.study.word_vectors import Protocol, chosen_methods, compare, context, make, methods, places, similarity
-from headway.vectors import VECTORS, OneHot, Table, Vocabulary, WordCorpus, train_bert
+from headway.vectors import VECTORS, MatrixVectors, OneHot, Vocabulary, WordCorpus, train_bert
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ TINY = Protocol(dim=8, min_count=1, steps=2, batch=2, length=8, **SIZES)
 METHODS = ["one-hot", "tf-idf", "word2vec-cbow"]
 
 
-class Given(Table):
+class Given(MatrixVectors):
     """Vectors that a test gives, word by word."""
 
     name = "given"

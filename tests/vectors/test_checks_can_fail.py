@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headway._common.progress import Share
 from headway.testing.vectors import VECTOR_CHECKS, Trial, check_vectors
-from headway.vectors import Table, Vocabulary, WordCorpus
+from headway.vectors import MatrixVectors, Vocabulary, WordCorpus
 
 TEXTS = [
     "the cat sat on the mat and the dog sat on the rug",
@@ -21,7 +21,7 @@ TEXTS = [
 ]
 
 
-class Neighbours(Table):
+class Neighbours(MatrixVectors):
     """How often a word stands beside each other one, seen from 8 directions drawn at random; nothing is wrong with it.
 
     dim, seed: of the directions

@@ -25,7 +25,7 @@ from .machine import busy, where
 from .measure import CheckError, agree, agree_on_the_whole, in_turn, run_once
 from .memory import WARM_UP, in_new_process
 from .model_sides import FOLDERS, WRITTEN, Loaded, Trainer, quiet
-from .rows import Row, Rows
+from .rows import CaseStore, Row
 from .run import BenchResults, in_order, in_words, measure_cases
 from .sides import HF_EAGER, HF_SDPA, HF_TABLE, NOT_PREPACKED, OURS
 from .targets import MODEL_TARGETS, Judged, judge
@@ -74,7 +74,7 @@ def bench_models(
     except HeadwayError as error:
         theirs, missing = "none", f"Nothing is measured: {error}"
     here = {**where("nn", "models", "positions", "checkpoints", "integrations"), "transformers": theirs}
-    with Rows(out, here, fresh, ModelCase) as rows, tempfile.TemporaryDirectory() as scratch:
+    with CaseStore(out, here, fresh, ModelCase) as rows, tempfile.TemporaryDirectory() as scratch:
         results = ModelResults(rows.here)
         loaded = Loaded(weights, Path(scratch))
         cases = [] if missing else [case for case in plan.cases() if loaded.has(case.model)]

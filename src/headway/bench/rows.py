@@ -40,10 +40,10 @@ SIZED: Kind = {"kernel": (str, ...), "extra_bytes": (float, ...), "bytes": (dict
 """What a row of attention has besides, by what was measured."""
 
 
-class Rows(ResultStore):
+class CaseStore(ResultStore):
     """The rows in a folder, which one benchmark at a time writes to.
 
-        with Rows(out, where()) as rows:
+        with CaseStore(out, where()) as rows:
             rows.add([rows.row(case, numbers, date)])
 
     ``where`` has the machine and versions, as ``machine.where`` gives them. If ``fresh``, rows with the same ``where``

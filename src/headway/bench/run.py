@@ -15,7 +15,7 @@ from . import picture, report
 from .cases import AnyCase, Case, Plan
 from .machine import Roof, busy, where
 from .measure import CheckError, measure
-from .rows import Row, Rows
+from .rows import CaseStore, Row
 from .sides import Flex, encoded, kernel_of
 from .targets import Judged, judge
 from .verify import failing
@@ -80,7 +80,7 @@ def bench(
     cases = plan.cases()
     for case in dict.fromkeys(cases):
         encoded(case)
-    with Rows(out, where(), fresh) as rows:
+    with CaseStore(out, where(), fresh) as rows:
         results = BenchResults(rows.here)
         todo = [case for case in cases if not rows.has(case, plan.seconds)]
         watch.planned([in_words(rows.where)], len(cases) - len(todo), len(cases))
@@ -99,7 +99,7 @@ def bench(
 
 
 def _measure(
-    plan: Plan, cases: list[Case], todo: list[Case], rows: Rows, results: BenchResults, watch: ProgressListener
+    plan: Plan, cases: list[Case], todo: list[Case], rows: CaseStore, results: BenchResults, watch: ProgressListener
 ) -> None:
     roof, flex = Roof(), Flex(plan.flex_seconds)
     if roof.why_not:
@@ -123,7 +123,7 @@ def measure_cases(
     cases: Sequence[C],
     seconds: float,
     measure: Callable[[C], Row | None],
-    rows: Rows,
+    rows: CaseStore,
     results: BenchResults,
     watch: ProgressListener,
 ) -> None:
@@ -142,7 +142,7 @@ def measure_cases(
     measure_each(jobs, measured, rows, watch, has=lambda case: rows.has(case, seconds))
 
 
-def in_order(rows: Rows, cases: Sequence[AnyCase]) -> list[Row]:
+def in_order(rows: CaseStore, cases: Sequence[AnyCase]) -> list[Row]:
     """Returns the rows of this machine in the order of cases, with those of other plans at the end."""
     place = {case: number for number, case in enumerate(cases)}
     return sorted(rows.here, key=lambda row: place.get(rows.kind(**row["case"]), len(place)))

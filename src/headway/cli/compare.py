@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from .._common.store import Row
-    from ..study import Results
+    from ..study import ComparisonResults
 
 
 @options_of(Protocol, device=Device)
@@ -90,7 +90,7 @@ def run(
         conclude(say, results, out)
 
 
-def rows_of(results: Results) -> list[dict[str, Any]]:
+def rows_of(results: ComparisonResults) -> list[dict[str, Any]]:
     """Returns the means over the seeds at each length, as --json prints them.
 
     Encodings, baselines and counted n-gram models have the same fields; those that a model does not have are None.
@@ -157,7 +157,7 @@ class LossScreen(Screen):
             self.say(f"  {self.left()}", "dim")
 
 
-def conclude(say: Console, results: Results, out: str) -> None:
+def conclude(say: Console, results: ComparisonResults, out: str) -> None:
     """Prints the tables, the conclusions and the files that were written."""
     from ..study import tables
 
@@ -179,7 +179,7 @@ def conclude(say: Console, results: Results, out: str) -> None:
     say.print(f"\n{_written(results, out)}", markup=False, soft_wrap=True)
 
 
-def _written(results: Results, out: str) -> str:
+def _written(results: ComparisonResults, out: str) -> str:
     """All files that were written; those that differ in their endings alone are one, as in loss.{png,svg}."""
     from ..study import report
 

@@ -55,7 +55,7 @@ def score_blocks(call: Call) -> Iterator[ScoreBlock]:
 
 
 @torch.no_grad()
-def _scored(block: reference.Block) -> ScoreBlock:
+def _scored(block: reference.QueryBlock) -> ScoreBlock:
     with without_autocast(block.q):
         scores = reference.masked(block, reference.scores(block))
         weights, row_max, row_sum = reference.softmax(block, scores)

@@ -52,7 +52,7 @@ BLOCK = 1 << 21
 """The most scores computed at once, over all rows of the batch and all heads: 8 MiB in float32."""
 
 
-class Block:
+class QueryBlock:
     """The queries start … stop − 1 of a call and the keys that they can reach."""
 
     def __init__(self, call: Call, start: int, stop: int) -> None:
@@ -122,7 +122,7 @@ def _by_class(term: Term) -> bool:
 # ---------------------------------------------------------------- scores
 
 
-def products(block: Block) -> Tensor:
+def products(block: QueryBlock) -> Tensor:
     """Returns ⟨q, k⟩ plus the relative products, before scaling, [batch, heads, rows, m]."""
     replaced = block.each(Product)
     if replaced:
@@ -136,7 +136,7 @@ def products(block: Block) -> Tensor:
     return score
 
 
-def scores(block: Block) -> Tensor:
+def scores(block: QueryBlock) -> Tensor:
     """Returns the scores before masking, [batch, heads, rows, m]."""
     score = block.call.scale * products(block)
     for term in block.each(QueryScale):
@@ -163,7 +163,7 @@ def dense_bias_of(term: DenseBias, slots: Tensor) -> Tensor:
     return term.values if isinstance(term.values, Tensor) else term.values(slots, *term.tensors)
 
 
-def relative_keys(block: Block, term: RelativeKeys) -> Tensor:
+def relative_keys(block: QueryBlock, term: RelativeKeys) -> Tensor:
     """Returns ⟨q'ᵢ + u, a[ρ(i,j)]⟩, [batch, heads, rows, m]."""
     query = block.q if term.query is None else block.seeing(term.query)
     if term.query_bias is not None:
@@ -174,7 +174,7 @@ def relative_keys(block: Block, term: RelativeKeys) -> Tensor:
     return by_row.gather(-1, _rows_of(block, term.rows, by_row.shape[:2]))
 
 
-def by_sinusoids(block: Block, query: Tensor, rows: Sinusoids) -> Tensor:
+def by_sinusoids(block: QueryBlock, query: Tensor, rows: Sinusoids) -> Tensor:
     """Returns ⟨query, W·[sin((pᵢ−pⱼ)ω), cos((pᵢ−pⱼ)ω)]⟩ by angle addition, which is exact at any positions."""
     rates = rows.frequencies.double()
     into_sin, into_cos = (query @ rows.weight).chunk(2, dim=-1)
@@ -186,14 +186,14 @@ def by_sinusoids(block: Block, query: Tensor, rows: Sinusoids) -> Tensor:
     return turned @ torch.cat([k_sin, k_cos], dim=-1).transpose(-1, -2)
 
 
-def relative_queries(block: Block, term: RelativeQueries) -> Tensor:
+def relative_queries(block: QueryBlock, term: RelativeQueries) -> Tensor:
     """Returns ⟨k'ⱼ, c[ρ(i,j)]⟩, [batch, heads, rows, m]."""
     key = block.k if term.key is None else block.seen(term.key.repeat_interleave(block.group, dim=1))
     by_row = (key @ term.rows.table.transpose(-1, -2)).transpose(-1, -2)
     return by_row.gather(-2, _rows_of(block, term.rows, by_row.shape[:2]))
 
 
-def _rows_of(block: Block, rows: Rows, batch_and_heads: torch.Size) -> Tensor:
+def _rows_of(block: QueryBlock, rows: Rows, batch_and_heads: torch.Size) -> Tensor:
     index = rows.map.rows(block.q_coordinates, block.k_coordinates)[:, None]
     return index.expand(*batch_and_heads, *index.shape[2:])
 
@@ -201,7 +201,7 @@ def _rows_of(block: Block, rows: Rows, batch_and_heads: torch.Size) -> Tensor:
 # ---------------------------------------------------------------- mask
 
 
-def masked(block: Block, score: Tensor) -> Tensor:
+def masked(block: QueryBlock, score: Tensor) -> Tensor:
     """Returns the scores with −∞ for keys that the mask hides."""
     return score if block.allowed is None else score.masked_fill(~block.allowed, -math.inf)
 
@@ -209,7 +209,7 @@ def masked(block: Block, score: Tensor) -> Tensor:
 # ---------------------------------------------------------------- softmax
 
 
-def softmax(block: Block, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def softmax(block: QueryBlock, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the weights [batch, heads, rows, m], row_max, and row_sum = Σ exp(score − row_max).
 
     For a row that sees nothing they are 0, −∞ and 0.
@@ -231,21 +231,21 @@ def softmax(block: Block, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return weights[..., : of_keys.shape[-1]], row_max, row_sum
 
 
-def without_keys(block: Block, score: Tensor, row_max: Tensor, nothing: Tensor) -> Tensor:
+def without_keys(block: QueryBlock, score: Tensor, row_max: Tensor, nothing: Tensor) -> Tensor:
     """Rows whose keys have weight 0: ``nothing`` is in sight, or only a sink that is NaN or +∞."""
     if not block.each(Sink) or not score.shape[-1]:
         return nothing
     return nothing | (~(row_max < math.inf) & (score.detach().amax(-1) == -math.inf))
 
 
-def with_sinks(block: Block, score: Tensor) -> Tensor:
+def with_sinks(block: QueryBlock, score: Tensor) -> Tensor:
     """Returns the scores with a column for each sink that takes part."""
     sinks = block.each(Sink) if block.call.include_sink else []
     columns = [term.by_query[..., None].expand(*score.shape[:-1], 1) for term in sinks]
     return torch.cat([score, *columns], dim=-1) if columns else score
 
 
-def dropped(block: Block, weights: Tensor) -> Tensor:
+def dropped(block: QueryBlock, weights: Tensor) -> Tensor:
     """Applies dropout to the weights, keyed by batch, head and the indices of query and key."""
     call = block.call
     if not call.dropout or call.seed is None:
@@ -270,7 +270,7 @@ def scramble(x: Tensor) -> Tensor:
 # ---------------------------------------------------------------- forward
 
 
-def weighted_sum(block: Block, weights: Tensor) -> Tensor:
+def weighted_sum(block: QueryBlock, weights: Tensor) -> Tensor:
     """Returns Σⱼ A[i,j]·(vⱼ + r[ρ(i,j)]), [batch, heads, rows, v's head_dim]."""
     out = weights @ block.v
     for term in block.each(RelativeValues):
@@ -287,24 +287,24 @@ def block_rows(call: Call) -> int:
     return max(1, BLOCK // max(1, batch * heads * call.k.shape[2]))
 
 
-def blocks(call: Call) -> Iterator[Block]:
+def blocks(call: Call) -> Iterator[QueryBlock]:
     """Yields the queries of a call in blocks of rows; one block if there are none.
 
     One block too if lengths are symbolic: comparisons would fix those of the example in an exported program.
     """
     n = call.q.shape[2]
     if any(isinstance(size, torch.SymInt) for size in (*call.q.shape, *call.k.shape)):
-        yield Block(call._with(aligned=False), 0, n)
+        yield QueryBlock(call._with(aligned=False), 0, n)
         return
     rows = block_rows(call)
     if n <= rows:  # without range, which would specialize a compiler on symbolic lengths
-        yield Block(call, 0, n)
+        yield QueryBlock(call, 0, n)
         return
     for start in range(0, n, rows):
-        yield Block(call, start, min(start + rows, n))
+        yield QueryBlock(call, start, min(start + rows, n))
 
 
-def run_block(block: Block) -> Results:
+def run_block(block: QueryBlock) -> Results:
     """Computes the output and statistics of the queries of a block."""
     weights, row_max, row_sum = softmax(block, masked(block, scores(block)))
     return Results(weighted_sum(block, dropped(block, weights)), row_max, row_sum)
@@ -342,7 +342,7 @@ def backward(
 
 
 def block_gradients(
-    block: Block, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool
+    block: QueryBlock, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool
 ) -> Gradients:
     """Returns the scores and the output of a block, from which its graph is differentiated, with their gradients.
 
@@ -392,7 +392,7 @@ def cast(part: Any, dtype: torch.dtype) -> Any:
 
 def _last_row(call: Call) -> Tensor:
     n = call.q.shape[2]
-    return run_block(Block(call, n - 1, n)).out
+    return run_block(QueryBlock(call, n - 1, n)).out
 
 
 def computed(call: Call) -> Call:
@@ -467,7 +467,7 @@ def weights(call: Call) -> Tensor:
 def steps(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Returns products, scores, masked scores, weights and output of a ``computed`` call."""
     with without_autocast(call.q):
-        block = Block(call._with(aligned=False), 0, call.q.shape[2])
+        block = QueryBlock(call._with(aligned=False), 0, call.q.shape[2])
         score = scores(block)
         hidden = masked(block, score)
         found, *_ = softmax(block, hidden)

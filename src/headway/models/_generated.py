@@ -9,7 +9,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-Rows = Sequence[Sequence[int]] | Tensor
+TokenRows = Sequence[Sequence[int]] | Tensor
 """Ids of each row: lists, which may differ in length, or int64 [batch, n]."""
 
 
@@ -20,7 +20,7 @@ class Options(TypedDict, total=False):
     top_k: int | None
     top_p: float | None
     stop: int | Collection[int] | None
-    decoder_start: int | Sequence[int] | Rows | None
+    decoder_start: int | Sequence[int] | TokenRows | None
     seed: int | None
     generator: torch.Generator | None
 

@@ -16,7 +16,7 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, right_call
 from ..masks import Padding
 from ..positions import PositionEncoding
-from ._generated import Generated, Options, Rows
+from ._generated import Generated, Options, TokenRows
 from .transformer import Decoder, EncoderDecoder
 
 IDLE = 0.25
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 def generate(
-    model: Decoder | EncoderDecoder, prompt: Rows, max_new_tokens: int = 128, **options: Unpack[Options]
+    model: Decoder | EncoderDecoder, prompt: TokenRows, max_new_tokens: int = 128, **options: Unpack[Options]
 ) -> Generated:
     """Generates the continuation of each row of a prompt, or an encoder–decoder's target for each row of a source.
 
@@ -86,7 +86,7 @@ def generate(
 
 
 def stream(
-    model: Decoder | EncoderDecoder, prompt: Rows, max_new_tokens: int = 128, **options: Unpack[Options]
+    model: Decoder | EncoderDecoder, prompt: TokenRows, max_new_tokens: int = 128, **options: Unpack[Options]
 ) -> Iterator[Step]:
     """Generates as ``generate`` does, and yields each step until all rows have ended.
 
@@ -155,14 +155,14 @@ class _Run:
     def __init__(
         self,
         model: Decoder | EncoderDecoder,
-        prompt: Rows,
+        prompt: TokenRows,
         max_new_tokens: int,
         *,
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
         stop: int | Collection[int] | None = None,
-        decoder_start: int | Sequence[int] | Rows | None = None,
+        decoder_start: int | Sequence[int] | TokenRows | None = None,
         seed: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -352,7 +352,7 @@ def _stop_ids(stop: int | Collection[int] | None, vocab_size: int | None) -> fro
     return ids
 
 
-def _padded(name: str, given: Rows, vocab_size: int | None, device: torch.device) -> _Padded:
+def _padded(name: str, given: TokenRows, vocab_size: int | None, device: torch.device) -> _Padded:
     """Returns the rows as one tensor on the model's device, padded on the left."""
     if isinstance(given, Tensor):
         if given.ndim != 2 or given.dtype not in (torch.int64, torch.int32):
@@ -381,7 +381,7 @@ def _padded(name: str, given: Rows, vocab_size: int | None, device: torch.device
     return _Padded(ids, Coordinates.padded(lengths, n, device=device) if min(lengths) < n else None)
 
 
-def _source(model: EncoderDecoder, source: Rows, device: torch.device) -> _Padded:
+def _source(model: EncoderDecoder, source: TokenRows, device: torch.device) -> _Padded:
     """Returns the source of an encoder–decoder: padded ids, or a tensor of features as it is."""
     embedding = model.embedding if model.source_embedding is None else model.source_embedding
     if isinstance(source, Tensor) and (source.ndim != 2 or source.is_floating_point()):
@@ -393,7 +393,7 @@ def _source(model: EncoderDecoder, source: Rows, device: torch.device) -> _Padde
     return padded
 
 
-def _starts(given: int | Sequence[int] | Rows, batch: int) -> Rows:
+def _starts(given: int | Sequence[int] | TokenRows, batch: int) -> TokenRows:
     """Returns the first ids of each target of a batch, given once for all or for each row."""
     if isinstance(given, int):
         return [[given]] * batch
@@ -405,7 +405,7 @@ def _starts(given: int | Sequence[int] | Rows, batch: int) -> Rows:
         raise HeadwayError(
             f"decoder_start has {len(given)} rows but the source {batch}: give one for all, or one for each"
         )
-    return cast(Rows, given)
+    return cast(TokenRows, given)
 
 
 def _check_table(stack: nn.Module, name: str, n: int, new: int) -> None:

@@ -28,7 +28,7 @@ from ..nn.memory import SegmentMemory
 from ..nn.norm import make_norm
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..tracing import refuse_tracers
-from ._generated import Generated, Options, Rows
+from ._generated import Generated, Options, TokenRows
 from .config import TransformerConfig
 
 Encodings = PositionEncoding | Sequence[PositionEncoding | None] | None
@@ -574,7 +574,7 @@ class Encoder(_OneStack):
 class _Generating:
     """What the models that generate text have in common."""
 
-    def generate(self, prompt: Rows, max_new_tokens: int = 128, **options: Unpack[Options]) -> Generated:
+    def generate(self, prompt: TokenRows, max_new_tokens: int = 128, **options: Unpack[Options]) -> Generated:
         """Generates the continuation of each row of a prompt: ``headway.models.generate`` of this model.
 
         Args:

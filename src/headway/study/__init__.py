@@ -11,9 +11,9 @@ from .comparison import DEFAULT_ENCODINGS as DEFAULT_ENCODINGS
 from .comparison import compare as compare
 from .protocol import FixedProtocol as FixedProtocol
 from .protocol import Protocol as Protocol
-from .results import Results as Results
+from .results import ComparisonResults as ComparisonResults
 
-__all__ = ["DEFAULT_ENCODINGS", "FixedProtocol", "ProgressListener", "Protocol", "Results", "compare"]
+__all__ = ["DEFAULT_ENCODINGS", "ComparisonResults", "FixedProtocol", "ProgressListener", "Protocol", "compare"]
 
 
 def __dir__() -> list[str]:

@@ -179,7 +179,7 @@ class Comparison(WordVectorResults):
         return render("vectors.md", comparison=self)
 
     def crossed(self, nearest: dict[str, dict[str, str]]) -> Table:
-        """Returns the table of what each method says of each word, from texts by word and method."""
+        """Returns the table of what each method says of each word, of ``nearest``: texts by word and method."""
         methods = [method for method in self.methods if any(method in its for its in nearest.values())]
         return Table(
             ["method", *nearest], [[method, *(its.get(method, "—") for its in nearest.values())] for method in methods]

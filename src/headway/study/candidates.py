@@ -10,7 +10,7 @@ from torch import nn
 
 from ..errors import HeadwayError, unknown
 from ..models.recurrent import CELLS
-from .models import Sizes, build_recurrent, build_transformer, interpolated, kernel_used
+from .models import ModelSizes, build_recurrent, build_transformer, interpolated, kernel_used
 from .protocol import FixedProtocol
 
 EQUAL_PARAMETERS = "{} (equal parameters)"
@@ -38,7 +38,7 @@ class Candidate:
         """The candidate whose learning rate and pace it has: itself, or its equal in parameters."""
         return EQUAL_PARAMETERS.format(self.cell) if self.by_the_clock else self.name
 
-    def build(self, row: str, sizes: Sizes, seed: int) -> nn.Module:
+    def build(self, row: str, sizes: ModelSizes, seed: int) -> nn.Module:
         """Builds the untrained model of one of its rows."""
         if self.cell is not None:
             return build_recurrent(self.cell, sizes, seed)
@@ -55,7 +55,7 @@ def candidates(
     """
     if not encodings and not baselines:
         raise HeadwayError("encodings is empty: give at least one, such as rope")
-    sizes = Sizes.of(protocol, "language_model", vocabulary)
+    sizes = ModelSizes.of(protocol, "language_model", vocabulary)
     models: list[Candidate] = []
     for spec in dict.fromkeys(encodings):
         model = build_transformer(spec, sizes, 0)

@@ -24,7 +24,7 @@ from .._common.pictures import (
     style,
 )
 from ..errors import unknown
-from .results import Results
+from .results import ComparisonResults
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,7 +131,7 @@ class Line:
     end: float
 
 
-def styles(results: Results) -> dict[str, Style]:
+def styles(results: ComparisonResults) -> dict[str, Style]:
     """Returns the style of each line.
 
     An encoding has a colour and a marker, and its interpolated row dashes; baselines are grey, and n-gram models thin.
@@ -154,7 +154,7 @@ def styles(results: Results) -> dict[str, Style]:
     return look
 
 
-def by_position(results: Results) -> list[Line]:
+def by_position(results: ComparisonResults) -> list[Line]:
     """Returns lines of bits per byte by the number of bytes before, in the window."""
     lines = []
     for name in results.names:
@@ -171,7 +171,7 @@ def by_position(results: Results) -> list[Line]:
     return lines
 
 
-def by_length(results: Results, field: str = "bits_per_byte") -> list[Line]:
+def by_length(results: ComparisonResults, field: str = "bits_per_byte") -> list[Line]:
     """Returns lines of a field by the length of the window."""
     lines = []
     for name in results.names:
@@ -182,7 +182,7 @@ def by_length(results: Results, field: str = "bits_per_byte") -> list[Line]:
     return lines
 
 
-def recall_by_distance(results: Results) -> list[Line]:
+def recall_by_distance(results: ComparisonResults) -> list[Line]:
     """Returns lines of the right answers, in per cent, by the distance of the card, in the longest sequences."""
     lines = []
     for name in results.names:
@@ -203,7 +203,7 @@ def _line(name: str, x: Sequence[float], runs: list[list[float]], end: float | N
     return Line(name, x, [mean(v) for v in runs], [min(v) for v in runs], [max(v) for v in runs], end or x[-1])
 
 
-def draw_by_position(results: Results, layout: FigureLayout = WIDE, language: str = "en") -> Figure:
+def draw_by_position(results: ComparisonResults, layout: FigureLayout = WIDE, language: str = "en") -> Figure:
     """Draws the loss by position in the window, with words in the ``language`` "en" or "zh"."""
     say = _say(language)
     unit = _translated(say, results.unit)
@@ -220,7 +220,7 @@ def draw_by_position(results: Results, layout: FigureLayout = WIDE, language: st
     )
 
 
-def draw_by_length(results: Results, layout: FigureLayout = WIDE, language: str = "en") -> Figure:
+def draw_by_length(results: ComparisonResults, layout: FigureLayout = WIDE, language: str = "en") -> Figure:
     """Draws the loss by the length of the window, with words in the ``language`` "en" or "zh"."""
     say = _say(language)
     unit = _translated(say, results.unit)
@@ -237,7 +237,7 @@ def draw_by_length(results: Results, layout: FigureLayout = WIDE, language: str 
     )
 
 
-def draw_recall(results: Results, layout: FigureLayout = WIDE, language: str = "en") -> Figure:
+def draw_recall(results: ComparisonResults, layout: FigureLayout = WIDE, language: str = "en") -> Figure:
     """Draws recall by distance, with words in the ``language`` "en" or "zh"."""
     say, longest = _say(language), f"{results.lengths[-1]:,}"
     return _draw(
@@ -266,7 +266,7 @@ def _translated(say: Say, name: str) -> str:
 
 
 def _draw(
-    results: Results,
+    results: ComparisonResults,
     layout: FigureLayout,
     say: Say,
     lines: list[Line],
@@ -321,7 +321,7 @@ def _draw(
         return figure
 
 
-def _subtitle(results: Results, say: Say) -> list[str]:
+def _subtitle(results: ComparisonResults, say: Say) -> list[str]:
     seeds, length = len(results.seeds), f"{results.protocol.train_length:,}"
     one, several = say("one seed", "一个种子"), say(f"mean and range of {seeds} seeds", f"{seeds} 个种子的平均与范围")
     unit = _translated(say, results.unit)

@@ -22,10 +22,10 @@ from .._common.templates import need_reports
 from ..errors import HeadwayError, wrong_argument
 from . import corpora, pace, report
 from .candidates import Candidate, candidates
-from .models import Sizes, automatic_device
+from .models import ModelSizes, automatic_device
 from .pace import Pace, Work
 from .protocol import FixedProtocol, Protocol
-from .results import Results
+from .results import ComparisonResults
 from .run import FIRST_SEED, Run
 from .store import ROW, Store
 from .tasks import LanguageModel
@@ -49,7 +49,7 @@ def compare(
     out: str | Path | None = None,
     watch: ProgressListener | None = None,
     **settings: Any,
-) -> Results:
+) -> ComparisonResults:
     """Trains a small Transformer for each encoding on a text, and measures it at the trained length and beyond.
 
         compare("book.txt", ["rope", "alibi"], steps=300)
@@ -102,7 +102,7 @@ def compare(
     watch = watch or ProgressListener()
     if asked.device == "auto" and place != "cpu":
         names = [model.name for model in models if model.cell is None]
-        sizes = Sizes.of(fixed, "language_model", text.tokens.vocabulary)
+        sizes = ModelSizes.of(fixed, "language_model", text.tokens.vocabulary)
         kernels_dtype = torch.bfloat16 if asked.dtype == "bfloat16" else torch.float32
         place, why = automatic_device(names, sizes, asked.batch, place, kernels_dtype)
         fixed = of_text(device=place)
@@ -111,7 +111,7 @@ def compare(
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
             results = comparison.go(Path(folder), reports=False)
-        return Results(results.rows, results.protocol, settings=results.settings)
+        return ComparisonResults(results.rows, results.protocol, settings=results.settings)
     return comparison.go(Path(out), reports=True)
 
 
@@ -131,7 +131,7 @@ class _Comparison:
         self.models, self.seeds = models, seeds
         self.paces: dict[str, Pace] = {}
 
-    def go(self, out: Path, reports: bool) -> Results:
+    def go(self, out: Path, reports: bool) -> ComparisonResults:
         """Trains and measures what is not in the folder yet, and writes the report there if it is wanted."""
         with Store(out, kind=ROW) as store:
             if self.protocol.minutes is not None:
@@ -155,7 +155,7 @@ class _Comparison:
                 self.watch.expected(self._expected(self.protocol, missing))
                 store.fact("counted", LanguageModel(self.text, self.protocol).counted)
             measure_each(jobs, measure, store, self.watch, has=has)
-            results = Results(store.rows, self.protocol, store.out, store.settings)
+            results = ComparisonResults(store.rows, self.protocol, store.out, store.settings)
             if reports:
                 report.write(results, store.out)
             return results

@@ -30,7 +30,7 @@ FUSED = frozenset({"sdpa", "triton"})
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ModelSizes:
     """The sizes of a model.
 
     Attributes:
@@ -48,13 +48,13 @@ class Sizes:
     max_length: int
 
     @classmethod
-    def of(cls, protocol: FixedProtocol, task: str, vocabulary: int) -> Sizes:
+    def of(cls, protocol: FixedProtocol, task: str, vocabulary: int) -> ModelSizes:
         """Returns the sizes of a ``task`` with a ``vocabulary`` under a ``protocol``; recall has one layer."""
         layers = 1 if task == "recall" else protocol.layers
         return cls(vocabulary, layers, protocol.width, protocol.heads, max_length=protocol.train_length)
 
 
-def build_encoding(spec: str, sizes: Sizes, seed: int) -> PositionEncoding:
+def build_encoding(spec: str, sizes: ModelSizes, seed: int) -> PositionEncoding:
     """Builds an encoding by its name, as ``headway.encoding`` takes it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "encoding"))
@@ -68,7 +68,7 @@ def build_encoding(spec: str, sizes: Sizes, seed: int) -> PositionEncoding:
         )
 
 
-def build_transformer(spec: str | None, sizes: Sizes, seed: int) -> Decoder:
+def build_transformer(spec: str | None, sizes: ModelSizes, seed: int) -> Decoder:
     """Builds a causal language model with the encoding of a name, or with none.
 
     Parameters that models share have the same initial values.
@@ -88,7 +88,7 @@ def build_transformer(spec: str | None, sizes: Sizes, seed: int) -> Decoder:
     return model
 
 
-def build_recurrent(cell: str, sizes: Sizes, seed: int) -> RecurrentLM:
+def build_recurrent(cell: str, sizes: ModelSizes, seed: int) -> RecurrentLM:
     """Builds a recurrent language model with as many parameters as the Transformer without an encoding.
 
     ``cell`` is "lstm" or "rnn".
@@ -136,7 +136,7 @@ def start_alike(model: nn.Module, seed: int, only: Sequence[str] | None = None) 
                 parameter.normal_(std=parameter.shape[1] ** -0.5, generator=generator)
 
 
-def interpolated(spec: str, sizes: Sizes) -> str | None:
+def interpolated(spec: str, sizes: ModelSizes) -> str | None:
     """Returns the name of a table of learned positions that is interpolated beyond its end.
 
     It is None if the encoding is no table, or is extended already.
@@ -148,7 +148,9 @@ def interpolated(spec: str, sizes: Sizes) -> str | None:
     return inside + 'extend="interpolate")'
 
 
-def kernel_used(spec: str | None, sizes: Sizes, batch: int, device: str, dtype: torch.dtype = torch.float32) -> str:
+def kernel_used(
+    spec: str | None, sizes: ModelSizes, batch: int, device: str, dtype: torch.dtype = torch.float32
+) -> str:
     """Returns the name of the attention kernel that trains an encoding, or none, with q, k and v in ``dtype``."""
     positions = None if spec is None else build_encoding(spec, sizes, 0).to(device)
     in_layer = positions if positions is not None and positions.acts & IN_ATTENTION else None
@@ -160,7 +162,7 @@ def kernel_used(spec: str | None, sizes: Sizes, batch: int, device: str, dtype: 
 
 
 def automatic_device(
-    encodings: Iterable[str], sizes: Sizes, batch: int, gpu: str, dtype: torch.dtype
+    encodings: Iterable[str], sizes: ModelSizes, batch: int, gpu: str, dtype: torch.dtype
 ) -> tuple[str, str]:
     """Returns the device that "auto" stands for where there is a GPU, and a sentence that says why.
 

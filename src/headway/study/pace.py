@@ -12,7 +12,7 @@ from torch import nn
 
 from .._common.training import Diverged
 from .evaluate import predictions
-from .models import Sizes
+from .models import ModelSizes
 from .protocol import FixedProtocol
 from .tasks import LanguageModel, Recall
 from .tasks.recall import TOKENS
@@ -23,7 +23,7 @@ STEPS = 3
 REPORT = 8.0
 """Seconds for the pictures and the report."""
 
-Build = Callable[[Sizes], nn.Module]
+Build = Callable[[ModelSizes], nn.Module]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def measured(build: Build, language: LanguageModel, protocol: FixedProtocol) -> 
     """
 
     def of(task: LanguageModel | Recall) -> tuple[float, float]:
-        model = build(Sizes.of(protocol, task.name, task.vocabulary)).to(protocol.device)
+        model = build(ModelSizes.of(protocol, task.name, task.vocabulary)).to(protocol.device)
         training = protocol.language(protocol.learning_rates[0]) if task is language else protocol.recall
         train(model, task, replace(training, steps=1), 0)
         step = train(model, task, replace(training, steps=STEPS), 0).seconds / STEPS

@@ -12,14 +12,14 @@ from .._common.experiment import Files, write_report
 from .._common.table import Table
 from .._common.templates import render
 from . import charts
-from .results import Results
+from .results import ComparisonResults
 from .tables import tables_of
 
 if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
-PICTURES: dict[str, Callable[[Results, charts.FigureLayout], Figure]] = {
+PICTURES: dict[str, Callable[[ComparisonResults, charts.FigureLayout], Figure]] = {
     "loss-by-position": charts.draw_by_position,
     "loss-by-length": charts.draw_by_length,
     "recall-by-distance": charts.draw_recall,
@@ -30,12 +30,12 @@ KINDS: dict[str, Callable[[Table], str]] = {"csv": Table.csv, "md": Table.markdo
 PAGE = "report.html"
 
 
-def write(results: Results, out: Path) -> None:
+def write(results: ComparisonResults, out: Path) -> None:
     """Writes the pictures, the tables and the page; nothing if there are no results."""
     write_report(files(results), out)
 
 
-def files(results: Results) -> Files:
+def files(results: ComparisonResults) -> Files:
     """Returns the files of the report of a comparison, the page first, with what makes each."""
     if not results.rows:
         return {}
@@ -51,13 +51,13 @@ def _as_text(written: Callable[[Table], str], table: Table) -> str:
     return written(table).rstrip("\n") + "\n"
 
 
-def _pictures(results: Results) -> dict[str, Callable[[Results, charts.FigureLayout], Figure]]:
+def _pictures(results: ComparisonResults) -> dict[str, Callable[[ComparisonResults, charts.FigureLayout], Figure]]:
     """The pictures that have lines."""
     has_recall = bool(charts.recall_by_distance(results))
     return {name: draw for name, draw in PICTURES.items() if has_recall or draw is not charts.draw_recall}
 
 
-def page(results: Results) -> str:
+def page(results: ComparisonResults) -> str:
     """Returns the report as a page of HTML that loads nothing else."""
     return render(
         "comparison.html",
@@ -89,7 +89,7 @@ def _svg(figure: Figure, name: str) -> Markup:
     return Markup(svg.replace("<svg", '<svg role="img"', 1))
 
 
-def _made_with(results: Results) -> list[str]:
+def _made_with(results: ComparisonResults) -> list[str]:
     made = {
         ", ".join(f"{what} {version}" for what, version in row["versions"].items())
         + f"; {row['device']}, {row['threads']} thread{'s' * (row['threads'] != 1)}"

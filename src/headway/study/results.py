@@ -22,7 +22,7 @@ LISTED = 6
 """The most pairs that one sentence lists."""
 
 
-class Results:
+class ComparisonResults:
     """The rows of a comparison, one for each encoding, seed and length, and its protocol.
 
     Args:
@@ -47,7 +47,7 @@ class Results:
         self.settings = {**protocol.settings(), **settings}
 
     @classmethod
-    def load(cls, out: str | Path) -> Results:
+    def load(cls, out: str | Path) -> ComparisonResults:
         """Reads the results in a folder that ``compare`` wrote.
 
         Args:
@@ -70,7 +70,7 @@ class Results:
         return cls(read_rows(out / RESULTS, KEYS, kind=ROW), protocol, out, settings)
 
     def __repr__(self) -> str:
-        return f"Results({len(self.names)} rows, {len(self.seeds)} seeds, lengths {self.lengths})"
+        return f"ComparisonResults({len(self.names)} rows, {len(self.seeds)} seeds, lengths {self.lengths})"
 
     # ------------------------------------------------------------ measurements
 

@@ -21,7 +21,7 @@ from . import corpora
 from .candidates import Candidate
 from .heads import HeadWatch
 from .memory import Peak
-from .models import Sizes, kernel_used
+from .models import ModelSizes, kernel_used
 from .protocol import FixedProtocol, Training
 from .store import Store
 from .tasks import LanguageModel, Recall, Task
@@ -44,7 +44,7 @@ class Model(NamedTuple):
     """
 
     model: nn.Module
-    sizes: Sizes
+    sizes: ModelSizes
     trained: Trained
     heads: dict[str, float | None] | None
     peak: int
@@ -126,7 +126,7 @@ class Run:
     def _trained(self, task: Task, training: Training, seed: int) -> Model:
         """The model of the candidate, trained on a task; it resumes from its checkpoint."""
         language = task is self.language
-        sizes = Sizes.of(self.protocol, task.name, task.vocabulary)
+        sizes = ModelSizes.of(self.protocol, task.name, task.vocabulary)
         name, rate = self.candidate.name, f"{training.learning_rate:g}"
         several = language and len(self.protocol.learning_rates) > 1
         checkpoint = self.store.checkpoint(name, seed, task.name, rate if several else None)

@@ -10,7 +10,7 @@ from typing import Any
 from .._common.table import Cell, Column, Table
 from . import charts
 from .intervals import Difference, mean_and_half
-from .results import Results
+from .results import ComparisonResults
 
 HEADS = {
     "normalized_entropy": "entropy",
@@ -21,7 +21,7 @@ HEADS = {
 """The titles of what heads do; a byte or a token takes the place of the braces."""
 
 
-def losses(results: Results, field: str = "bits_per_byte", *, spread: bool = True) -> Table:
+def losses(results: ComparisonResults, field: str = "bits_per_byte", *, spread: bool = True) -> Table:
     """Returns the table of losses by length: encodings, below a line baselines, and below another n-gram models.
 
     The best encoding of each column is marked. ``field`` is "bits_per_byte" or "sliding_bits_per_byte"; ``spread`` adds
@@ -42,12 +42,12 @@ def losses(results: Results, field: str = "bits_per_byte", *, spread: bool = Tru
     return _by_name(results, _lengths(results), rows)
 
 
-def sliding(results: Results) -> Table:
+def sliding(results: ComparisonResults) -> Table:
     """Returns the table of losses in sliding windows."""
     return losses(results, "sliding_bits_per_byte")
 
 
-def differences(results: Results) -> Table:
+def differences(results: ComparisonResults) -> Table:
     """Returns the differences of all pairs of encodings, and of baselines and encodings; separated ones are marked.
 
     They are in bits per byte, at the trained length and the far one.
@@ -72,7 +72,7 @@ def differences(results: Results) -> Table:
     return Table(["pair", *_lengths(results, results.compared_lengths)], rows, rules=[encodings])
 
 
-def recall(results: Results, *, spread: bool = True) -> Table:
+def recall(results: ComparisonResults, *, spread: bool = True) -> Table:
     """Returns the table of right answers in per cent, by length; it has no rows if there was no recall task.
 
     ``spread`` adds the intervals of means over seeds.
@@ -85,7 +85,7 @@ def recall(results: Results, *, spread: bool = True) -> Table:
     return _by_name(results, _lengths(results), rows)
 
 
-def heads(results: Results) -> Table:
+def heads(results: ComparisonResults) -> Table:
     """Returns the table of what heads do; it has no rows if that is not known."""
     rows = {}
     for name in results.encodings:
@@ -97,7 +97,7 @@ def heads(results: Results) -> Table:
     return _by_name(results, [title.format(symbol) for title in HEADS.values()], rows)
 
 
-def learning_rates(results: Results) -> Table:
+def learning_rates(results: ComparisonResults) -> Table:
     """Returns the table of the validation losses of all learning rates that were tried; the chosen ones are marked.
 
     It has no rows if one learning rate was given.
@@ -113,7 +113,7 @@ def learning_rates(results: Results) -> Table:
     return _by_name(results, [Cell(f"{rate:g}", rate) for rate in rates], rows)
 
 
-def costs(results: Results, *, brief: bool = False) -> Table:
+def costs(results: ComparisonResults, *, brief: bool = False) -> Table:
     """Returns the table of parameters, steps, time, kernels and memory.
 
     It says how a model was trained if that was not in float32, or compiled. ``brief`` leaves out columns, for a narrow
@@ -138,7 +138,7 @@ def costs(results: Results, *, brief: bool = False) -> Table:
     return _by_name(results, table.titles, dict(zip(results.names, table.rows, strict=True)))
 
 
-TABLES: dict[str, Callable[[Results], Table]] = {
+TABLES: dict[str, Callable[[ComparisonResults], Table]] = {
     "losses": losses,
     "sliding": sliding,
     "differences": differences,
@@ -150,30 +150,30 @@ TABLES: dict[str, Callable[[Results], Table]] = {
 """The tables by the names of their files."""
 
 
-def tables_of(results: Results) -> dict[str, Table]:
+def tables_of(results: ComparisonResults) -> dict[str, Table]:
     """Returns the tables that have rows, by name."""
     made = {name: table(results) for name, table in TABLES.items()}
     return {name: table for name, table in made.items() if table.rows}
 
 
-def _lengths(results: Results, lengths: Sequence[int] | None = None) -> Iterable[Cell]:
+def _lengths(results: ComparisonResults, lengths: Sequence[int] | None = None) -> Iterable[Cell]:
     return (Cell(f"{length:,}", length) for length in (results.lengths if lengths is None else lengths))
 
 
 def _over_seeds(
-    results: Results, name: str, length: int, field: str, factor: float = 1.0
+    results: ComparisonResults, name: str, length: int, field: str, factor: float = 1.0
 ) -> tuple[float | None, float | None]:
     """The mean over seeds, and half the width of its interval."""
     values = [factor * value for value in results.by_seed(name, length, field).values()]
     return mean_and_half(values) if values else (None, None)
 
 
-def _mean(results: Results, row: dict[str, Any], field: str, factor: float = 1.0) -> float | None:
+def _mean(results: ComparisonResults, row: dict[str, Any], field: str, factor: float = 1.0) -> float | None:
     value = results.mean(row["encoding"], row["length"], field)
     return None if value is None else factor * value
 
 
-def _by_name(results: Results, titles: Iterable[str | Cell], rows: dict[str, list[Cell]]) -> Table:
+def _by_name(results: ComparisonResults, titles: Iterable[str | Cell], rows: dict[str, list[Cell]]) -> Table:
     """A table with a row for each name, and lines between encodings, baselines and n-gram models."""
     variables = {colour: variable for variable, colour in charts.names_of_colours().items()}
     look = charts.styles(results)

@@ -1,7 +1,7 @@
 """Words into vectors: counted, learned from what stands around them, or read in their sentence."""
 
 from .._common.training import Diverged as Diverged
-from ._base import Table as Table
+from ._base import MatrixVectors as MatrixVectors
 from ._base import Vectors as Vectors
 from ._evaluate import word_analogies as word_analogies
 from ._evaluate import word_similarity as word_similarity
@@ -29,7 +29,7 @@ from .word2vec import Word2Vec as Word2Vec
 __all__ = [
     "VECTORS",
     "Vectors",
-    "Table",
+    "MatrixVectors",
     "OneHot",
     "BagOfWords",
     "TFIDF",

@@ -403,7 +403,7 @@ class Vectors(ABC):
         """Restores what ``_tensors`` returned, after ``words``. Raises HeadwayError if it does not fit."""
 
 
-class Table(Vectors):
+class MatrixVectors(Vectors):
     """Base class of vectors that are the rows of one matrix.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._common.progress import Share
 from ..errors import HeadwayError, need_positive
-from ._base import Table
+from ._base import MatrixVectors
 from ._text import Tokenizer, WordCorpus
 
 ARCHITECTURES = {"skip-gram": 1, "cbow": 0}
@@ -15,7 +15,7 @@ LONGEST = 10_000
 """The most words of a sentence; gensim silently drops the rest."""
 
 
-class NegativeSampling(Table):
+class NegativeSampling(MatrixVectors):
     """Vectors learned by gensim, by skip-gram or CBOW with negative sampling.
 
     A subclass makes gensim's model out of ``_settings`` and trains it by ``_learn``.

@@ -11,11 +11,11 @@ from typing_extensions import Self
 
 from .._common.progress import Share
 from ..errors import HeadwayError
-from ._base import Table
+from ._base import MatrixVectors
 from ._text import Tokenizer, WordCorpus, Words
 
 
-class Pretrained(Table):
+class Pretrained(MatrixVectors):
     """Words and their vectors, found by any method.
 
     ``counts`` is None. Unless a tokenizer is given, texts are read in lower case, or as they are if more than one word

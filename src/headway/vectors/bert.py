@@ -23,7 +23,7 @@ from ..masks import Padding
 from ..models import Encoder
 from ..positions import Learned
 from . import _saved
-from ._base import Table
+from ._base import MatrixVectors
 from ._formats import naming
 from ._pretrained import Pretrained
 from ._text import SubWords, Tokenizer, WordCorpus, Words, described, need_texts, tokenizer_from
@@ -43,7 +43,7 @@ TRAINING = 0.8
 """The share of training in the work, if there is training."""
 
 
-class Bert(Table):
+class Bert(MatrixVectors):
     """Vectors that are hidden states of an encoder, so that a word has another vector in every sentence.
 
         v(w, text) = mean over the pieces t of w of hidden[t],   hidden = encoder([CLS] text [SEP])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .._common.progress import Share, part_of
 from ..errors import HeadwayError, need_positive
-from ._base import Table
+from ._base import MatrixVectors
 from ._cooccurrence import cooccurrences
 from ._text import Tokenizer, WordCorpus
 
@@ -29,7 +29,7 @@ Gradient = list[tuple[Tensor, Tensor]]
 """In blocks, the rows with a gradient, int64 [n], and its values, [n, dim + 2]."""
 
 
-class GloVe(Table):
+class GloVe(MatrixVectors):
     """Vectors whose products are fitted to the logarithms of co-occurrence counts.
 
         J = Σ_ij f(X_ij) (w_i·w̃_j + b_i + b̃_j − ln X_ij)²,   f(x) = min(1, (x / x_max)^α),   over X_ij > 0

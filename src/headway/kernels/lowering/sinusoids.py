@@ -37,7 +37,7 @@ def without_sinusoids(call: C, intervals: tuple[Bounds, ...]) -> C:
             if reach is None or reach[1] - reach[0] > 4 * (n + m) + 1024:
                 columns.append(term)
                 continue
-            table = Table.apply(rows.weight.float(), rows.frequencies, *reach)
+            table = SinusoidTable.apply(rows.weight.float(), rows.frequencies, *reach)
             term = term._with(rows=Rows(table, Clip(*reach, axis)))
         terms.append(term)
     call = call._with(terms=tuple(terms))
@@ -75,7 +75,7 @@ def distances(intervals: tuple[Bounds, ...], q: Coordinates, k: Coordinates, axi
     return (min(low for low, _ in reach), max(high for _, high in reach)) if reach else (0, 0)
 
 
-class Table(torch.autograd.Function):
+class SinusoidTable(torch.autograd.Function):
     """Computes weight_h·[sin(−δω), cos(−δω)] for δ = low … high, [heads or 1, high − low + 1, head_dim], in parts.
 
     Sines are odd and cosines even, so that one step serves the past, δ = −step, and the future, δ = step.

@@ -96,7 +96,7 @@ class Sight(NamedTuple):
     lists: Lists | None
 
 
-class Table(NamedTuple):
+class TableArguments(NamedTuple):
     at: Any
     h: int
     last: int
@@ -146,7 +146,7 @@ class Stretched(NamedTuple):
     rate: Any
 
 
-class Sizes(NamedTuple):
+class SizeArguments(NamedTuple):
     """ln(1 + rate·|δ|) of each distance of slots, and its derivative by the rate."""
 
     at: Any
@@ -198,7 +198,7 @@ class Terms(NamedTuple):
     key_products: ByRow | None = None
     relative_q_position: Plane | None = None
     relative_k_position: Plane | None = None
-    table: Table | None = None
+    table: TableArguments | None = None
     table_ends: Any = None
     q_position: Plane | None = None
     k_position: Plane | None = None
@@ -213,7 +213,7 @@ class Terms(NamedTuple):
     formula_k: Plane | None = None
     stretched: Stretched | None = None
     stretch: Plane | None = None
-    sizes: Sizes | None = None
+    sizes: SizeArguments | None = None
     stretched_q: Plane | None = None
     stretched_k: Plane | None = None
     queries: Plane | None = None

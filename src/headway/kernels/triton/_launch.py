@@ -29,11 +29,11 @@ from ._arguments import (
     Parts,
     Plane,
     Sight,
-    Sizes,
+    SizeArguments,
     Span,
     Statistics,
     Stretched,
-    Table,
+    TableArguments,
     Terms,
     Vectors,
     number,
@@ -212,7 +212,7 @@ class Launch:
         found = self.call.scores.table
         if found is None:
             return {}
-        table = Table(*_by_head(found.values), *map(number, (found.values.shape[1] - 1, found.origin)))
+        table = TableArguments(*_by_head(found.values), *map(number, (found.values.shape[1] - 1, found.origin)))
         q, k = self._sides(found.q, found.k)
         return {"table": table, "table_ends": found.ends, "q_position": q, "k_position": k}
 
@@ -249,7 +249,7 @@ class Launch:
         sizes = None
         if found.sizes is not None:
             size, by_rate = found.sizes
-            sizes = Sizes(size, by_rate, number(self.n - 1 + BEYOND))
+            sizes = SizeArguments(size, by_rate, number(self.n - 1 + BEYOND))
         q, k = self._sides(found.q, found.k)
         stretch = self.of_tokens(found.stretch.detach())
         stretched = {"stretched": Stretched(edges, *numbers), "stretch": stretch, "sizes": sizes}
