@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import io
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .._common.extras import install_command, need
-from .._common.files import LockedFolder, atomic_write, need_file_place, need_folder_place, remove_folder, write_tensors
+from .._common.extras import need
+from .._common.files import atomic_write, need_file_place, write_tensors
 from .._common.table import Table
-from .._common.templates import need_reports
 from .._common.text_files import read_text
-from ..errors import HeadwayError, unknown
-from ..study.word_vectors import QUICK, Protocol
-from ..vectors import VECTORS
+from ..errors import HeadwayError
 from ._app import Group
-from ._console import Screen, console, consoles, going_on, heading, print_json
-from ._options import Json, OutFolder, Quiet, completing
-from ._remedies import with_options
+from ._console import console, consoles, print_json
+from ._options import Json
+from ._vectors_compare import compare
+from ._vectors_train import train
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ..study.word_vectors import Comparison
     from ..vectors import Vectors
 
 File = Annotated[
@@ -40,15 +31,12 @@ File = Annotated[
     ),
 ]
 Count = Annotated[int, typer.Option(help="The number of words to print for each.")]
-METHOD_NAMES = tuple(VECTORS)
 SHOWN = 6
 """Numbers of a vector that are printed."""
 MOST_FREQUENT = 60
 """Words on a map if none are given."""
 COMMAS = str.maketrans("，、", ",,")
 """Chinese separators as commas."""
-SMALL_TEXT = 1_000_000
-"""Of a text with fewer words, ``train`` says how often it was read by default."""
 SOME_FAILED = 1
 """The exit code if some of the words were answered, as that of ls or cat for a file that is missing."""
 
@@ -67,175 +55,8 @@ def vectors(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-@run.command()
-def compare(
-    corpus: Annotated[
-        Path | None,
-        typer.Argument(
-            help="UTF-8 text, with blank lines between documents. Default: a sample of Wikipedia.", show_default=False
-        ),
-    ] = None,
-    methods: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Methods, separated by commas: {', '.join(METHOD_NAMES)}. Default: all.",
-            autocompletion=completing(lambda: METHOD_NAMES),
-        ),
-    ] = None,
-    words: Annotated[
-        str | None,
-        typer.Option(help="Words whose neighbours are shown, separated by commas. Default: some frequent ones."),
-    ] = None,
-    dim: Annotated[int, typer.Option(help="Numbers in a vector, if the method lets one choose.")] = Protocol.dim,
-    min_count: Annotated[int, typer.Option(help="Leave out words that occur less often.")] = Protocol.min_count,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            help="Training steps of each Transformer that reads the vectors. "
-            f"Default: {Protocol.steps}; with --quick {QUICK['steps']}."
-        ),
-    ] = None,
-    encoder: Annotated[
-        str | None,
-        typer.Option(
-            help="A published encoder to compare with: its folder, or its id on the Hugging Face hub, such as "
-            "intfloat/e5-small-v2. Default: none."
-        ),
-    ] = None,
-    bert_steps: Annotated[
-        int | None,
-        typer.Option(
-            help=f"Training steps of the BERT. Default: {Protocol.bert_steps}; with --quick {QUICK['bert_steps']}."
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(help="Number of seeds. Differences need several seeds to be reliable.")] = 1,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Take a few minutes in all: fewer training steps. The report says so."),
-    ] = False,
-    out: OutFolder = "headway-vectors",
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Fit every method to one text, and compare the vectors, their cost, and a Transformer that reads them.
-
-    Writes results.jsonl, vectors.md, two pictures and the vectors to --out.
-
-    Examples:
-        headway vectors compare --quick
-        headway vectors compare text.txt --methods glove,fasttext --words king,river
-    """
-    from ..study import word_vectors
-
-    need_folder_place(Path(out))
-    need_reports()
-    asked = {"steps": steps, "bert_steps": bert_steps}
-    protocol = Protocol(
-        dim=dim,
-        min_count=min_count,
-        words=None if words is None else tuple(split(words, "--words")),
-        encoder=encoder,
-        quick=quick,
-        **{**(QUICK if quick else {}), **{name: value for name, value in asked.items() if value is not None}},
-    )
-    names = None if methods is None else split(methods, "--methods")
-    say, telling = consoles(as_json, quiet)
-    with going_on(out), Screen(telling) as screen:
-        found = word_vectors.compare(corpus, names, out=out, protocol=protocol, seeds=seeds, watch=screen)
-    found.write(out)
-    files = [f"{out}/{name}" for name in (*found.files(), "vectors/")]
-    if as_json:
-        print_json("vectors compare", found.rows, notes=found.conclusions(), files=files)
-        return
-    _show(say, found)
-    say.print(f"\n{', '.join(files)}", markup=False, soft_wrap=True)
-
-
-@run.command()
-def train(
-    method: Annotated[
-        str,
-        typer.Argument(help=f"The method: {', '.join(METHOD_NAMES)}.", autocompletion=completing(lambda: METHOD_NAMES)),
-    ],
-    corpus: Annotated[Path, typer.Argument(help="A file of UTF-8 text, with blank lines between documents.")],
-    out: Annotated[
-        Path,
-        typer.Option(help="File to write, .safetensors, or a folder for bert; one that exists is replaced."),
-    ],
-    dim: Annotated[
-        int | None,
-        typer.Option(help="Numbers in a vector, if the method lets one choose. Default: that of the method."),
-    ] = None,
-    chinese: Annotated[
-        str | None,
-        typer.Option(
-            help="Cut Chinese into words (by jieba) or characters. Default: words if jieba is installed.",
-            show_default=False,
-        ),
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Any other option of the method, name=value, such as window=10; may be given several times. "
-            "Default: those of the method."
-        ),
-    ] = None,
-    quiet: Quiet = False,
-) -> None:
-    """Compute the vectors of the words of a text, by one of the seven methods.
-
-    A bert that was stopped in training goes on when the same command is repeated.
-
-    Examples:
-        headway vectors train glove text.txt --out words.safetensors
-        headway vectors train fasttext text.txt --out w.safetensors --option min_n=2
-    """
-    from ..study._word_vectors_text import documents_of
-    from ..vectors import Words
-    from ..vectors._text import TooRareError, has_short_words
-
-    if method not in VECTORS:
-        raise unknown("method", method, VECTORS)
-    options = dict(_option(VECTORS[method], one) for one in option or ())
-    if dim is not None:
-        options |= [_option(VECTORS[method], f"dim={dim}")]
-    if method == "bert":
-        need_folder_place(out)
-    else:
-        need_file_place(out)
-    need("safetensors", "--out", extra="checkpoints")
-    tokenizer = Words(chinese=chinese or "")
-    own = {name: f"--option {name}=" for name in VECTORS[method]().options if name != "dim"}
-    with with_options(own):
-        made = VECTORS[method](**options, tokenizer=tokenizer)
-    texts = documents_of(corpus)
-    say, telling = consoles(as_json=False, quiet=quiet)
-    began = time.monotonic()
-    with _kept_training(made, out), with_options(own), Screen(telling) as screen:
-        try:
-            made.fit(texts, watch=lambda part: screen.progressed(method, part))
-        except TooRareError as error:
-            raise HeadwayError(f"{error}, as in --option min_count=1") from None
-        made.save(out)
-    say.print(
-        f"{out}: {len(made):,} words, {made.dim:,} numbers each, from {len(texts):,} documents in "
-        f"{time.monotonic() - began:.1f} s",
-        soft_wrap=True,
-    )
-    epochs = made.options.get("epochs")
-    words = 0 if made.counts is None else int(made.counts.sum())
-    if isinstance(epochs, int) and "epochs" not in options and words < SMALL_TEXT:
-        say.print(
-            f"the text has {words:,} words and was read {epochs} times: for so few, --option epochs={4 * epochs} may "
-            "give better vectors",
-            markup=False,
-            soft_wrap=True,
-        )
-    if any(has_short_words([word]) for word in made.words):
-        by = "into words, by jieba" if tokenizer.chinese == "words" else "into single characters"
-        wanted = chinese is None and tokenizer.chinese != "words"
-        more = f"; {install_command('chinese')} for words" if wanted else ""
-        say.print(f"Chinese was cut {by}{more}", markup=False, soft_wrap=True)
+run.command()(compare)
+run.command()(train)
 
 
 @run.command()
@@ -502,39 +323,6 @@ def convert(
 # ---------------------------------------------------------------- shared by the commands
 
 
-class _Training(LockedFolder):
-    """The folder in which a training works."""
-
-    used_by = "training"
-    called = "the folder of the training"
-
-
-@contextmanager
-def _kept_training(made: Vectors, out: Path) -> Iterator[None]:
-    """A block in which a BERT that names no folder of its own trains in one beside ``out``, removed once it is saved.
-
-    An error, a stop or a kill leaves it, and the next training goes on from there.
-    """
-    from ..vectors import Bert
-
-    if not isinstance(made, Bert) or made.path is not None or made.out is not None:
-        yield
-        return
-    place = out.absolute()
-    with going_on(out), _Training(place.with_name(f".{place.name}.training")) as training:
-        made.out = str(training.out)
-        yield
-    remove_folder(training.out)
-
-
-def split(text: str, name: str) -> list[str]:
-    """Returns names separated by commas; raises HeadwayError if there is none."""
-    found = [one.strip() for one in text.split(",") if one.strip()]
-    if not found:
-        raise HeadwayError(f"{name} is {text!r}: give names separated by commas")
-    return found
-
-
 def _load(file: str) -> Vectors:
     from ..vectors import load
 
@@ -599,35 +387,6 @@ def _wide(text: str, columns: int) -> str:
     return text + " " * max(0, columns - cell_len(text))
 
 
-def _option(method: type[Vectors], text: str) -> tuple[str, Any]:
-    """The name and the value of "name=value"; the value is a Python literal if it can be read as one, else a string."""
-    name, equals, value = text.partition("=")
-    name = name.strip().replace("-", "_")
-    known = method().options
-    if not equals:
-        raise HeadwayError(f"--option is {text!r}: give name=value, such as {next(iter(known))}=…")
-    if name not in known:
-        raise unknown(f"option of {method.name}", name, known)
-    try:
-        found = ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError):
-        found = value.strip()
-    kinds = _kinds(method, name)
-    kind = "None" if found is None else type(found).__name__
-    if kind not in (*kinds, *(["int"] if "float" in kinds else [])):
-        raise HeadwayError(f"{name} is {value!r}: give {' or '.join(kinds)}, such as {known[name]!r}")
-    return name, found
-
-
-def _kinds(method: type[Vectors], name: str) -> list[str]:
-    """The types that an option may have, by the signature of the constructor."""
-    for kind in method.__mro__:
-        own = inspect.signature(vars(kind)["__init__"]).parameters if "__init__" in vars(kind) else {}
-        if name in own:
-            return list(dict.fromkeys(str(own[name].annotation).replace("Path", "str").split(" | ")))
-    return []
-
-
 def _ranked(title: str, found: Sequence[tuple[str, float]]) -> None:
     say = console()
     say.print(title, style="bold", markup=False)
@@ -644,18 +403,3 @@ def _write(rows: Any, out: Path) -> None:
             part.write_bytes(held.getbuffer())
     else:
         write_tensors(out, {"vectors": rows.contiguous()})
-
-
-def _show(out: Console, found: Comparison) -> None:
-    from rich.markup import escape
-
-    for title, table in found.parts().items():
-        out.print(f"\n[bold]{title}[/bold]")
-        out.print(table.rich(overflow="fold"))
-    for note in found.footnotes():
-        out.print(note, style="dim", markup=False)
-    for word, its in found.neighbours().items():
-        out.print(f"\n[bold]Nearest to “{escape(word)}”[/bold]")
-        for method, near in its.items():
-            out.print(f"  {method:<20} {near}", markup=False, soft_wrap=True)
-    heading(out, "\nConclusions", found.conclusions())

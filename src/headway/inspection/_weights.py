@@ -35,7 +35,7 @@ def dense_weights(call: Call, heads: Sequence[int] | None = None, rows: Sequence
         computed = spec.computed(call)
         most, done = spec.block_rows(computed), 0
         for start, stop in _runs(chosen, most):
-            block = spec.Block(computed, start, stop)
+            block = spec.QueryBlock(computed, start, stop)
             weights, *_ = spec.softmax(block, spec.masked(block, spec.scores(block)))
             weights = weights if heads is None else weights[:, list(heads)]
             found[:, :, done : done + stop - start, block.keys] = weights.to(found.dtype)

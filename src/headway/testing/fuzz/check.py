@@ -272,7 +272,7 @@ def _naive(case: Case, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     call = reference.rotated(call)
     narrow = {name: getattr(call, name).to(q.dtype) for name in ("q", "k", "v")}
     rounded = replace(call, **narrow, terms=spec.cast(call.terms, q.dtype))
-    out, row_max, row_sum = spec.run_block(spec.Block(rounded, 0, rounded.q.shape[2]))
+    out, row_max, row_sum = spec.run_block(spec.QueryBlock(rounded, 0, rounded.q.shape[2]))
     lse = torch.where(row_sum > 0, row_max + row_sum.log(), row_max) if case.lse != "no" else None
     return reference.restored(call, out.to(call.q.dtype)).to(q.dtype), lse
 
