@@ -332,7 +332,7 @@ def test_dropout_check_fails_where_nothing_is_dropped(monkeypatch: pytest.Monkey
 def test_dropout_check_fails_where_draws_are_shared(monkeypatch: pytest.MonkeyPatch, shared: str) -> None:
     dropped = spec.dropped
 
-    def fewer(block: spec.Block, weights: Tensor) -> Tensor:
+    def fewer(block: spec.QueryBlock, weights: Tensor) -> Tensor:
         if shared == "rows":
             return weights * dropped(block, torch.ones_like(weights[:1]))
         block.call = replace(block.call, seed=1)
@@ -443,6 +443,6 @@ def test_every_mask_check_fails_without_the_mask(monkeypatch: pytest.MonkeyPatch
 
 
 def test_mask_check_fails_where_nan_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spec.Block, "seen", lambda self, keys: keys)
+    monkeypatch.setattr(spec.QueryBlock, "seen", lambda self, keys: keys)
     with pytest.raises(AssertionError, match="not finite"):
         kernel_checks.obeys_the_mask("reference", "holes")

@@ -278,7 +278,7 @@ def computed(r: Reader) -> Right:
     call, results = read(r)
     with torch.enable_grad():
         plain = spec.computed(call)
-        found = spec.run_block(spec.Block(plain, 0, call.q.shape[2]))
+        found = spec.run_block(spec.QueryBlock(plain, 0, call.q.shape[2]))
         out, lse = found.out, found.log_sum_exp
         score = spec.steps(plain)[2].detach()
     for term in call.terms:
