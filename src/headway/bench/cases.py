@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 
@@ -28,18 +28,19 @@ STEP_MODELS = {"learned": "learned", "RoPE": "rope", "ALiBi": "alibi", "T5 bias"
 """The language models of which a training step is measured, and their encodings."""
 
 
-class AnyCase(Protocol):
-    """The interface of a case; ``file`` is the file that stores the rows of its kind."""
+@dataclass(frozen=True)
+class AnyCase:
+    """Base class of cases; ``file`` is the file that stores the rows of a kind."""
 
     file: ClassVar[str]
 
     def fields(self) -> dict[str, Any]:
         """Returns the case as a row of results stores it."""
-        ...
+        return asdict(self)
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(AnyCase):
     """One call of attention, which all sides run in turn.
 
     Attributes:
@@ -100,10 +101,6 @@ class Case:
     def flop(self) -> int:
         """Floating-point operations of the allowed pairs: two matrix products forward, five backward."""
         return (4 if self.direction == "forward" else 10) * BATCH * HEADS * self.head_dim * self.pairs
-
-    def fields(self) -> dict[str, Any]:
-        """Returns the case as a row of results stores it."""
-        return asdict(self)
 
 
 def pairs(mask: str, n: int) -> int:
@@ -224,7 +221,7 @@ QUICK = Plan(
 
 
 @dataclass(frozen=True)
-class ModelCase:
+class ModelCase(AnyCase):
     """One piece of work of a whole model, by headway and by transformers in turn.
 
     Attributes:
@@ -252,10 +249,6 @@ class ModelCase:
     def tokens(self) -> str:
         """The sizes in words, such as "8 × 512"."""
         return f"{self.n:,}" if self.batch == 1 else f"{self.batch} × {self.n:,}"
-
-    def fields(self) -> dict[str, Any]:
-        """Returns the case as a row of results stores it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

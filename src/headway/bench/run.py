@@ -25,13 +25,7 @@ C = TypeVar("C", bound=AnyCase)
 
 @dataclass
 class BenchResults:
-    """The results of a benchmark.
-
-    Attributes:
-        rows: the rows.
-        notes: notes for readers of the results.
-        failed: the kernels and cases without numbers, each with the reason.
-    """
+    """The rows of a benchmark, notes for their readers, and the kernels and cases that failed, each with the reason."""
 
     rows: list[Row]
     notes: list[str] = field(default_factory=list)

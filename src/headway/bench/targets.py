@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from . import statistics
 from .cases import STATISTICS_MEMORY, Case, ModelCase, pairs
@@ -71,15 +72,9 @@ class Target:
 
 @dataclass(frozen=True)
 class Judged:
-    """A target in one dtype, and the worst value measured.
+    """A target in one dtype, the worst value measured, and its case.
 
-    Attributes:
-        target: the target.
-        dtype: the name of the dtype.
-        worst: the worst value.
-        at: its case.
-        count: the number of values.
-        applies: whether the target is one of the processor that was measured.
+    ``applies`` says whether the target is one of the processor that was measured.
     """
 
     target: Target
@@ -200,6 +195,21 @@ def each(
     return values
 
 
+def faster(side: str, direction: str, encodings: tuple[str, ...] = ("none",), **cases: Any) -> Values:
+    """Returns how many times as fast as a side headway is, of some cases as for ``each``."""
+    return each(lambda row: times(row, side), direction=direction, encodings=encodings, **cases)
+
+
+def slower(side: str, **cases: Any) -> Values:
+    """Returns headway's time divided by that of a side, of some cases as for ``each``."""
+    return each(lambda row: over(row, side), **cases)
+
+
+def both(float32: float, bfloat16: float) -> dict[str, float]:
+    """Returns the bounds of both dtypes."""
+    return {"float32": float32, "bfloat16": bfloat16}
+
+
 def _extra(row: Row) -> float | None:
     cost = over(row, PLAIN)
     return None if cost is None else cost - 1
@@ -255,166 +265,105 @@ _LITTLE = 16 << 20
 """Memory below this many bytes counts as this many, since any process takes some now and then."""
 
 TARGETS = (
-    Target(
-        "forward, full, no bias, against SDPA",
-        each(lambda row: times(row, SDPA), direction="forward", masks=("none",)),
-        {"float32": 2.0, "bfloat16": 4.0},
-        on=ZEN_5,
-    ),
+    Target("forward, full, no bias, against SDPA", faster(SDPA, "forward", masks=("none",)), both(2.0, 4.0), on=ZEN_5),
     Target(
         "forward, ALiBi, T5 or KERPLE, against SDPA with a dense bias",
-        each(lambda row: times(row, DENSE), direction="forward", encodings=BY_DISTANCE),
-        {"float32": 2.2, "bfloat16": 4.0},
-        on=ZEN_5,
+        faster(DENSE, "forward", BY_DISTANCE), both(2.2, 4.0), on=ZEN_5,
     ),
+    Target("the same against compiled FlexAttention", faster(FLEX, "forward", BY_DISTANCE), both(3.5, 15.0), on=ZEN_5),
     Target(
-        "the same against compiled FlexAttention",
-        each(lambda row: times(row, FLEX), direction="forward", encodings=BY_DISTANCE),
-        {"float32": 3.5, "bfloat16": 15.0},
-        on=ZEN_5,
-    ),
-    Target(
-        "forward, causal, against SDPA is_causal",
-        each(lambda row: times(row, SDPA), direction="forward", masks=("causal",)),
-        {"float32": 2.2, "bfloat16": 4.0},
-        on=ZEN_5,
+        "forward, causal, against SDPA is_causal", faster(SDPA, "forward", masks=("causal",)), both(2.2, 4.0), on=ZEN_5
     ),
     Target(
         "share of the roof, forward, full, no bias, n ≥ 2,048",
-        each(share_of_roof, direction="forward", masks=("none",), least=2048),
-        {"float32": 0.90, "bfloat16": 0.75},
-        unit="%",
+        each(share_of_roof, direction="forward", masks=("none",), least=2048), both(0.90, 0.75), unit="%",
     ),
     Target(
         "backward, no bias, against SDPA's backward",
-        each(lambda row: times(row, SDPA), direction="backward", masks=("none",)),
-        {"float32": 2.2},
-        on=ZEN_5,
+        faster(SDPA, "backward", masks=("none",)), {"float32": 2.2}, on=ZEN_5,
     ),
     Target(
         "the same with heads of 128",
-        each(lambda row: times(row, SDPA), direction="backward", masks=("none",), dims=(128,)),
-        {"bfloat16": 2.0},
-        on=ZEN_5,
+        faster(SDPA, "backward", masks=("none",), dims=(128,)), {"bfloat16": 2.0}, on=ZEN_5,
     ),
     Target(
         "the same with heads of 64 (a stretch)",
-        each(lambda row: times(row, SDPA), direction="backward", masks=("none",), dims=(64,)),
-        {"bfloat16": 2.0},
-        on=ZEN_5,
+        faster(SDPA, "backward", masks=("none",), dims=(64,)), {"bfloat16": 2.0}, on=ZEN_5,
     ),
     Target(
         "share of the roof, backward, full, no bias, n ≥ 1,152",
-        each(share_of_roof, direction="backward", masks=("none",), least=1152),
-        {"float32": 0.88, "bfloat16": 0.60},
-        unit="%",
+        each(share_of_roof, direction="backward", masks=("none",), least=1152), both(0.88, 0.60), unit="%",
     ),
     Target(
         "backward with a learned table, against SDPA with a dense bias that wants its gradient",
-        each(lambda row: times(row, DENSE_GRADIENT), direction="backward", encodings=LEARNED),
-        {"float32": 2.2, "bfloat16": 3.0},
-        on=ZEN_5,
+        faster(DENSE_GRADIENT, "backward", LEARNED), both(2.2, 3.0), on=ZEN_5,
     ),
     Target(
         "extra cost of a distance table over none, forward",
-        each(_extra, direction="forward", encodings=BY_DISTANCE),
-        {"float32": 0.03, "bfloat16": 0.05},
-        at_most=True,
-        unit="+%",
+        each(_extra, direction="forward", encodings=BY_DISTANCE), both(0.03, 0.05), at_most=True, unit="+%",
     ),
     Target(
         "extra cost of a distance table over none, backward with its gradient",
-        each(_extra, direction="backward", encodings=LEARNED),
-        {"float32": 0.08, "bfloat16": 0.12},
-        at_most=True,
-        unit="+%",
+        each(_extra, direction="backward", encodings=LEARNED), both(0.08, 0.12), at_most=True, unit="+%",
     ),
     Target(
         "Shaw and Transformer-XL over none, forward",
-        each(lambda row: over(row, PLAIN), direction="forward", encodings=("shaw", "transformer-xl")),
-        {"float32": 1.7, "bfloat16": 1.8},
-        at_most=True,
+        slower(PLAIN, direction="forward", encodings=("shaw", "transformer-xl")), both(1.7, 1.8), at_most=True,
     ),
     Target(
         "a long causal window against full causal: time over area",
-        each(_against_area, kind="window"),
-        {"float32": 1.35, "bfloat16": 1.35},
-        at_most=True,
+        each(_against_area, kind="window"), both(1.35, 1.35), at_most=True,
     ),
     Target(
         "one token against a cache: share of the bandwidth of a copy",
-        each(share_of_copy, kind="decoding"),
-        {"float32": 0.80, "bfloat16": 0.80},
-        unit="%",
+        each(share_of_copy, kind="decoding"), both(0.80, 0.80), unit="%",
     ),
     Target(
         "packed documents over the same as a batch",
-        each(lambda row: over(row, CONTIGUOUS), kind="packed", encodings=None),
-        {"float32": 1.15, "bfloat16": 1.15},
-        at_most=True,
+        slower(CONTIGUOUS, kind="packed", encodings=None), both(1.15, 1.15), at_most=True,
     ),
     Target(
         "padding in front over the same without",
-        each(lambda row: over(row, CONTIGUOUS), kind="left-padded", encodings=None),
-        {"float32": 1.15, "bfloat16": 1.15},
-        at_most=True,
+        slower(CONTIGUOUS, kind="left-padded", encodings=None), both(1.15, 1.15), at_most=True,
     ),
     Target(
         "n = 128, no encoding or a distance table, against SDPA",
-        each(lambda row: times(row, peer(row)), encodings=("none", *BY_DISTANCE), least=128, most=128),
-        {"float32": 1.0, "bfloat16": 1.0},
+        each(lambda row: times(row, peer(row)), encodings=("none", *BY_DISTANCE), least=128, most=128), both(1.0, 1.0),
     ),
     Target(
         "memory beyond inputs and outputs, T5, 65,536 tokens, forward and backward",
-        each(lambda row: float(row["extra_bytes"]), kind="memory", encodings=None, least=65536),
-        {"float32": 1.5e9},
-        at_most=True,
-        unit="GB",
+        each(lambda row: float(row["extra_bytes"]), kind="memory", encodings=None, least=65536), {"float32": 1.5e9},
+        at_most=True, unit="GB",
     ),
     Target(
         "memory grows linearly: exponent of n from one length to the next",
-        _growth("memory"),
-        {"float32": 1.15},
-        at_most=True,
-        unit="",
+        _growth("memory"), {"float32": 1.15}, at_most=True, unit="",
     ),
     Target(
         "attention with all one-pass statistics over attention, n ≥ 4,096",
-        _with(statistics.ALL),
-        {"float32": 1.25, "bfloat16": 1.25},
-        at_most=True,
+        _with(statistics.ALL), both(1.25, 1.25), at_most=True,
     ),
     Target(
         "attention with each one-pass statistic over attention, n ≥ 4,096",
-        _with_single_statistics,
-        {"float32": 1.10, "bfloat16": 1.10},
-        at_most=True,
+        _with_single_statistics, both(1.10, 1.10), at_most=True,
     ),
     Target(
         "column sums: time added to attention, over attention, n ≥ 4,096",
-        _statistics(second_pass),
-        {"float32": 0.80, "bfloat16": 0.80},
-        at_most=True,
+        _statistics(second_pass), both(0.80, 0.80), at_most=True,
     ),
     Target(
         "attention with the top 8 keys over attention, n ≥ 4,096",
-        _with(statistics.beside(statistics.TOP)),
-        {"float32": 1.30, "bfloat16": 1.30},
-        at_most=True,
+        _with(statistics.beside(statistics.TOP)), both(1.30, 1.30), at_most=True,
     ),
     Target(
         "statistics alone against materialized weights in torch, n ≥ 4,096",
-        _statistics(against_materialized),
-        {"float32": 5.0, "bfloat16": 5.0},
+        _statistics(against_materialized), both(5.0, 5.0),
     ),
     Target(
         "memory of statistics grows linearly: exponent of n from one length to the next",
-        _growth(STATISTICS_MEMORY),
-        {"float32": 1.15},
-        at_most=True,
-        unit="",
+        _growth(STATISTICS_MEMORY), {"float32": 1.15}, at_most=True, unit="",
     ),
-)
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- whole models
@@ -441,24 +390,15 @@ def _model_growth(rows: Sequence[Row]) -> list[tuple[float, str]]:
 MODEL_TARGETS = (
     Target(
         "prefill of 4,096 tokens and more, against transformers with sdpa",
-        _model("prefill", HF_SDPA, least=4096),
-        {"float32": 1.5, "bfloat16": 2.0},
+        _model("prefill", HF_SDPA, least=4096), both(1.5, 2.0),
     ),
-    Target(
-        "one token after a prompt, against transformers with sdpa",
-        _model("decode", HF_SDPA),
-        {"float32": 1.0, "bfloat16": 1.0},
-    ),
+    Target("one token after a prompt, against transformers with sdpa", _model("decode", HF_SDPA), both(1.0, 1.0)),
     Target(
         "training step of T5's encoder at 2,048 tokens and more, against transformers with eager",
-        _model("train", HF_EAGER, least=2048, model="T5 encoder"),
-        {"float32": 1.4},
+        _model("train", HF_EAGER, least=2048, model="T5 encoder"), {"float32": 1.4},
     ),
     Target(
         "memory of that step grows linearly: exponent of n from one length to the next",
-        _model_growth,
-        {"float32": 1.15},
-        at_most=True,
-        unit="",
+        _model_growth, {"float32": 1.15}, at_most=True, unit="",
     ),
-)
+)  # fmt: skip

@@ -37,17 +37,7 @@ COUNTED_DASHES = ((0, (1, 1.6)), (0, (6, 1.5, 1, 1.5)))
 
 @dataclass(frozen=True)
 class FigureLayout:
-    """The size of a picture, and the place of its axes.
-
-    Attributes:
-        width: inches.
-        height: inches.
-        left: the left edge of the axes, as a share of the width.
-        right: their right edge.
-        top: their upper edge, as a share of the height.
-        bottom: their lower edge.
-        title: the font size of the title.
-    """
+    """The size of a picture in inches, the edges of its axes as shares of it, and the font size of its title."""
 
     width: float = 7.2
     height: float = 4.9
@@ -81,15 +71,7 @@ APART = 0.5
 
 @dataclass(frozen=True)
 class Style:
-    """The line of one encoding, the same in every picture.
-
-    Attributes:
-        colour: its colour.
-        dashes: matplotlib's linestyle.
-        marker: matplotlib's marker; none if empty.
-        hollow: whether the marker is white inside.
-        width: the width of the line, in points.
-    """
+    """The line of one encoding, the same in every picture; a ``hollow`` marker is white inside."""
 
     colour: str
     dashes: Any
@@ -112,15 +94,9 @@ class Style:
 
 @dataclass(frozen=True)
 class Line:
-    """One encoding in a picture.
+    """One encoding in a picture: at each x the mean over seeds, the lowest and the highest.
 
-    Attributes:
-        name: its name.
-        x: the points.
-        y: the mean over seeds at each.
-        low: the lowest seed.
-        high: the highest seed.
-        end: the longest window or distance that it was measured at.
+    ``end`` is the longest window or distance that it was measured at.
     """
 
     name: str
@@ -207,49 +183,30 @@ def draw_by_position(results: ComparisonResults, layout: FigureLayout = WIDE, la
     """Draws the loss by position in the window, with words in the ``language`` "en" or "zh"."""
     say = _say(language)
     unit = _translated(say, results.unit)
-    return _draw(
-        results,
-        layout,
-        say,
-        by_position(results),
-        say("Loss by position in the window", "窗口内各位置上的损失"),
-        say(f"position in the window: {unit} before it", f"在窗口中的位置：前面有多少{unit}"),
-        say("held-out bits per byte", "预留文本的损失（比特/字节）"),
-        bound="bits",
-        ticks=_powers(1, results.lengths[-1]),
-    )
+    title = say("Loss by position in the window", "窗口内各位置上的损失")
+    x = say(f"position in the window: {unit} before it", f"在窗口中的位置：前面有多少{unit}")
+    y = say("held-out bits per byte", "预留文本的损失（比特/字节）")
+    ticks = _powers(1, results.lengths[-1])
+    return _draw(results, layout, say, by_position(results), (title, x, y), bound="bits", ticks=ticks)
 
 
 def draw_by_length(results: ComparisonResults, layout: FigureLayout = WIDE, language: str = "en") -> Figure:
     """Draws the loss by the length of the window, with words in the ``language`` "en" or "zh"."""
     say = _say(language)
     unit = _translated(say, results.unit)
-    return _draw(
-        results,
-        layout,
-        say,
-        by_length(results),
-        say("Loss by length, in separate windows", "各窗口长度上的损失（窗口互不重叠）"),
-        say(f"{unit} in the window", f"窗口中的{unit}数"),
-        say("held-out bits per byte", "预留文本的损失（比特/字节）"),
-        bound="bits",
-        ticks=results.lengths,
-    )
+    title = say("Loss by length, in separate windows", "各窗口长度上的损失（窗口互不重叠）")
+    x = say(f"{unit} in the window", f"窗口中的{unit}数")
+    y = say("held-out bits per byte", "预留文本的损失（比特/字节）")
+    return _draw(results, layout, say, by_length(results), (title, x, y), bound="bits", ticks=results.lengths)
 
 
 def draw_recall(results: ComparisonResults, layout: FigureLayout = WIDE, language: str = "en") -> Figure:
     """Draws recall by distance, with words in the ``language`` "en" or "zh"."""
     say, longest = _say(language), f"{results.lengths[-1]:,}"
-    return _draw(
-        results,
-        layout,
-        say,
-        recall_by_distance(results),
-        say(f"Recall in sequences of up to {longest}", f"长度至多 {longest} 的序列中的回忆"),
-        say("tokens since the card was shown", "卡片出现之后的词元数"),
-        say("right answers, %", "答对的比例（%）"),
-        bound="per cent",
-    )
+    title = say(f"Recall in sequences of up to {longest}", f"长度至多 {longest} 的序列中的回忆")
+    x = say("tokens since the card was shown", "卡片出现之后的词元数")
+    y = say("right answers, %", "答对的比例（%）")
+    return _draw(results, layout, say, recall_by_distance(results), (title, x, y), bound="per cent")
 
 
 def _say(language: str) -> Say:
@@ -270,15 +227,14 @@ def _draw(
     layout: FigureLayout,
     say: Say,
     lines: list[Line],
-    title: str,
-    x_label: str,
-    y_label: str,
+    labels: tuple[str, str, str],
     *,
     bound: str,
     ticks: Sequence[int] | None = None,
 ) -> Figure:
     from matplotlib.figure import Figure
 
+    title, x_label, y_label = labels
     look = styles(results)
     words = _subtitle(results, say)
     with style([title, *words, *results.names], **{"font.size": 11}):
@@ -303,16 +259,9 @@ def _draw(
         if start < trained < end:
             axes.axvline(trained, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
             axes.annotate(
-                say("trained length", "训练长度"),
-                (trained, 1),
-                xycoords=("data", "axes fraction"),
-                xytext=(0, 3),
-                textcoords="offset points",
-                ha="center",
-                va="bottom",
-                fontsize=9,
-                color=INK,
-            )
+                say("trained length", "训练长度"), (trained, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
+                textcoords="offset points", ha="center", va="bottom", fontsize=9, color=INK,
+            )  # fmt: skip
         name_lines(axes, lines, look, low, high, say=say)
         axes.set(xlabel=x_label, ylabel=y_label)
         figure.text(0.02, 0.955, title, fontsize=layout.title, fontweight="bold", color=INK, va="center")

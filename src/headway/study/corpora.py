@@ -20,15 +20,9 @@ VALIDATION = 20
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text as tokens.
+    """A text as tokens: the training part, the validation part behind it for choices, and the held-out part.
 
-    Attributes:
-        name: the path of the file, or the name of the default text.
-        sha256: the hash of all bytes.
-        tokens: the way it is cut into tokens.
-        train: the training part.
-        validation: the part behind it, for choices.
-        held_out: the last part, by which nothing is chosen.
+    ``name`` is the path of the file, or the name of the default text; ``sha256`` is the hash of all bytes.
     """
 
     name: str

@@ -51,14 +51,9 @@ def mean_and_half(values: Sequence[float]) -> tuple[float, float | None]:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two models, over the seeds that both have.
+    """The mean difference a − b of two models, over the ``seeds`` that both have.
 
-    Attributes:
-        a: the name of the first.
-        b: the name of the second, which is subtracted.
-        mean: the mean of the differences of the seeds.
-        half: half the width of its 95 % t interval; None with one seed.
-        seeds: the number of seeds.
+    ``half`` is half the width of its 95 % t interval; None with one seed.
     """
 
     a: str

@@ -31,15 +31,7 @@ FUSED = frozenset({"sdpa", "triton"})
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """The sizes of a model.
-
-    Attributes:
-        vocabulary: token ids.
-        layers: layers.
-        width: embed_dim.
-        heads: heads in a layer.
-        max_length: the trained length, which tables of positions have.
-    """
+    """The sizes of a model; tables of positions have ``max_length``, the trained length."""
 
     vocabulary: int
     layers: int

@@ -28,14 +28,7 @@ Build = Callable[[ModelSizes], nn.Module]
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds that one model takes.
-
-    Attributes:
-        step: a training step of the language model.
-        token: a token of a window that is measured.
-        recall_step: a training step of the recall task.
-        recall_token: a token that is measured there.
-    """
+    """Seconds that one model takes for a training step and for a token that is measured, of each task."""
 
     step: float
     token: float
@@ -68,13 +61,9 @@ def measured(build: Build, language: LanguageModel, protocol: FixedProtocol) -> 
 
 @dataclass(frozen=True)
 class Work:
-    """A training that is to be done.
+    """A training that is to be done, of a model whose ``rows`` are measured, with so many learning ``rates``.
 
-    Attributes:
-        name: the name of the model.
-        rows: its rows, each of which is measured.
-        rates: the learning rates that it is trained with.
-        by_the_clock: whether it is trained for as long as the median Transformer, and on the language alone.
+    A model ``by_the_clock`` is trained for as long as the median Transformer, and on the language alone.
     """
 
     name: str

@@ -32,15 +32,10 @@ FIRST_SEED = 0
 
 
 class Model(NamedTuple):
-    """A trained model.
+    """A trained model, its sizes, and what the training came to.
 
-    Attributes:
-        model: the model.
-        sizes: its sizes.
-        trained: what the training came to.
-        heads: what its heads do at the end; None if that is not known.
-        peak: the most memory in use while it was trained, in bytes.
-        diverged: the error, if the training stopped with it.
+    ``heads`` says what its heads do at the end; None if that is not known. ``peak`` is the most memory in use while it
+    was trained, in bytes. ``diverged`` is the error if the training stopped with it.
     """
 
     model: nn.Module

@@ -25,12 +25,7 @@ FEWEST = 257
 
 
 class Split(NamedTuple):
-    """A part of a text as tokens.
-
-    Attributes:
-        ids: the tokens, int [n].
-        ends: the bytes of the part up to the end of each token, int64 [n].
-    """
+    """A part of a text as tokens, int [n], and the bytes of the part up to the end of each, int64 [n]."""
 
     ids: Tensor
     ends: Tensor

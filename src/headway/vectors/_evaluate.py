@@ -47,14 +47,7 @@ class Similarity:
 
 @dataclass(frozen=True)
 class Section:
-    """The results of one section of analogies.
-
-    Attributes:
-        name: the name of the section.
-        correct: the number of right answers.
-        used: the number of questions whose words are all known.
-        total: the number of questions.
-    """
+    """The numbers of right answers, of questions whose words are all known, and of all questions in one section."""
 
     name: str
     correct: int
