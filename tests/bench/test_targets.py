@@ -7,7 +7,7 @@ from headway.bench.cases import STATISTICS_MEMORY
 from headway.bench.rows import Row
 from headway.bench.sides import CONTIGUOUS, COPY, DENSE, DENSE_GRADIENT, FLEX, FULL_CAUSAL, OURS, PLAIN, SDPA
 from headway.bench.statistics import ALL, ALONE, MATERIALIZED, ONE_PASS, RECEIVED, TOP, beside
-from headway.bench.targets import Judged, judge
+from headway.bench.targets import TARGETS, Judged, judge
 
 
 def row(of: Case, milliseconds: dict[str, float] | None = None, **more: Any) -> Row:
@@ -36,7 +36,7 @@ def judged(rows: list[Row], begins: str, dtype: str = "float32") -> Judged:
 
 
 def all_judged(rows: list[Row], begins: str, dtype: str = "float32") -> list[Judged]:
-    return [one for one in judge(rows) if one.target.what.startswith(begins) and one.dtype == dtype]
+    return [one for one in judge(rows, TARGETS) if one.target.what.startswith(begins) and one.dtype == dtype]
 
 
 def test_the_worst_case_counts() -> None:
@@ -61,7 +61,7 @@ def test_a_target_of_another_processor_is_not_judged() -> None:
 
 
 def test_targets_speak_of_their_cases_alone() -> None:
-    assert judge([]) == []
+    assert judge([], TARGETS) == []
     rows = [row(Case(n=128), {SDPA: 0.5}), row(Case(mask="causal"), {SDPA: 0.5})]
     rows += [row(Case(direction="backward"), {SDPA: 0.5}), row(Case(dtype="bfloat16"), {SDPA: 0.5})]
     assert all_judged(rows, "forward, full, no bias, against SDPA") == []

@@ -63,6 +63,7 @@ def measure_each(
         rows = measure(job, tell)
         if rows:
             store.add(rows)
+        tell("", 1.0)
         listener.measured(name, rows)
         done += size
 

@@ -9,7 +9,6 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -28,23 +27,13 @@ from .model_sides import FOLDERS, WRITTEN, Loaded, Trainer, quiet
 from .rows import CaseStore, Row
 from .run import BenchResults, in_order, in_words, measure_cases
 from .sides import HF_EAGER, HF_SDPA, HF_TABLE, NOT_PREPACKED, OURS
-from .targets import MODEL_TARGETS, Judged, judge
+from .targets import MODEL_TARGETS
 
 LONG = 1000.0
 """Milliseconds of a run from which the run that is compared is warm-up enough."""
 
 DIVIDED = (OURS, HF_EAGER)
 """The sides whose training step is profiled."""
-
-
-@dataclass
-class ModelResults(BenchResults):
-    """The results of a benchmark of whole models."""
-
-    @property
-    def targets(self) -> list[Judged]:
-        """Each target that a case was measured of, and whether it is met."""
-        return judge(self.rows, MODEL_TARGETS)
 
 
 def bench_models(
@@ -55,7 +44,7 @@ def bench_models(
     fresh: bool = False,
     command: str = "headway bench --models",
     watch: ProgressListener | None = None,
-) -> ModelResults:
+) -> BenchResults:
     """Measures the cases of a plan that are not in the folder yet, and writes models.jsonl and models.md to it.
 
     ``weights`` is a folder with minilm/ and smollm2/, as ``make weights`` creates it; cases whose weights are missing
@@ -75,7 +64,7 @@ def bench_models(
         theirs, missing = "none", f"Nothing is measured: {error}"
     here = {**where("nn", "models", "positions", "checkpoints", "integrations"), "transformers": theirs}
     with CaseStore(out, here, fresh, ModelCase) as rows, tempfile.TemporaryDirectory() as scratch:
-        results = ModelResults(rows.here)
+        results = BenchResults(rows.here, MODEL_TARGETS)
         loaded = Loaded(weights, Path(scratch))
         cases = [] if missing else [case for case in plan.cases() if loaded.has(case.model)]
         todo = [case for case in cases if not rows.has(case, plan.seconds)]

@@ -69,14 +69,8 @@ def draw(rows: Sequence[Row], title: str) -> Figure | None:
             axes.set_xlabel("tokens")
         figure.text(0.02, 1 - 0.28 / height, title, fontsize=13, fontweight="bold", va="center")
         handles = [Line2D([], [], label=name, **_look(*look)) for name, _, _, *look in LINES]
-        figure.legend(
-            handles=handles,
-            loc="upper left",
-            bbox_to_anchor=(0.01, 1 - 0.42 / height),
-            ncols=3,
-            fontsize=9,
-            handlelength=2.8,
-        )
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.01, 1 - 0.42 / height)}
+        figure.legend(handles=handles, ncols=3, fontsize=9, handlelength=2.8, **place)
         return figure
 
 

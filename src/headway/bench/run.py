@@ -17,7 +17,7 @@ from .machine import Roof, busy, where
 from .measure import CheckError, measure
 from .rows import CaseStore, Row
 from .sides import Flex, encoded, kernel_of
-from .targets import Judged, judge
+from .targets import TARGETS, Judged, Target, judge
 from .verify import failing
 
 C = TypeVar("C", bound=AnyCase)
@@ -28,6 +28,7 @@ class BenchResults:
     """The rows of a benchmark, notes for their readers, and the kernels and cases that failed, each with the reason."""
 
     rows: list[Row]
+    judged_by: Sequence[Target] = TARGETS
     notes: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -39,7 +40,7 @@ class BenchResults:
     @property
     def targets(self) -> list[Judged]:
         """Each target that a case was measured of, and whether it is met."""
-        return judge(self.rows)
+        return judge(self.rows, self.judged_by)
 
 
 def bench(

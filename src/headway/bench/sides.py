@@ -44,14 +44,10 @@ Run = Callable[[], list[Tensor]]
 
 @dataclass
 class Sides:
-    """All sides of a case.
+    """All sides of a case, and the kernel that headway takes; ``says`` has the reasons of sides that do not run.
 
-    Attributes:
-        kernel: the kernel that headway takes.
-        runs: the functions by side.
-        same: the sides that compute the same as headway, each with the map from headway's tensors to its shape.
-        expected: maps headway's tensors to those that other sides should compute; None if none has its own.
-        says: the sides that do not run, each with the reason.
+    Sides in ``same`` compute the same as headway, each with the map from headway's tensors to its shape. ``expected``
+    maps headway's tensors to those that other sides should compute; None if none has its own.
     """
 
     kernel: str

@@ -104,13 +104,10 @@ class Judged:
         return "met" if (self.worst <= bound if self.target.at_most else self.worst >= bound) else "missed"
 
 
-def judge(rows: Sequence[Row], targets: Sequence[Target] | None = None) -> list[Judged]:
-    """Judges every target in every dtype that it has a bound for and a case was measured of.
-
-    The targets are those of attention if None.
-    """
+def judge(rows: Sequence[Row], targets: Sequence[Target]) -> list[Judged]:
+    """Judges every target in every dtype that it has a bound for and a case was measured of."""
     judged = []
-    for target in TARGETS if targets is None else targets:
+    for target in targets:
         for dtype in target.wanted:
             chosen = [row for row in rows if row["case"]["dtype"] == dtype]
             values = target.values(chosen)

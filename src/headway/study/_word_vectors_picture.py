@@ -41,16 +41,8 @@ def draw_scores(results: WordVectorResults) -> Figure:
         figure.subplots_adjust(left=0.15, right=0.985, top=1 - 0.95 / height, bottom=0.72 / height, wspace=0.12)
         for axes, column in zip(grid, shown, strict=True):
             _dots(axes, results, column)
-        figure.text(
-            0.012,
-            1 - 0.25 / height,
-            "Words into vectors",
-            fontsize=14,
-            fontweight="bold",
-            fontfamily="DejaVu Sans",
-            color=INK,
-            va="center",
-        )
+        title: dict[str, Any] = {"fontsize": 14, "fontweight": "bold", "fontfamily": "DejaVu Sans"}
+        figure.text(0.012, 1 - 0.25 / height, "Words into vectors", color=INK, va="center", **title)
         seeds = "one seed" if len(results.seeds) == 1 else f"mean and range of {len(results.seeds)} seeds"
         figure.text(
             0.012, 1 - 0.5 / height, f"{results.settings['corpus']} · {seeds}", fontsize=9, color=INK, va="center"

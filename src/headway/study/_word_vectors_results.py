@@ -18,15 +18,8 @@ BASELINE = "learned"
 class Column:
     """A column of the table: a field of the rows, and how its numbers are written.
 
-    A field is a number, or {"value": a number, "used": of how many}, or {"reason": why there is no number}.
-
-    Attributes:
-        title: the title.
-        field: the name of the field.
-        digits: decimals.
-        factor: the factor of the number in the table.
-        best: the function that selects the best number; none is marked if None.
-        means: the explanation below the table.
+    A field is a number, or {"value": a number, "used": of how many}, or {"reason": why there is no number}. Numbers are
+    multiplied by ``factor``. ``best`` selects the one that is marked; ``means`` is the explanation below the table.
     """
 
     title: str

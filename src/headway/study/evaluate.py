@@ -16,12 +16,7 @@ LOGITS_AT_ONCE = 2**23
 
 
 class Predictions(NamedTuple):
-    """The predictions of a model in some windows.
-
-    Attributes:
-        bits: the loss of each token in bits, [windows, length].
-        right: whether the most likely token was the target, [windows, length].
-    """
+    """The loss in bits of each token, and whether the most likely token was the target, both [windows, length]."""
 
     bits: Tensor
     right: Tensor

@@ -44,13 +44,9 @@ SCORE = "score (1 by content alone)"
 def portrait(encoding: PositionEncoding, name: str, untrained: bool = False) -> Figure:
     """Draws an encoding with its present parameters, for a query and a key that are the same at every position.
 
-    Args:
-        untrained: whether parameters that hide the encoding, as a table of zeros before training, are first drawn at
-            random, with a fixed seed; the picture says so.
-
-    Returns:
-        The figure: scores by distance and for all pairs, what is added to embeddings, wavelengths, or positions, as far
-        as the encoding has an effect on them.
+    The figure has scores by distance and for all pairs, what is added to embeddings, wavelengths, or positions, as far
+    as the encoding has an effect on them. If it is ``untrained``, parameters that hide it, as a table of zeros before
+    training, are first drawn at random, with a fixed seed; the picture says so.
 
     Raises:
         HeadwayError: if the encoding does nothing.

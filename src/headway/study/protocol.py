@@ -34,14 +34,8 @@ def derived_seed(seed: int, *what: object) -> int:
 class Training:
     """How a model is trained: AdamW with linear warm-up and then a cosine to zero.
 
-    Attributes:
-        steps: steps.
-        batch: sequences in a step.
-        length: tokens in a sequence.
-        learning_rate: the highest learning rate.
-        weight_decay: the weight decay of matrices.
-        betas: AdamW's.
-        clip: the largest norm of all gradients together.
+    A step has ``batch`` sequences of ``length`` tokens. ``learning_rate`` is the highest; ``weight_decay`` is that of
+    matrices; gradients are clipped to a norm of ``clip`` together.
     """
 
     steps: int

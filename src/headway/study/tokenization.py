@@ -40,13 +40,7 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokens:
-    """A way to cut a text into tokens.
-
-    Attributes:
-        name: "bytes", "bpe:N" or the name of a file.
-        vocabulary: the number of ids.
-        library: a ``tokenizers.Tokenizer``; None for bytes.
-    """
+    """A way to cut a text into tokens of so many ids: bytes, or a ``tokenizers.Tokenizer``, the ``library``."""
 
     name: str
     vocabulary: int

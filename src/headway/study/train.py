@@ -41,16 +41,10 @@ def train(
 ) -> Trained:
     """Trains a model in place, and resumes from the checkpoint if there is one; on a CPU with the same result.
 
-    Args:
-        model: maps ids [batch, length] to logits [batch, length, vocabulary].
-        checkpoint: the file of the training's state; nothing is written if None.
-        companion: is called after each step, before its checkpoint, with the loss in nats.
-        watch: is called after each step with the steps done and the loss in bits.
-        dtype: the dtype of autocast for the forward pass and the loss; none if None.
-        compile: whether the model is called through ``torch.compile``.
-
-    Returns:
-        The steps, their time, and the loss of the last batch in bits.
+    The model maps ids [batch, length] to logits [batch, length, vocabulary]. ``companion`` is called after each step,
+    before its checkpoint, with the loss in nats; ``watch`` after that, with the steps done and the loss in bits. The
+    forward pass and the loss are computed under autocast to ``dtype``, if it is not None. The loss that is returned is
+    that of the last batch in bits.
 
     Raises:
         Diverged: if a loss, a gradient or a parameter is not finite.

@@ -115,13 +115,10 @@ NOT_ENGLISH = "the words of this test are English, and the text is not"
 class Letters:
     """What is chosen from a text by its script: known words, and the fewest letters of others.
 
-    Attributes:
-        groups: the words of the map, as far as they are in the vocabulary.
-        words: the words whose neighbours are shown.
-        on_map: the fewest letters of a word on the map if the vocabulary has none of the groups.
-        shown: of a word whose neighbours are shown if it has none of those words.
-        unseen: of the unseen word.
-        misspelt: of the word that is misspelt, by leaving out a letter in its middle.
+    The map has the words of ``groups`` that are in the vocabulary, and the neighbours of ``words`` are shown. If the
+    vocabulary has none of them, words of at least ``on_map`` and ``shown`` letters take their place. The unseen word
+    has at least ``unseen`` letters. A word of at least ``misspelt`` letters is misspelt, by leaving out a letter in its
+    middle.
     """
 
     groups: dict[str, str]

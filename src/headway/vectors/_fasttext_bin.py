@@ -86,16 +86,9 @@ def read(path: Path, limit: int | None) -> Model:
     ngrams = _matrix(path, at + 4 * dim * count, bucket, dim)
     check_finite(own.numpy(), lambda row: f"the row of word {row + 1:,}, {show(words[row])},")
     check_finite(ngrams.numpy(), lambda row: f"the row of n-gram {row:,}")
-    options: dict[str, Any] = {
-        "window": window,
-        "epochs": epochs,
-        "min_count": least,
-        "architecture": ARCHITECTURES.get(model, "skip-gram"),
-        "negative": max(negative, 1),
-        "subsample": subsample,
-        "min_n": min_n,
-        "max_n": max_n,
-    }
+    options: dict[str, Any] = {"window": window, "epochs": epochs, "min_count": least, "negative": max(negative, 1)}
+    options |= {"architecture": ARCHITECTURES.get(model, "skip-gram"), "subsample": subsample}
+    options |= {"min_n": min_n, "max_n": max_n}
     if len(set(words[:kept])) < kept:
         raise HeadwayError("a word stands twice in it: it is damaged")
     return Model(words[:kept], torch.tensor(counts[:kept]), own, ngrams, torch.arange(bucket), bucket, options)
@@ -136,23 +129,9 @@ def write(model: Model, stream: IO[bytes]) -> None:
     architecture = next(number for number, name in ARCHITECTURES.items() if name == options["architecture"])
     bucket = model.bucket if options["max_n"] else 0
     stream.write(MAGIC + struct.pack("<i", VERSION))
-    stream.write(
-        ARGUMENTS.pack(
-            dim,
-            options["window"],
-            options["epochs"],
-            options["min_count"],
-            options["negative"],
-            1,
-            NEGATIVE_SAMPLING,
-            architecture,
-            bucket,
-            options["min_n"],
-            options["max_n"],
-            100,
-            options["subsample"],
-        )
-    )
+    first = [options[name] for name in ("window", "epochs", "min_count", "negative")]
+    ngrams = (bucket, options["min_n"], options["max_n"])
+    stream.write(ARGUMENTS.pack(dim, *first, 1, NEGATIVE_SAMPLING, architecture, *ngrams, 100, options["subsample"]))
     counts = model.counts.tolist()
     stream.write(SIZES.pack(count, count, 0, sum(counts), -1))
     for word, many in zip(model.words, counts, strict=True):

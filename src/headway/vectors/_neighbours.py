@@ -77,12 +77,8 @@ class Neighbours:
 class Chance:
     """The distribution of the cosines of unrelated words, computed from the directions of all words.
 
-    Attributes:
-        mean: the mean of the vectors of length one, float64 [dim].
-        axis: the direction in which they vary most, float64 [dim].
-        along: the variance along it.
-        across: the variance along each other direction, the same for all.
-        words: the number of words.
+    ``mean`` is the mean of the vectors of length one, float64 [dim]. Their variance is ``along`` in the direction
+    ``axis``, in which they vary most, and ``across`` in each other direction. ``words`` is their number.
     """
 
     mean: Tensor
@@ -93,12 +89,7 @@ class Chance:
 
     @classmethod
     def of(cls, rows: Tensor, words: int) -> Self:
-        """Computes it.
-
-        Args:
-            rows: vectors of all words or of some, [n, dim].
-            words: the number of all.
-        """
+        """Computes it from the vectors [n, dim] of some words, and the number of all."""
         units = F.normalize(rows[rows.any(1)].double(), dim=1)
         mean = units.mean(0) if len(units) else torch.zeros(rows.shape[1], dtype=torch.float64)
         apart = units - mean

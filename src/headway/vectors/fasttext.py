@@ -208,14 +208,6 @@ class FastText(NegativeSampling):
         return self._vectors([word])[0]
 
     def document(self, text: str) -> Tensor:
-        """Returns one vector for a whole text, the mean over its words that have one.
-
-        Args:
-            text: any text.
-
-        Returns:
-            float32 [dim]; zeros if no word has a vector.
-        """
         rows = self.encode(text)
         rows = rows[rows.any(1)]
         return rows.mean(0) if len(rows) else torch.zeros(self.dim)
