@@ -159,11 +159,11 @@ def _rendered(template: str, values: str) -> str:
 def _need_jinja2() -> None:
     """Raises HeadwayError if there is no jinja2 whose sandbox holds."""
     need("jinja2", "rendering a chat template", "study")
-    found = version("jinja2")
-    if tuple(map(int, re.findall(r"\d+", found)[:3])) < SAFE:
+    installed = version("jinja2")
+    if tuple(map(int, re.findall(r"\d+", installed)[:3])) < SAFE:
         wanted = ".".join(map(str, SAFE))
         raise HeadwayError(
-            f"jinja2 is {found}, from whose sandbox a chat template can get out: {pip_install(f'jinja2>={wanted}')}"
+            f"jinja2 is {installed}, from whose sandbox a chat template can get out: {pip_install(f'jinja2>={wanted}')}"
         )
 
 
@@ -186,10 +186,10 @@ def stop_ids(path: str | Path) -> list[int]:
     check_folder(path)
     files = [path / name for name in (GENERATION, CONFIG) if (path / name).is_file()]
     named = ((file, _json(file).get("eos_token_id")) for file in files)
-    place, found = next(((file, value) for file, value in named if value is not None), (path, None))
-    ids = [] if found is None else list(found) if isinstance(found, (list, tuple)) else [found]
+    place, listed = next(((file, value) for file, value in named if value is not None), (path, None))
+    ids = [] if listed is None else list(listed) if isinstance(listed, (list, tuple)) else [listed]
     if any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in ids):
-        raise HeadwayError(f"the eos_token_id of {place} is {found!r:.60}: give a whole number, or a list of some")
+        raise HeadwayError(f"the eos_token_id of {place} is {listed!r:.60}: give a whole number, or a list of some")
     return ids
 
 

@@ -95,12 +95,12 @@ def trained_window(model: nn.Module, window: int | None = None) -> int:
     """
     checkpoint = getattr(model, "checkpoint", None)
     config = checkpoint.config if isinstance(checkpoint, Checkpoint) else {}
-    found = config.get("max_position_embeddings", config.get("n_positions")) if window is None else window
-    if found is None:
+    tokens = config.get("max_position_embeddings", config.get("n_positions")) if window is None else window
+    if tokens is None:
         raise HeadwayError("the config has no max_position_embeddings: give window, the tokens trained for")
-    if found < SHORTEST:
-        raise HeadwayError(f"window is {found}: give the tokens that the model was trained for, at least {SHORTEST}")
-    return int(found)
+    if tokens < SHORTEST:
+        raise HeadwayError(f"window is {tokens}: give the tokens that the model was trained for, at least {SHORTEST}")
+    return int(tokens)
 
 
 def need_scalable(model: nn.Module, window: int | None = None) -> None:

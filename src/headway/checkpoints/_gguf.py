@@ -104,8 +104,8 @@ def read_gguf(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         start = -(-cursor.at // cursor.alignment(metadata)) * cursor.alignment(metadata)
         held = {entry.name: entry for entry in entries}
         config = _config(metadata, held)
-        if found := ends(path, metadata):
-            config["eos_token_id"] = found[0] if len(found) == 1 else found
+        if stops := ends(path, metadata):
+            config["eos_token_id"] = stops[0] if len(stops) == 1 else stops
         kind = KINDS[metadata["general.architecture"]]
         tensors: dict[str, Tensor] = {}
         taken = 0
@@ -147,18 +147,18 @@ def ends(path: str | Path, metadata: Mapping[str, Any]) -> list[int]:
     """
     tokens, kinds = _list(metadata, "tokens"), _list(metadata, "token_type")
     named = {name: metadata.get(f"tokenizer.ggml.{name}_token_id", -1) for name in ENDS}
-    for name, found in named.items():
-        if isinstance(found, bool) or not isinstance(found, int):
-            raise HeadwayError(f"the {name}_token_id of {path} is {found!r:.60}: take another file")
+    for name, given in named.items():
+        if isinstance(given, bool) or not isinstance(given, int):
+            raise HeadwayError(f"the {name}_token_id of {path} is {given!r:.60}: take another file")
     # −1 and 2³² − 1 stand for no token
-    ids = [found for found in named.values() if 0 <= found < (len(tokens) or 2**32 - 1)]
+    ids = [given for given in named.values() if 0 <= given < (len(tokens) or 2**32 - 1)]
     special = (at for at, kind in enumerate(kinds[: len(tokens)]) if kind in (CONTROL, USER_DEFINED))
     return list(dict.fromkeys([*ids, *(at for at in special if tokens[at] in ENDINGS)]))
 
 
 def _list(metadata: Mapping[str, Any], key: str) -> tuple[Any, ...]:
-    found = metadata.get(f"tokenizer.ggml.{key}")
-    return found if isinstance(found, tuple) else ()
+    values = metadata.get(f"tokenizer.ggml.{key}")
+    return values if isinstance(values, tuple) else ()
 
 
 class _Cursor:
@@ -180,8 +180,8 @@ class _Cursor:
         return struct.unpack(f"<{count}{code}", self.take(count * struct.calcsize(f"<{code}")))
 
     def number(self, code: str) -> Any:
-        (found,) = self.numbers(code)
-        return _shortest(found) if code == "f" else found
+        (value,) = self.numbers(code)
+        return _shortest(value) if code == "f" else value
 
     def text(self) -> str:
         length = self.number("Q")
@@ -203,10 +203,10 @@ class _Cursor:
         return tuple(self.value(inner, within=True) for _ in range(count))
 
     def alignment(self, metadata: Mapping[str, Any]) -> int:
-        found = metadata.get("general.alignment", 32)
-        if not isinstance(found, int) or found < 1 or found & (found - 1):
-            raise self.wrong(f"the alignment is {found!r}")
-        return found
+        size = metadata.get("general.alignment", 32)
+        if not isinstance(size, int) or size < 1 or size & (size - 1):
+            raise self.wrong(f"the alignment is {size!r}")
+        return size
 
 
 @contextmanager

@@ -65,9 +65,9 @@ def hub_model(given: str | Path) -> HubModel | None:
     Args:
         given: an id, as a string, or a path.
     """
-    if not isinstance(given, str) or (found := ID.fullmatch(given)) is None or os.path.exists(given):
+    if not isinstance(given, str) or (match := ID.fullmatch(given)) is None or os.path.exists(given):
         return None
-    repository, revision, gguf, its, file = found.groups()
+    repository, revision, gguf, its, file = match.groups()
     if its is not None:
         repository, gguf = its, file
     if ".." in repository or "--" in repository or Path(repository).suffix.lower() in FILES:
@@ -114,36 +114,36 @@ def local_path(given: str | Path, complete: Callable[[Path], bool]) -> Path:
         return _of_one_file(given_path(given))
     hub: Any = need("huggingface_hub", f"{given} is no file or folder here; as an id on the hub it", "checkpoints")
     try:
-        found = _fetched(hub, model, offline=True)
-        if found.is_file() or complete(found):
-            return found
+        place = _fetched(hub, model, offline=True)
+        if place.is_file() or complete(place):
+            return place
     except HeadwayError:
         raise
     except Exception:  # it is not in the cache, or not all of it
         pass
     try:
-        found = _fetched(hub, model, offline=False)
+        place = _fetched(hub, model, offline=False)
     except HeadwayError:
         raise
     except Exception as error:  # of the package, of its client for HTTP, of the disk
         partial = getattr(error, "snapshot_path", None)  # what there is, where the hub cannot be reached
         if partial is None or not complete(Path(partial)):
             raise _why(model, error) from error
-        found = Path(partial)
-    if not found.is_file() and not complete(found):
-        raise _incomplete(hub, model, found)
-    return found
+        place = Path(partial)
+    if not place.is_file() and not complete(place):
+        raise _incomplete(hub, model, place)
+    return place
 
 
 def _of_one_file(path: Path) -> Path:
     """The one GGUF file of a folder that has no config.json, else the path itself."""
     if not os.path.isdir(path) or (path / "config.json").exists():
         return path
-    found = sorted(path.glob("*.gguf"))
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
-        raise HeadwayError(f"{path} has {len(found)} models, {names}: give one of these files")
-    return found[0] if found else path
+    models = sorted(path.glob("*.gguf"))
+    if len(models) > 1:
+        names = ", ".join(file.name for file in models)
+        raise HeadwayError(f"{path} has {len(models)} models, {names}: give one of these files")
+    return models[0] if models else path
 
 
 def _fetched(hub: Any, model: HubModel, *, offline: bool) -> Path:
@@ -159,16 +159,16 @@ def _fetched(hub: Any, model: HubModel, *, offline: bool) -> Path:
             names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
         else:
             names = _files_of(hub, model)
-        found = [name for name in names if re.search(rf"(^|[-._/]){re.escape(file)}\.gguf$", name, re.IGNORECASE)]
-        if not found and offline:
+        fitting = [name for name in names if re.search(rf"(^|[-._/]){re.escape(file)}\.gguf$", name, re.IGNORECASE)]
+        if not fitting and offline:
             raise FileNotFoundError(f"no {file} in the cache")
-        if len(found) != 1:
-            files = found or [name for name in names if name.endswith(".gguf")] or ["no GGUF file"]
+        if len(fitting) != 1:
+            files = fitting or [name for name in names if name.endswith(".gguf")] or ["no GGUF file"]
             raise HeadwayError(
-                f"{len(found) or 'no'} GGUF files of {model.repository} are of type {file}: it has {', '.join(files)}; "
-                f"give one as {model.repository}:FILE.gguf"
+                f"{len(fitting) or 'no'} GGUF files of {model.repository} are of type {file}: it has "
+                f"{', '.join(files)}; give one as {model.repository}:FILE.gguf"
             )
-        file = found[0]
+        file = fitting[0]
     elif not offline:
         _files_of(hub, model)  # which fails at once without a network, where a download tries again for half a minute
     return Path(hub.hf_hub_download(**of, filename=file, local_files_only=offline))

@@ -23,8 +23,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
     In older folders the tokens in special_tokens_map.json come before its own.
     """
-    found = _optional(folder / SETTINGS)
-    return found if "added_tokens_decoder" in found else {**found, **_optional(folder / SPECIAL)}
+    settings = _optional(folder / SETTINGS)
+    return settings if "added_tokens_decoder" in settings else {**settings, **_optional(folder / SPECIAL)}
 
 
 def special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -74,18 +74,18 @@ def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The special tokens by their names, as texts or as objects with a text."""
     extra = settings.get("extra_special_tokens")
     held = {**settings, **(extra if isinstance(extra, Mapping) else {})}
-    found = {name: held[name] for name in NAMED if held.get(name) is not None}
+    tokens = {name: held[name] for name in NAMED if held.get(name) is not None}
     # tokens of one model, such as image_token; add_bos_token is a switch
     own = (name for name in held if name.endswith("_token") and name not in NAMED)
-    return found | {name: held[name] for name in own if isinstance(held[name], (str, Mapping))}
+    return tokens | {name: held[name] for name in own if isinstance(held[name], (str, Mapping))}
 
 
 def _spelled(folder: Path, name: str, token: Any) -> str:
     """The text of a special token, which is the text itself or an object with it."""
-    found = token.get("content") if isinstance(token, Mapping) else token
-    if not isinstance(found, str):
+    text = token.get("content") if isinstance(token, Mapping) else token
+    if not isinstance(text, str):
         raise HeadwayError(f"the {name} of {folder} is {token!r:.60}: give its text")
-    return found
+    return text
 
 
 def _added(folder: Path, settings: Mapping[str, Any]) -> list[AddedToken]:

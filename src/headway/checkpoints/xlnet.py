@@ -152,13 +152,13 @@ class Segmented(TransformerXL):
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Relative keys of distances and of segments."""
-        found = super().terms(q_at, k_at, q_input, k_input)
+        by_distance = super().terms(q_at, k_at, q_input, k_input)
         if k_at.position.shape[-1] == 1:
-            return found
+            return by_distance
         apart = 1 - torch.eye(self.classes, dtype=torch.long, device=self.segments.device)
         table = self.segments[apart.flatten()].transpose(0, 1)
         pairs = Classes(q_at.axis(1).long(), k_at.axis(1).long(), self.classes)
-        return (*found, RelativeKeys(Rows(table, pairs), query_bias=self.w))
+        return (*by_distance, RelativeKeys(Rows(table, pairs), query_bias=self.w))
 
     def oracle(self, pair: Pair) -> float:
         if pair.coordinates.position.shape[-1] == 1:

@@ -45,9 +45,9 @@ def facts(commands: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     """
     state = state_of_the_sources()
     try:
-        found = json.loads(cached().read_text(encoding="utf-8"))
-        if found["state"] == state:
-            return found["commands"]
+        kept = json.loads(cached().read_text(encoding="utf-8"))
+        if kept["state"] == state:
+            return kept["commands"]
     except (OSError, ValueError, KeyError, TypeError):  # a HeadwayError, where there is no cache, is a ValueError
         pass
     environment = {name: value for name, value in os.environ.items() if name != COMPLETING}
@@ -96,11 +96,11 @@ def _parameter(one: Any, context: Any) -> dict[str, Any]:
         "is_flag": getattr(one, "is_flag", False),
         "many": one.nargs == -1 or one.multiple,
         "help": one.help,
-        "values": [found.value for found in one.shell_complete(context, "")],
+        "values": [item.value for item in one.shell_complete(context, "")],
     }
 
 
-def command_from(name: str, found: Mapping[str, Any]) -> Any:
+def command_from(name: str, known: Mapping[str, Any]) -> Any:
     """Returns a command that completes as the one of which these are the facts, and does nothing.
 
     Args:
@@ -109,11 +109,11 @@ def command_from(name: str, found: Mapping[str, Any]) -> Any:
 
     def nothing(**_: Any) -> None: ...
 
-    signature = inspect.Signature([_described(one) for one in found["parameters"]])
+    signature = inspect.Signature([_described(one) for one in known["parameters"]])
     nothing.__signature__ = signature  # type: ignore[attr-defined]
     nothing.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
-    nothing.__doc__ = found["help"]
-    below = {one: command_from(one, its) for one, its in found["commands"].items()}
+    nothing.__doc__ = known["help"]
+    below = {one: command_from(one, its) for one, its in known["commands"].items()}
     app = typer.Typer(cls=Group, add_completion=False)
     if below:
         app.callback()(nothing)

@@ -24,8 +24,10 @@ def console(**options: Any) -> Console:
     """
     from rich.console import Console
 
-    found = Console(highlight=False, **options)
-    return found if found.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=120, **options)
+    terminal = Console(highlight=False, **options)
+    return (
+        terminal if terminal.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=120, **options)
+    )
 
 
 def consoles(as_json: bool, quiet: bool = False) -> tuple[Console, Console]:
@@ -51,7 +53,7 @@ def print_json(
     """
     from .. import __version__
 
-    found = {
+    printed = {
         "command": command,
         "version": __version__,
         "rows": [_plain(row) for row in rows],
@@ -59,7 +61,7 @@ def print_json(
         "files": list(map(str, files)),
     }
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    print(json.dumps(found, indent=1, ensure_ascii=not unicode, allow_nan=False))
+    print(json.dumps(printed, indent=1, ensure_ascii=not unicode, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:

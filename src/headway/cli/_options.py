@@ -87,7 +87,7 @@ def options_of(settings: Any, **own: Any) -> Callable[[Callable[..., None]], Cal
     kinds = get_type_hints(settings)
     entries = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(settings) or "", re.MULTILINE)
     helps = {
-        name: re.sub(r"``(\w+)``", lambda found: _flag(found[1]), " ".join(text.split())) for name, text in entries
+        name: re.sub(r"``(\w+)``", lambda match: _flag(match[1]), " ".join(text.split())) for name, text in entries
     }
 
     def annotation(field: Field[Any]) -> Any:
@@ -135,10 +135,10 @@ def numbers(text: str, name: str = "lengths", kind: type[N] = int, such_as: str 
         HeadwayError: for anything else.
     """
     try:
-        found = [kind(part) for part in text.split(",") if part.strip()]
+        values = [kind(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        found = []
-    if not found:
+        values = []
+    if not values:
         what = "whole numbers" if kind is int else "numbers"
         raise HeadwayError(f"{name} is {text!r}: give {what} separated by commas, such as {such_as}")
-    return found
+    return values

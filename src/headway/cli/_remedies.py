@@ -76,12 +76,12 @@ def in_options(message: str, options: Mapping[str, str], typed: Iterable[str] = 
 def _in_options(message: str, options: Mapping[str, str]) -> str:
     lacking: list[str] = []
 
-    def given(found: re.Match[str]) -> str:
-        name, value = found[1], found[2]
+    def given(match: re.Match[str]) -> str:
+        name, value = match[1], match[2]
         option = options.get(name)
         if option is None:
             lacking.append(f"{name}=")
-            return found[0]
+            return match[0]
         if value == "True" or not value:
             return option.rstrip("=")
         literal = value if value[0] not in "'\"" else shlex.quote(value[1:-1])
@@ -94,7 +94,7 @@ def _in_options(message: str, options: Mapping[str, str]) -> str:
         said = about.rstrip("=") + said[subject.end() :]
         if not about.endswith("="):  # whose value may be None
             said = NONE.sub(", or leave it out", said)
-    said = NAMED.sub(lambda found: options.get(found[0], found[0]).rstrip("="), said)
+    said = NAMED.sub(lambda match: options.get(match[0], match[0]).rstrip("="), said)
     if lacking:
         said += f" ({' and '.join(dict.fromkeys(lacking))} in Python: this command has no such option)"
     return said

@@ -197,35 +197,35 @@ def run(
             )
         own = len(told) >= FEWEST_TEXTS
         if inspected.roles is not None and not own and seed == SEED:
-            found = inspected.roles if wanted is None else inspected.roles.only(wanted)
+            measured = inspected.roles if wanted is None else inspected.roles.only(wanted)
         else:
-            found = head_roles(
+            measured = head_roles(
                 inspected.model,
                 told if own else inspected.texts(),
                 wanted,
                 seed=seed,
                 watch=lambda done, every: progress.tell("measuring roles", done / every),
             )
-    if not found.roles:
+    if not measured.roles:
         others = f", and {FEWEST_TEXTS} texts or more, of which there are {len(told)}" if told and not own else ""
-        raise HeadwayError(f"no role can be measured: {found.lacking}{others}; give such texts, or other --roles")
+        raise HeadwayError(f"no role can be measured: {measured.lacking}{others}; give such texts, or other --roles")
     about = f"{len(told)} texts" if own else inspected.about
     left_out = len(given) - len(told)
     long = f"{left_out} of {len(given)} texts have more than {inspected.longest} tokens and are left out"
     if left_out:
         say.print(long, style="yellow", markup=False, soft_wrap=True)
     say.print(f"[bold]{inspected.name}[/bold]: roles measured on {about}, of which every other one is held out\n")
-    _print_roles(say, found)
+    _print_roles(say, measured)
     unknown_words = _unknown_words(inspected.tokenizer, told)
     if unknown_words:
         say.print(unknown_words, style="yellow", markup=False, soft_wrap=True)
-    rows = found.table()
+    rows = measured.table()
     if shown:
         _print_statistics(say, inspected.model, told or inspected.texts(), shown, rows)
     seen = None
     if told and len(told) <= 3:
         seen = _captured(inspected.model, told[0])
-        _print_links(say, found, _marked(inspected.tokenizer, told[0]), seen)
+        _print_links(say, measured, _marked(inspected.tokenizer, told[0]), seen)
     files: list[Path] = []
     if csv is not None:
         rows.csv(csv)
@@ -233,10 +233,10 @@ def run(
         say.print(f"one row for each head: {csv}", markup=False, soft_wrap=True)
     if out is not None:
         files += _draw(
-            say, out, inspected, found, None if seen is None else _marked(inspected.tokenizer, told[0]), seen
+            say, out, inspected, measured, None if seen is None else _marked(inspected.tokenizer, told[0]), seen
         )
     if as_json:
-        lacking = [f"{role} is not measured: it needs {what}" for role, what in found.not_measured.items()]
+        lacking = [f"{role} is not measured: it needs {what}" for role, what in measured.not_measured.items()]
         told_of = [*([long] if left_out else []), *([unknown_words] if unknown_words else [])]
         notes = [f"roles measured on {about}", *told_of, *lacking]
         print_json("inspect", rows, notes=notes, files=files)
@@ -293,8 +293,8 @@ def texts_of(given: str) -> list[AnnotatedText]:
         return texts.paragraphs(decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
     path = given_path(given)
     if os.path.isfile(path):
-        found: list[AnnotatedText] = getattr(texts, READERS.get(ending_of(path), "read_text"))(path)
-        return found
+        read: list[AnnotatedText] = getattr(texts, READERS.get(ending_of(path), "read_text"))(path)
+        return read
     if ending_of(path) in (*READERS, ".txt"):
         raise HeadwayError(f"there is no file {given}: give a text, or a file that exists")
     return texts.paragraphs(given)
@@ -361,13 +361,13 @@ def _names(given: str | None, known: dict[str, Any], what: str) -> list[str] | N
 # ---------------------------------------------------------------- what is printed
 
 
-def _print_roles(say: Console, found: HeadRoles) -> None:
+def _print_roles(say: Console, measured: HeadRoles) -> None:
     """A small table of all heads, and one of the best head for each role."""
-    layers = found.layers
-    most = max(found.heads(layer) for layer in layers)
+    layers = measured.layers
+    most = max(measured.heads(layer) for layer in layers)
     lines = []
     for number, layer in enumerate(layers):
-        firsts = [next(iter(found.of(layer, head)), None) for head in range(found.heads(layer))]
+        firsts = [next(iter(measured.of(layer, head)), None) for head in range(measured.heads(layer))]
         names = ["·" if one is None else SHORT.get(one.role, one.role) for one in firsts]
         lines.append([str(number), *names, *[""] * (most - len(names))])
     say.print(Table(["layer", *map(str, range(most))], lines).rich(no_wrap=True))
@@ -375,8 +375,8 @@ def _print_roles(say: Console, found: HeadRoles) -> None:
     if shortened:
         say.print(", ".join(shortened), style="dim", markup=False)
     rows = []
-    for role in found.roles:
-        best = found.best(role)
+    for role in measured.roles:
+        best = measured.best(role)
         held = sorted((one for one in best if one.holds), key=lambda one: -one.figure)
         for one in held or best[:1]:
             baseline = "–" if one.baseline != one.baseline else f"{one.baseline:.2f}"
@@ -385,7 +385,7 @@ def _print_roles(say: Console, found: HeadRoles) -> None:
             rows.append([role, one.candidate, place, figure, baseline, f"{one.cases:,}", "yes" if one.holds else "no"])
     titles = ["role", "for", "best head", "figure (95 %)", "baseline", "cases", "holds"]
     say.print(Table(titles, rows).rich(no_wrap=True))
-    lacking = [f"{role.replace('_', ' ')}: needs {what}" for role, what in found.not_measured.items()]
+    lacking = [f"{role.replace('_', ' ')}: needs {what}" for role, what in measured.not_measured.items()]
     if lacking:
         say.print("not measured")
         points(say, lacking, style="dim")
@@ -410,15 +410,15 @@ def _print_statistics(
             for name, value in columns.items():
                 totals.setdefault((row["layer"], row["head"]), {}).setdefault(name, []).extend([value] * len(which))
     means = {
-        head: {name: sum(values) / len(values) for name, values in found.items()} for head, found in totals.items()
+        head: {name: sum(values) / len(values) for name, values in of_head.items()} for head, of_head in totals.items()
     }
     for row in rows:
         row |= means.get((row["layer"], row["head"]), {})
     layers = list(dict.fromkeys(row["layer"] for row in rows))
-    for name in dict.fromkeys(name for found in means.values() for name in found):
+    for name in dict.fromkeys(name for of_head in means.values() for name in of_head):
         lines = []
         for number, layer in enumerate(layers):
-            cells = [found.get(name) for (of, _), found in means.items() if of == layer]
+            cells = [of_head.get(name) for (of, _), of_head in means.items() if of == layer]
             lines.append([str(number), *("–" if cell is None else f"{cell:.3g}" for cell in cells)])
         most = max(map(len, lines))
         said = "mean over the texts" if len(texts) > 1 else "mean over the tokens"
@@ -441,17 +441,17 @@ def _device_of(model: nn.Module) -> torch.device:
     return next(parameter.device for parameter in model.parameters())
 
 
-def telling_heads(found: HeadRoles, most: int = SHOWN) -> list[tuple[str, str, int]]:
+def telling_heads(measured: HeadRoles, most: int = SHOWN) -> list[tuple[str, str, int]]:
     """Returns heads whose roles say most of a text: role, layer and number, the largest figures first.
 
     Args:
         most: the most heads.
     """
     chosen: dict[tuple[str, int], str] = {}
-    telling = [role for role in found.roles if role not in SILENT]
-    for role in telling or found.roles:
+    telling = [role for role in measured.roles if role not in SILENT]
+    for role in telling or measured.roles:
         named: set[str] = set()
-        for one in sorted((one for one in found.role(role) if one.holds), key=lambda one: -one.figure):
+        for one in sorted((one for one in measured.role(role) if one.holds), key=lambda one: -one.figure):
             if one.candidate not in named:
                 named.add(one.candidate)
                 chosen.setdefault((one.layer, one.head), f"{one.role} ({one.candidate})")
@@ -483,34 +483,34 @@ def _marked(tokenizer: Any, text: EncodedText) -> EncodedText:
     return replace(text, tokens=tuple(f"{one} (?)" if i in unknown_ones else one for i, one in enumerate(text.tokens)))
 
 
-def _print_links(say: Console, found: HeadRoles, text: EncodedText, seen: Seen) -> None:
+def _print_links(say: Console, measured: HeadRoles, text: EncodedText, seen: Seen) -> None:
     """The strongest links between the words of a text, for the heads that have roles."""
     words = [i for i, word in enumerate(text.word_of) if word >= 0]
     lines = []
-    for role, layer, head in telling_heads(found) if len(words) > 1 else ():
+    for role, layer, head in telling_heads(measured) if len(words) > 1 else ():
         weights = seen.weights(layer, head)[0][words][:, words].float()
         weights.fill_diagonal_(-1)
         weight, at = weights.max(-1)
         strongest = weight.argsort(descending=True)[:LINKS].tolist()
         links = [f"{text.tokens[words[i]]} → {text.tokens[words[at[i]]]} {weight[i]:.2f}" for i in strongest]
-        lines.append([f"{found.layers.index(layer)}.{head}", role, ",  ".join(links)])
+        lines.append([f"{measured.layers.index(layer)}.{head}", role, ",  ".join(links)])
     if lines:
         titles = ["head", "role", "strongest links, from a token to another, with weights"]
         say.print(Table(titles, lines, right=()).rich())
 
 
 def _draw(
-    say: Console, out: Path, inspected: Inspected, found: HeadRoles, text: EncodedText | None, seen: Seen | None
+    say: Console, out: Path, inspected: Inspected, measured: HeadRoles, text: EncodedText | None, seen: Seen | None
 ) -> list[Path]:
     make_folder(out)
     written = [out / "roles.png"]
-    found.plot(title=inspected.name, out=written[0])
+    measured.plot(title=inspected.name, out=written[0])
     if seen is not None and text is not None:
         written.append(out / "heads.png")
         seen.plot(out=written[-1])
-        for role, layer, head in telling_heads(found):
+        for role, layer, head in telling_heads(measured):
             name = role.partition(" ")[0]
-            written.append(out / f"{found.layers.index(layer)}.{head}-{name}.png")
+            written.append(out / f"{measured.layers.index(layer)}.{head}-{name}.png")
             kind = "arcs" if len(text) <= 80 else "map"
             seen.plot(layer, head, tokens=text.tokens, kind=kind, out=written[-1])
     say.print(f"pictures: {', '.join(map(str, written))}", markup=False, soft_wrap=True)

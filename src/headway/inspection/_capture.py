@@ -351,9 +351,9 @@ def _check_translation(site: Site, result: Any) -> None:
         return
     with looking(), without_autocast(call.q):
         computed = spec.computed(_detached(call))
-        found = [spec.run_block(spec.Block(computed, row, row + 1)) for row in rows]
-        ours = torch.cat([one.out for one in found], dim=2)
-        sees = torch.cat([one.row_sum for one in found], dim=2) > 0
+        blocks = [spec.run_block(spec.Block(computed, row, row + 1)) for row in rows]
+        ours = torch.cat([one.out for one in blocks], dim=2)
+        sees = torch.cat([one.row_sum for one in blocks], dim=2) > 0
         theirs = site.rows(result, rows).detach().to(ours.dtype)
         largest = call.v.detach().abs().amax().to(ours.dtype)
         if theirs.ndim == ours.ndim:

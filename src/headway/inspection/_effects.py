@@ -201,8 +201,8 @@ class _Whole:
 
     def real(self, shape: torch.Size) -> Tensor | None:
         """The tokens of an output [rows, tokens, …] that are not padding; None if that is not known."""
-        found = [one.padding for one in self.seen.records if one.padding is not None]
-        return next((real for real in reversed(found) if real.shape == shape[:2]), None)
+        known = [one.padding for one in self.seen.records if one.padding is not None]
+        return next((real for real in reversed(known) if real.shape == shape[:2]), None)
 
 
 # ---------------------------------------------------------------- effects
@@ -218,9 +218,9 @@ class _Known:
 
 def _directions(whole: _Whole, output: Any, batch: Any) -> Tensor:
     """The outputs of tokens with a length of 1; those that are zero stay so."""
-    found = F.normalize(_tensor(output, "last_hidden_state", "cosine").double(), dim=-1)
-    _need_numbers(found.sum(-1), whole.real(found.shape), "cosine")
-    return found
+    units = F.normalize(_tensor(output, "last_hidden_state", "cosine").double(), dim=-1)
+    _need_numbers(units.sum(-1), whole.real(units.shape), "cosine")
+    return units
 
 
 def _apart(before: Tensor, after: Tensor) -> Tensor:
@@ -237,11 +237,11 @@ def _surprise(whole: _Whole, output: Any, batch: Any) -> Tensor:
             "'cross_entropy' needs the model's ids [rows, tokens]: give them as the batch, or a function"
         )
     pairs = zip(logits, ids.to(logits.device), strict=True)  # one at a time, since double takes memory
-    found = torch.stack([F.cross_entropy(one[:-1].double(), row[1:], reduction="none") for one, row in pairs])
+    nats = torch.stack([F.cross_entropy(one[:-1].double(), row[1:], reduction="none") for one, row in pairs])
     real = whole.real(logits.shape)
     both = None if real is None else real[:, 1:] & real[:, :-1]
-    _need_numbers(found, both, "cross_entropy")
-    return found if both is None else found.masked_fill(~both, torch.nan)
+    _need_numbers(nats, both, "cross_entropy")
+    return nats if both is None else nats.masked_fill(~both, torch.nan)
 
 
 def _need_numbers(of_tokens: Tensor, real: Tensor | None, effect: str) -> None:
@@ -272,14 +272,14 @@ def _refuse_known_answers(seen: Records) -> None:
 
 
 def _tensor(output: Any, attribute: str, effect: str) -> Tensor:
-    found = output if isinstance(output, Tensor) else getattr(output, attribute, None)
-    if not isinstance(found, Tensor) or found.ndim != 3:
-        said = f"of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(output).__name__}"
+    tensor = output if isinstance(output, Tensor) else getattr(output, attribute, None)
+    if not isinstance(tensor, Tensor) or tensor.ndim != 3:
+        said = f"of shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else f"a {type(output).__name__}"
         raise HeadwayError(
             f"{effect!r} needs a tensor [rows, tokens, …], or an output with {attribute}, and this one is {said}: give "
             "a function of both outputs and the batch"
         )
-    return found
+    return tensor
 
 
 def _summed(change: Any, whole: _Whole) -> tuple[Tensor, Tensor]:
@@ -338,18 +338,18 @@ class _Measured:
 
 def _digest(model: nn.Module, batches: Sequence[Any], effect: str | Effect) -> str:
     """A hash of a model's parts, settings and parameters, of all batches, and of the code of a function."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     config: Any = getattr(model, "config", None)
     settings = config.to_dict() if hasattr(config, "to_dict") else {"config": config}
-    found.update(_without_addresses([model, *sorted((k, v) for k, v in settings.items() if k not in ELSEWHERE)]))
+    digest.update(_without_addresses([model, *sorted((k, v) for k, v in settings.items() if k not in ELSEWHERE)]))
     if isinstance(code := getattr(effect, "__code__", None), CodeType):
-        _add_code(found, code)
+        _add_code(digest, code)
     for name, x in model.state_dict().items():
-        found.update(name.encode())
-        _add(found, x)
+        digest.update(name.encode())
+        _add(digest, x)
     for batch in batches:
-        _add(found, batch)
-    return found.hexdigest()
+        _add(digest, batch)
+    return digest.hexdigest()
 
 
 ELSEWHERE = ("_name_or_path", "transformers_version")
@@ -360,29 +360,29 @@ def _without_addresses(value: Any) -> bytes:
     return re.sub(r"0x[0-9a-f]+", "", repr(value)).encode()
 
 
-def _add_code(found: Any, code: CodeType) -> None:
-    found.update(code.co_code)
-    found.update(repr(code.co_names).encode())
+def _add_code(digest: Any, code: CodeType) -> None:
+    digest.update(code.co_code)
+    digest.update(repr(code.co_names).encode())
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            _add_code(found, constant)
+            _add_code(digest, constant)
         else:
             ordered = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
-            found.update(_without_addresses(ordered))
+            digest.update(_without_addresses(ordered))
 
 
-def _add(found: Any, value: Any) -> None:
+def _add(digest: Any, value: Any) -> None:
     if isinstance(value, Tensor):
-        found.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     elif hasattr(value, "items"):
         for name, one in value.items():
-            found.update(str(name).encode())
-            _add(found, one)
+            digest.update(str(name).encode())
+            _add(digest, one)
     elif isinstance(value, (tuple, list)):
         for one in value:
-            _add(found, one)
+            _add(digest, one)
     elif hasattr(value, "__dict__"):
-        _add(found, vars(value))
+        _add(digest, vars(value))
     else:
-        found.update(repr(value).encode())
+        digest.update(repr(value).encode())

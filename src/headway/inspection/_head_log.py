@@ -122,11 +122,11 @@ class HeadLog:
         with capture(self.model, statistics=statistics) as seen:
             called(self.model, inputs)
         records = _of_self_attention(seen)
-        found = {layer: _columns(record) for layer, record in records.items()}
+        columns = {layer: _columns(record) for layer, record in records.items()}
         if self.vocab_size:
             for layer, induction in self._induction(inputs, seen).items():
-                found[layer]["induction"] = _listed(induction)
-        return found
+                columns[layer]["induction"] = _listed(induction)
+        return columns
 
     def _induction(self, inputs: Any, seen: Records) -> dict[str, Tensor]:
         """The mean induction score of each head, by layer."""
@@ -156,13 +156,13 @@ def _of_self_attention(seen: Records) -> dict[str, AttentionRecord]:
 
 
 def _columns(record: AttentionRecord) -> dict[str, list[float | None]]:
-    found = record.statistics()
-    several = found.counted & (found.visible >= 2)  # a single key says nothing
-    previous, targets = found.previous_token
+    statistics = record.statistics()
+    several = statistics.counted & (statistics.visible >= 2)  # a single key says nothing
+    previous, targets = statistics.previous_token
     means = {
-        "normalized_entropy": _mean(found.entropy / found.visible.clamp(min=2).log(), several),
-        "first": _mean(found.first, found.counted),
-        "sink": _mean(found.sink, found.counted),
+        "normalized_entropy": _mean(statistics.entropy / statistics.visible.clamp(min=2).log(), several),
+        "first": _mean(statistics.first, statistics.counted),
+        "sink": _mean(statistics.sink, statistics.counted),
         "previous_token": _mean(previous, targets > 0),
     }
     return {name: _listed(mean) for name, mean in means.items()}

@@ -29,8 +29,8 @@ def heads_of(module: nn.Module) -> int | None:
 
 
 def _said(module: nn.Module, names: tuple[str, ...]) -> int | None:
-    found = [getattr(place, name, None) for place in (module, getattr(module, "config", None)) for name in names]
-    return next((x for x in found if isinstance(x, int) and not isinstance(x, bool)), None)
+    values = [getattr(place, name, None) for place in (module, getattr(module, "config", None)) for name in names]
+    return next((x for x in values if isinstance(x, int) and not isinstance(x, bool)), None)
 
 
 @dataclass
@@ -109,17 +109,17 @@ class Estimate:
         q, k = torch.zeros(batch, 1, n, 1, dtype=self.dtype), torch.zeros(batch, 1, m, 1, dtype=self.dtype)
         at = Coordinates.span(n), Coordinates.span(m)
         call = make_call(q, k, k, mask=Window(0, 0), q_positions=at[0], k_positions=at[1])
-        found = statistics_of(call, self.statistics)
-        return bytes_in([found.counted, *(found[name] for name in found)])
+        statistics = statistics_of(call, self.statistics)
+        return bytes_in([statistics.counted, *(statistics[name] for name in statistics)])
 
 
 def bytes_in(part: Any) -> int:
     """The bytes of the different tensors in records, lists and dictionaries."""
-    found: dict[int, Tensor] = {}
+    tensors: dict[int, Tensor] = {}
 
     def look(x: Any) -> None:
         if isinstance(x, Tensor):
-            found[id(x)] = x
+            tensors[id(x)] = x
         elif isinstance(x, dict):
             for value in x.values():
                 look(value)
@@ -130,4 +130,4 @@ def bytes_in(part: Any) -> int:
             look(vars(x))
 
     look(part)
-    return sum(x.numel() * x.element_size() for x in found.values())
+    return sum(x.numel() * x.element_size() for x in tensors.values())

@@ -77,9 +77,9 @@ def view_of(record: AttentionRecord, heads: Sequence[int], example: int, cells: 
     if not queries or not keys:
         raise HeadwayError(f"{record.layer!r} has no token in example {example}: choose another by example=")
     if max(len(queries), len(keys)) <= TOKENS and record._statistics is None:
-        found = record.weights()[example] if len(heads) > 1 else record.weights(heads[0])[[example]][0][None]
-        found = found[list(heads)] if len(heads) > 1 else found
-        weights = found.float()[:, queries][:, :, keys]
+        of_heads = record.weights()[example] if len(heads) > 1 else record.weights(heads[0])[[example]][0][None]
+        of_heads = of_heads[list(heads)] if len(heads) > 1 else of_heads
+        weights = of_heads.float()[:, queries][:, :, keys]
         return _with_sinks(weights, weights == 0, queries, keys, False, sinks)
     mass = _pooled(record, cells, queries, keys)[example][list(heads)].float()
     return _with_sinks(mass, mass == 0, queries, keys, True, sinks)
@@ -98,12 +98,12 @@ def _pooled(record: AttentionRecord, cells: int, queries: list[int], keys: list[
         return weights
     asked: Any = "pooled_map" if record._statistics is not None else PooledMap(cells, cells)
     try:
-        found: WeightMap = record.statistics(asked).pooled_map
+        pooled: WeightMap = record.statistics(asked).pooled_map
     except HeadwayError as error:
         raise HeadwayError(f"{error}; of statistics, plot draws 'pooled_map'") from None
-    rows = (torch.tensor(queries) * found.mass.shape[2] // record.n).unique()
-    columns = (torch.tensor(keys) * found.mass.shape[3] // record.m).unique()
-    return found.mass[:, :, rows][:, :, :, columns].cpu()
+    rows = (torch.tensor(queries) * pooled.mass.shape[2] // record.n).unique()
+    columns = (torch.tensor(keys) * pooled.mass.shape[3] // record.m).unique()
+    return pooled.mass[:, :, rows][:, :, :, columns].cpu()
 
 
 def _with_sinks(

@@ -72,5 +72,5 @@ def value_norms(v: Tensor, weight: Tensor, heads: int) -> Tensor:
     wide = torch.float64 if v.dtype == torch.float64 else torch.float32
     by_head = weight.detach().double().unflatten(1, (heads, v.shape[-1])).transpose(0, 1)  # [heads, width, v_dim]
     triangle = torch.linalg.qr(by_head, mode="r").R.to(wide)
-    found = [(v[:, head * v.shape[1] // heads].to(wide) @ triangle[head].T).norm(dim=-1) for head in range(heads)]
-    return torch.stack(found, dim=1)
+    norms = [(v[:, head * v.shape[1] // heads].to(wide) @ triangle[head].T).norm(dim=-1) for head in range(heads)]
+    return torch.stack(norms, dim=1)

@@ -47,12 +47,12 @@ class Statistics:
         Raises:
             HeadwayError: if a class of ``Classes`` has the name of another column.
         """
-        found: dict[str, Tensor] = {}
+        numbers: dict[str, Tensor] = {}
         for statistic in self._statistics:
             columns = statistic.summary(self._values[statistic.name], self.counted)
-            refuse_twice(found, columns)
-            found |= columns
-        return found
+            refuse_twice(numbers, columns)
+            numbers |= columns
+        return numbers
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._values:
@@ -132,7 +132,7 @@ def chosen(statistics: str | Statistic | Sequence[str | Statistic]) -> tuple[Sta
 
     Raises HeadwayError for a name that is not known or that hides an attribute, and for two results of one name.
     """
-    found: dict[str, Statistic] = {}
+    by_name: dict[str, Statistic] = {}
     for one in listed(statistics):
         statistic = _by_name(one) if isinstance(one, str) else one
         if not isinstance(statistic, Statistic):
@@ -142,12 +142,12 @@ def chosen(statistics: str | Statistic | Sequence[str | Statistic]) -> tuple[Sta
                 f"{type(statistic).__name__} is called {statistic.name!r}, as an attribute of Statistics: give it "
                 "another name"
             )
-        if statistic.name in found:
+        if statistic.name in by_name:
             raise HeadwayError(f"statistics holds {statistic.name!r} twice: give it once, or ask in two calls")
-        found[statistic.name] = statistic
-    if not found:
+        by_name[statistic.name] = statistic
+    if not by_name:
         raise HeadwayError(f"statistics is empty: give one or more of {', '.join(STATISTICS)}")
-    return tuple(found.values())
+    return tuple(by_name.values())
 
 
 def listed(statistics: str | Statistic | Sequence[str | Statistic]) -> list[str | Statistic]:
@@ -208,10 +208,10 @@ class Wanted:
         """The statistics, of the values of ``reductions``."""
         visible, *rest = values
         counted = visible > 0 if self.queries is None else (visible > 0) & self.queries[:, None]
-        found, left = {}, iter(rest)
+        results, left = {}, iter(rest)
         for statistic, parts in zip(self.statistics, self._parts, strict=True):
-            found[statistic.name] = statistic.result(self.call, [next(left) for _ in parts], counted)
-        return Statistics(found, self.statistics, counted)
+            results[statistic.name] = statistic.result(self.call, [next(left) for _ in parts], counted)
+        return Statistics(results, self.statistics, counted)
 
 
 def _checked(queries: Tensor, call: Call) -> Tensor:

@@ -30,7 +30,7 @@ def dense_weights(call: Call, heads: Sequence[int] | None = None, rows: Sequence
     batch, all_heads, n, _ = call.q.shape
     m = call.k.shape[2]
     chosen = range(n) if rows is None else rows
-    found = call.q.new_zeros(batch, all_heads if heads is None else len(heads), len(chosen), m)
+    dense = call.q.new_zeros(batch, all_heads if heads is None else len(heads), len(chosen), m)
     with torch.no_grad(), without_autocast(call.q):
         computed = spec.computed(call)
         most, done = spec.block_rows(computed), 0
@@ -38,20 +38,20 @@ def dense_weights(call: Call, heads: Sequence[int] | None = None, rows: Sequence
             block = spec.Block(computed, start, stop)
             weights, *_ = spec.softmax(block, spec.masked(block, spec.scores(block)))
             weights = weights if heads is None else weights[:, list(heads)]
-            found[:, :, done : done + stop - start, block.keys] = weights.to(found.dtype)
+            dense[:, :, done : done + stop - start, block.keys] = weights.to(dense.dtype)
             done += stop - start
-    return found
+    return dense
 
 
 def _runs(slots: Sequence[int], most: int) -> list[tuple[int, int]]:
     """The slots as ranges start … stop − 1 of at most so many."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for slot in slots:
-        if found and found[-1][1] == slot and slot - found[-1][0] < most:
-            found[-1] = (found[-1][0], slot + 1)
+        if ranges and ranges[-1][1] == slot and slot - ranges[-1][0] < most:
+            ranges[-1] = (ranges[-1][0], slot + 1)
         else:
-            found.append((slot, slot + 1))
-    return found
+            ranges.append((slot, slot + 1))
+    return ranges
 
 
 def size_of(call: Call, heads: Sequence[int] | None, rows: Sequence[int] | None) -> int:

@@ -145,19 +145,19 @@ class HeadwayAttention(nn.MultiheadAttention):
 
     def _masks(self, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> tuple[Mask | None, list[Term]]:
         """Torch's masks as masks and terms: True and −∞ exclude a key, other floats are added to scores."""
-        found: list[Mask] = []
+        masks: list[Mask] = []
         terms: list[Term] = []
         if attn_mask is not None:
             by_head = attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (-1, self.num_heads))
             allowed, added = _read(self._with_extra(by_head))
-            found.append(Boolean(allowed))
+            masks.append(Boolean(allowed))
             terms += [] if added is None else [DenseBias(added)]
         if key_padding_mask is not None:
             rows = key_padding_mask if key_padding_mask.dim() == 2 else key_padding_mask[None]
             allowed, added = _read(self._with_extra(rows))
-            found.append(Boolean(allowed[:, None, None]))
+            masks.append(Boolean(allowed[:, None, None]))
             terms += [] if added is None else [TokenBias(keys=added[:, None])]
-        return (And(tuple(found)) if found else None), terms
+        return (And(tuple(masks)) if masks else None), terms
 
     def _with_extra(self, mask: Tensor) -> Tensor:
         """The mask with the key of add_bias_kv, to which all queries attend."""
@@ -376,13 +376,13 @@ def swapped_linear(model: nn.Module) -> LinearLayers:
         model: the model, after the call.
     """
     within = {id(layer.out_proj) for layer in _swapped(model).values()}  # computed by headway in any case
-    found = LinearLayers([], [])
+    layers = LinearLayers([], [])
     for name, part in model.named_modules():
         if type(part) is Linear:
-            found.swapped.append(name)
+            layers.swapped.append(name)
         elif hasattr(part, "in_features") and hasattr(part, "out_features") and id(part) not in within:
-            found.left.append(name)
-    return found
+            layers.left.append(name)
+    return layers
 
 
 def _swapped(model: nn.Module) -> dict[str, HeadwayAttention]:

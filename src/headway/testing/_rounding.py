@@ -69,12 +69,12 @@ class _Operations(TorchDispatchMode):
 
 def _stack() -> list[Where]:
     """The lines that are running inside the hooks, outermost first."""
-    found: list[Where] = []
+    lines: list[Where] = []
     frame = sys._getframe(2)
     while frame.f_back is not None and not frame.f_code.co_filename.startswith(TESTING):
-        found.append((frame.f_code.co_filename, frame.f_lineno))
+        lines.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
-    return found[::-1]
+    return lines[::-1]
 
 
 def narrow_operation(hooks: Callable[[], Any], dtype: torch.dtype) -> str:
@@ -118,11 +118,11 @@ def rounding_operation(hooks: Callable[[], Any], exact_hooks: Callable[[], Any],
     )
 
 
-def _change(found: Tensor, exact: Tensor) -> float:
+def _change(rounded: Tensor, exact: Tensor) -> float:
     """The largest difference as a share of the largest value."""
-    if not found.numel():
+    if not rounded.numel():
         return 0.0
-    return ((found - exact).abs().max() / exact.abs().max().clamp(min=1e-30)).item()
+    return ((rounded - exact).abs().max() / exact.abs().max().clamp(min=1e-30)).item()
 
 
 def _tensors(part: Any) -> list[Tensor]:

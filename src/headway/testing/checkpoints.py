@@ -110,14 +110,14 @@ def check_family(config: Mapping[str, Any], folder: Path) -> Difference:
     theirs = their_model(config)
     theirs.save_pretrained(folder / "theirs")
     ours = load(folder / "theirs")
-    found = compare(ours, theirs)
+    difference = compare(ours, theirs)
     _check_defaults(config, ours, theirs, folder)
     _check_saving(ours, theirs, folder)
     _check_gradients(ours, theirs)
     _check_padding(ours, theirs)
     if theirs.can_generate() and not isinstance(ours, Encoder):  # XLNet generates by a second stream
         _check_generation(ours, theirs)
-    return found
+    return difference
 
 
 def inputs(theirs: Any, tokens: int = TOKENS, seed: int = 1) -> dict[str, Tensor]:
@@ -126,19 +126,19 @@ def inputs(theirs: Any, tokens: int = TOKENS, seed: int = 1) -> dict[str, Tensor
     config, main = theirs.config, theirs.main_input_name
     rows = len(LENGTHS)
     if main == "pixel_values":
-        found = {
+        given = {
             main: torch.randn(rows, config.num_channels, config.image_size, config.image_size, generator=generator)
         }
     elif main == "input_features":
-        found = {main: torch.randn(rows, config.num_mel_bins, 2 * config.max_source_positions, generator=generator)}
+        given = {main: torch.randn(rows, config.num_mel_bins, 2 * config.max_source_positions, generator=generator)}
     else:
         # ids below 5 are special tokens in some family
-        found = {"input_ids": torch.randint(5, config.vocab_size, (rows, tokens), generator=generator)}
+        given = {"input_ids": torch.randint(5, config.vocab_size, (rows, tokens), generator=generator)}
     if "decoder_input_ids" in inspect.signature(theirs.forward).parameters:
-        found["decoder_input_ids"] = torch.randint(5, config.vocab_size, (rows, tokens - 2), generator=generator)
+        given["decoder_input_ids"] = torch.randint(5, config.vocab_size, (rows, tokens - 2), generator=generator)
         # generate() would insert the start token if it were missing
-        found["decoder_input_ids"][:, 0] = getattr(config, "decoder_start_token_id", None) or 0
-    return found
+        given["decoder_input_ids"][:, 0] = getattr(config, "decoder_start_token_id", None) or 0
+    return given
 
 
 @torch.no_grad()
@@ -163,11 +163,11 @@ def compare(ours: Any, theirs: Any) -> Difference:
     layers = [state for state in expected if any(state.shape == own.shape for own in states)]
     apart = [min(distance(own, state) for own in states) for state in layers if not _first(state, expected, reference)]
     first = _output(reference)
-    found = Difference(distance(out, first), max(apart, default=0.0))
-    assert found.outputs <= CLOSE, f"outputs differ by {found.outputs:.1e}"
+    difference = Difference(distance(out, first), max(apart, default=0.0))
+    assert difference.outputs <= CLOSE, f"outputs differ by {difference.outputs:.1e}"
     assert apart, "no hidden state was compared"
-    assert found.hidden_states <= CLOSE, f"hidden states differ by {[f'{one:.1e}' for one in apart]}"
-    return found
+    assert difference.hidden_states <= CLOSE, f"hidden states differ by {[f'{one:.1e}' for one in apart]}"
+    return difference
 
 
 def _output(reference: Any) -> Tensor:
@@ -319,8 +319,10 @@ def markdown() -> str:
             rows.append((title, encodings, family.oracle, "", reads))
             continue
         with tempfile.TemporaryDirectory() as folder:
-            found = [check_family(config, Path(folder) / str(number)) for number, config in enumerate(family.examples)]
-        outputs, states = max(one.outputs for one in found), max(one.hidden_states for one in found)
+            differences = [
+                check_family(config, Path(folder) / str(number)) for number, config in enumerate(family.examples)
+            ]
+        outputs, states = max(one.outputs for one in differences), max(one.hidden_states for one in differences)
         rows.append((title, encodings, f"{outputs:.0e}", f"{states:.0e}", reads))
     return Table(("family", "positions", "outputs differ by", "hidden states by", "reads"), rows).markdown()
 

@@ -183,9 +183,9 @@ def matches_its_formula(encoding: PositionEncoding) -> None:
         expected = _by_oracle(layer, q, k, v, embedded[0], coordinates)
         for kernel, reasons in kernel_reasons(layer).items():
             if not reasons:
-                found = layer(x, coordinates, kernel=kernel)[0]
+                ours = layer(x, coordinates, kernel=kernel)[0]
                 with _hint(_narrow_operation, layer, x, coordinates), _hint(_differing_score, layer, x, coordinates):
-                    assert_close(f"output on {kernel}, against the oracle", found, expected, EXACT)
+                    assert_close(f"output on {kernel}, against the oracle", ours, expected, EXACT)
 
 
 ORACLES = {
@@ -226,10 +226,12 @@ def _score(encoding: PositionEncoding, pair: Pair) -> float:
     return float(score)
 
 
-def _need_tensor(hook: str, found: Any, x: Tensor) -> None:
+def _need_tensor(hook: str, returned: Any, x: Tensor) -> None:
     """Checks that what embeds has returned a tensor of the shape of x."""
-    assert isinstance(found, Tensor), f"{hook} returns {None if found is None else type(found).__name__}: return x + …"
-    assert found.shape == x.shape, f"{hook} returns shape {tuple(found.shape)} for {tuple(x.shape)}: return x + …"
+    assert isinstance(returned, Tensor), (
+        f"{hook} returns {None if returned is None else type(returned).__name__}: return x + …"
+    )
+    assert returned.shape == x.shape, f"{hook} returns shape {tuple(returned.shape)} for {tuple(x.shape)}: return x + …"
 
 
 def _hooks(layer: Layer, x: Tensor, coordinates: Coordinates) -> Callable[[], Any]:
@@ -260,8 +262,8 @@ def _hint(find: Callable[..., str], *arguments: Any) -> Iterator[None]:
 
 def _narrow_operation(layer: Layer, x: Tensor, coordinates: Coordinates) -> str:
     """A hint at an operation that computes in float32, in a layer of float64."""
-    found = narrow_operation(_hooks(layer, x, coordinates), torch.float32)
-    return f"; {found}: compute angles and positions in float64, as in coordinates.axis().double()" if found else ""
+    hint = narrow_operation(_hooks(layer, x, coordinates), torch.float32)
+    return f"; {hint}: compute angles and positions in float64, as in coordinates.axis().double()" if hint else ""
 
 
 def _rounding_operation(encoding: PositionEncoding, dtype: torch.dtype) -> str:
@@ -270,9 +272,9 @@ def _rounding_operation(encoding: PositionEncoding, dtype: torch.dtype) -> str:
     exact = copy.deepcopy(layer).double()
     x, n = _x(layer, 1, 9), 9
     coordinates = _span(layer, n, start=0 if layer.sizes.max_length else 4000)
-    found = rounding_operation(_hooks(layer, x, coordinates), _hooks(exact, x.double(), coordinates), dtype)
+    hint = rounding_operation(_hooks(layer, x, coordinates), _hooks(exact, x.double(), coordinates), dtype)
     wide = "compute angles, positions and sums over the input in float64, and round the result"
-    return f"; {found}: {wide}" if found else ""
+    return f"; {hint}: {wide}" if hint else ""
 
 
 def _differing_score(layer: Layer, x: Tensor, coordinates: Coordinates) -> str:
@@ -282,16 +284,16 @@ def _differing_score(layer: Layer, x: Tensor, coordinates: Coordinates) -> str:
     mask = Causal() if encoding.causal_only else None
     at: dict[str, Any] = {"q_positions": coordinates, "k_positions": coordinates}
     call = make_call(q, k, v, encoding=encoding, mask=mask, q_input=embedded, k_input=embedded, **at)
-    found = spec.steps(spec.computed(call))[1][0]
+    scores = spec.steps(spec.computed(call))[1][0]
     scale = encoding.default_scale(q.shape[3])
-    heads, n, _ = found.shape
+    heads, n, _ = scores.shape
     pairs = [
         Pair(h, i, j, q[0], k[0], embedded[0], coordinates, scale)
         for h in range(heads)
         for i in range(n)
         for j in range(i + 1 if encoding.causal_only else n)
     ]
-    both = [(found[pair.h, pair.i, pair.j].item(), _score(encoding, pair), pair) for pair in pairs]
+    both = [(scores[pair.h, pair.i, pair.j].item(), _score(encoding, pair), pair) for pair in pairs]
     ours, theirs, pair = max(both, key=lambda one: abs(one[0] - one[1]))
     if math.isclose(ours, theirs, rel_tol=EXACT, abs_tol=EXACT):
         return "; all scores agree with oracle: compare oracle_weights and oracle_value"
@@ -369,14 +371,14 @@ def keeps_the_promise_in_every_dtype(encoding: PositionEncoding) -> None:
             naive = _gradients(layer, x, coordinates, None)
             exact = _gradients(exact_layer, x.double(), coordinates, "reference")
             for kernel in taken:
-                found = _gradients(layer, x, coordinates, kernel)
-                assert set(found) == set(naive) == set(exact), (
-                    f"on {kernel} gradients are missing: {set(exact) - set(found)}"
+                ours = _gradients(layer, x, coordinates, kernel)
+                assert set(ours) == set(naive) == set(exact), (
+                    f"on {kernel} gradients are missing: {set(exact) - set(ours)}"
                 )
-                for name in found:
+                for name in ours:
                     what, factor = f"{name} on {kernel}", OUTPUT_FACTOR if name == "output" else GRADIENT_FACTOR
                     comparison = comparisons.setdefault(what, Comparison(f"{what} in {dtype}", factor))
-                    comparison.add(found[name], naive[name], exact[name])
+                    comparison.add(ours[name], naive[name], exact[name])
         for comparison in comparisons.values():
             with _hint(_rounding_operation, encoding, dtype):
                 comparison.check()
@@ -389,13 +391,13 @@ def embeds_far_away_as_near(encoding: PositionEncoding) -> None:
         n = 9
         start = min(4000, (layer.sizes.max_length or 4009) - n)
         x, coordinates = _x(layer, 1, n), _span(layer, n, start=start)
-        found, exact = layer.embed(x, coordinates), copy.deepcopy(layer).double().embed(x.double(), coordinates)
-        assert found.dtype == dtype, f"embed turned {dtype} into {found.dtype}"
+        embedded, exact = layer.embed(x, coordinates), copy.deepcopy(layer).double().embed(x.double(), coordinates)
+        assert embedded.dtype == dtype, f"embed turned {dtype} into {embedded.dtype}"
         with _hint(_rounding_operation, encoding, dtype):
-            assert_close(f"embed in {dtype}", found, exact, 2 * torch.finfo(dtype).eps)
+            assert_close(f"embed in {dtype}", embedded, exact, 2 * torch.finfo(dtype).eps)
         with torch.autocast("cpu", torch.bfloat16):
-            found = layer.embed(x, coordinates)
-        assert_close(f"embed in {dtype} under autocast", found, exact, 2 * torch.finfo(dtype).eps)
+            embedded = layer.embed(x, coordinates)
+        assert_close(f"embed in {dtype} under autocast", embedded, exact, 2 * torch.finfo(dtype).eps)
 
 
 def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | None) -> dict[str, Tensor]:
@@ -438,14 +440,14 @@ def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | 
     upstream = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape).to(out.dtype)
     wanted = leaves | parameters
     grads = torch.autograd.grad(out, list(wanted.values()), upstream, allow_unused=True)
-    found = {"output": out.detach()}
+    results = {"output": out.detach()}
     for (name, leaf), grad in zip(wanted.items(), grads, strict=True):
         if grad is None:  # only the embeddings depend on it, which every_gradient_is_there checks
             assert name not in leaves, f"{name} has no gradient on {kernel or 'the naive computation'}"
             continue
         dtype = leaf.dtype if kernel or name in leaves else dict(layer.encoding.named_parameters())[name].dtype
-        found[name] = grad.to(dtype)
-    return found
+        results[name] = grad.to(dtype)
+    return results
 
 
 def every_gradient_is_there(encoding: PositionEncoding) -> None:
@@ -459,8 +461,8 @@ def every_gradient_is_there(encoding: PositionEncoding) -> None:
         out = layer(x, coordinates, mask=Causal(), kernel="reference")
         return (out * torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).sum()
 
-    found = torch.autograd.grad(loss(), list(leaves.values()), allow_unused=True)
-    for (name, leaf), grad in zip(leaves.items(), found, strict=True):
+    grads = torch.autograd.grad(loss(), list(leaves.values()), allow_unused=True)
+    for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
         assert grad is not None, f"{name} has no gradient"
         assert grad.abs().max() > 0, f"the gradient of {name} is zero"
         generator = torch.Generator().manual_seed(7)
@@ -604,8 +606,8 @@ def places_anew_what_another_placed(encoding: PositionEncoding) -> None:
     x, coordinates = _x(layer, 1, 6), _span(layer, 6)
     expected = layer(x, coordinates)
     for other in (_layer(encoding, seed=2).encoding, Interpolated(4.0)):
-        found = layer(x, other.place(coordinates))
-        assert torch.equal(found, expected), f"it uses positions or tables of another {type(other).__name__}"
+        again = layer(x, other.place(coordinates))
+        assert torch.equal(again, expected), f"it uses positions or tables of another {type(other).__name__}"
 
 
 def tables_are_of_coordinates_alone(encoding: PositionEncoding) -> None:
@@ -712,10 +714,10 @@ def compiles_as_one_graph(encoding: PositionEncoding) -> None:
     for n in (5, 6, 7, 11):
         x = _x(layer, 2, n)
         torch._dynamo.mark_dynamic(x, 1)
-        found, expected = compiled(x), run(x)
-        assert_close("compiled", found, expected, 1e-5)
-        upstream = torch.linspace(-1, 1, found.numel()).view_as(found)
-        both = (torch.autograd.grad(out, leaves, upstream, allow_unused=True) for out in (found, expected))
+        actual, expected = compiled(x), run(x)
+        assert_close("compiled", actual, expected, 1e-5)
+        upstream = torch.linspace(-1, 1, actual.numel()).view_as(actual)
+        both = (torch.autograd.grad(out, leaves, upstream, allow_unused=True) for out in (actual, expected))
         for name, a, b in zip(names, *both, strict=True):
             assert (a is None) == (b is None), f"compiled, {name} has no gradient"
             if a is not None and b is not None:

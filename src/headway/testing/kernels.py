@@ -112,7 +112,7 @@ def leaves_of(term: Term, leaves: list[Tensor]) -> list[Tensor]:
     """The drawn leaves from which the tensors of a term are computed."""
     from ..kernels._problem import tensors_in
 
-    found: list[Tensor] = []
+    used: list[Tensor] = []
     for tensor in tensors_in(term):
         if any(leaf is tensor for leaf in leaves):
             reached = [tensor]
@@ -121,8 +121,8 @@ def leaves_of(term: Term, leaves: list[Tensor]) -> list[Tensor]:
             reached = [leaf for leaf, grad in zip(leaves, grads, strict=True) if grad is not None]
         else:
             continue
-        found += [leaf for leaf in reached if all(leaf is not other for other in found)]
-    return found
+        used += [leaf for leaf in reached if all(leaf is not other for other in used)]
+    return used
 
 
 def _results(call: Call, leaves: list[Tensor], kernel: str | None) -> list[Tensor]:
@@ -180,11 +180,11 @@ def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window
             reasons = KERNELS[kernel].why_not(Problem.of(call))
             if reasons:
                 return "; ".join(reasons)
-            found = _results(call, leaves, kernel)
+            results = _results(call, leaves, kernel)
             naive = _expected(term, crossing, mask, dtype, positions)[draw]
             exact = _expected(term, crossing, mask, torch.float64, positions)[draw]
-            outputs = len(found) - len(leaves)
-            for number, (a, b, c) in enumerate(zip(found, naive, exact, strict=True)):
+            outputs = len(results) - len(leaves)
+            for number, (a, b, c) in enumerate(zip(results, naive, exact, strict=True)):
                 what = ("output", "log-sum-exp")[number] if number < outputs else f"gradient {number - outputs}"
                 assert a is not None, f"{what} of {term} ({crossing}) on {kernel} is missing"
                 assert mask == "nothing" or c.abs().max() > 0, (
@@ -247,10 +247,12 @@ def obeys_the_mask(kernel: str, mask: str) -> str:
     poisoned[1][unseen], poisoned[2][unseen] = torch.nan, torch.nan
     poisoned = [leaf.requires_grad_() for leaf in poisoned]
     q, k, v = poisoned
-    found = _results(replace(call, q=q, k=k, v=v), poisoned, kernel)
-    for what, a, b in zip(("output", "gradient of q", "gradient of k", "gradient of v"), found, expected, strict=True):
+    results = _results(replace(call, q=q, k=k, v=v), poisoned, kernel)
+    for what, a, b in zip(
+        ("output", "gradient of q", "gradient of k", "gradient of v"), results, expected, strict=True
+    ):
         assert_close(f"{what} with {mask} on {kernel}", a, b, 1e-12 if dtype == torch.float64 else 1e-5)
-    blind = found[0][~allowed.any(-1)]
+    blind = results[0][~allowed.any(-1)]
     assert not blind.numel() or blind.abs().max() == 0, f"a query without keys does not give zeros on {kernel}"
     return "taken"
 
@@ -298,15 +300,15 @@ def check_kernel(kernel: str) -> dict[str, str]:
     Raises:
         AssertionError: if a result of a combination that the kernel takes is wrong.
     """
-    found = {}
+    outcomes = {}
     for term in term_names():
         for crossing in CROSSINGS:
-            found[f"{term}, {crossing}"] = keeps_the_promise(kernel, term, crossing)
-        found[f"{term}, a single key"] = gives_a_single_key_no_gradient(kernel, term)
+            outcomes[f"{term}, {crossing}"] = keeps_the_promise(kernel, term, crossing)
+        outcomes[f"{term}, a single key"] = gives_a_single_key_no_gradient(kernel, term)
     for mask in mask_names():
-        found[f"mask: {mask}"] = obeys_the_mask(kernel, mask)
-        found[f"none, alone, {mask}"] = keeps_the_promise(kernel, "none", "alone", mask)
-    return found
+        outcomes[f"mask: {mask}"] = obeys_the_mask(kernel, mask)
+        outcomes[f"none, alone, {mask}"] = keeps_the_promise(kernel, "none", "alone", mask)
+    return outcomes
 
 
 def term_names() -> list[str]:

@@ -143,8 +143,8 @@ def knows_the_words(trial: Trial) -> None:
     kept = {word: count for word, count in counted.items() if count >= vectors.min_count}
     expected = sorted(kept, key=lambda word: (-kept[word], word))[: vectors.max_words]
     assert len(vectors) == len(expected), f"{len(vectors)} words, and the texts have {len(expected)}"
-    for found, word in zip(vectors.words, expected, strict=True):
-        assert found == word, f"{found!r} is in the place of {word!r}: the order is not that of counts"
+    for own, word in zip(vectors.words, expected, strict=True):
+        assert own == word, f"{own!r} is in the place of {word!r}: the order is not that of counts"
     assert vectors.counts is not None, "no counts"
     assert vectors.counts.tolist() == [kept[word] for word in expected], "the counts are wrong"
 
@@ -181,16 +181,16 @@ def encodes_token_by_token(trial: Trial) -> None:
     """
     vectors = trial.fitted
     for text in (trial.text, f"{STRANGE} {trial.text}"):
-        tokens, found = vectors.tokenizer(text), vectors.encode(text)
-        assert found.dtype == torch.float32, f"encode gives {found.dtype}"
-        assert not found.requires_grad, "the result of encode requires a gradient"
+        tokens, rows = vectors.tokenizer(text), vectors.encode(text)
+        assert rows.dtype == torch.float32, f"encode gives {rows.dtype}"
+        assert not rows.requires_grad, "the result of encode requires a gradient"
         if trial.in_context:
-            assert tuple(found.shape) == (len(found), vectors.dim), f"encode gives {tuple(found.shape)}"
-            assert torch.isfinite(found).all(), "encode is not finite"
+            assert tuple(rows.shape) == (len(rows), vectors.dim), f"encode gives {tuple(rows.shape)}"
+            assert torch.isfinite(rows).all(), "encode is not finite"
             continue
         nothing = torch.zeros(vectors.dim)
         expected = torch.stack([vectors.vector(token) if token in vectors else nothing for token in tokens])
-        assert_close("encode", found, expected, ROUNDING)
+        assert_close("encode", rows, expected, ROUNDING)
     assert tuple(vectors.encode("").shape) == (0, vectors.dim), f"encode('') gives {tuple(vectors.encode('').shape)}"
     if trial.in_context:
         first = vectors.tokenizer(trial.text)[0]
@@ -205,11 +205,11 @@ def sums_up_a_document(trial: Trial) -> None:
     vectors; both only if vectors do not depend on the sentence.
     """
     vectors = trial.fitted
-    found = vectors.document(trial.text)
-    assert found.dtype == torch.float32, f"document gives {found.dtype}"
-    assert found.ndim == 1, f"document gives {tuple(found.shape)}"
-    assert torch.isfinite(found).all(), "document is not finite"
-    assert found.abs().max() > 0, "document is zero"
+    vector = vectors.document(trial.text)
+    assert vector.dtype == torch.float32, f"document gives {vector.dtype}"
+    assert vector.ndim == 1, f"document gives {tuple(vector.shape)}"
+    assert torch.isfinite(vector).all(), "document is not finite"
+    assert vector.abs().max() > 0, "document is zero"
     if trial.in_context:
         return
     tokens = vectors.tokenizer(trial.text)
@@ -217,10 +217,10 @@ def sums_up_a_document(trial: Trial) -> None:
     assert_close("document of the same words in another order", back, straight, ROUNDING)
     if trial.kind.document is Vectors.document:
         expected = torch.stack([vectors.vector(token) for token in tokens if token in vectors]).double().mean(0)
-        assert_close("document", found, expected, ROUNDING)
+        assert_close("document", vector, expected, ROUNDING)
     for text in ("", STRANGE):
         nothing = vectors.document(text)
-        assert nothing.shape == found.shape, f"document of {text!r} has shape {tuple(nothing.shape)}"
+        assert nothing.shape == vector.shape, f"document of {text!r} has shape {tuple(nothing.shape)}"
         assert text in vectors or not nothing.any(), f"document of {text!r} is not zero"
 
 
@@ -240,9 +240,9 @@ def finds_the_nearest(trial: Trial) -> None:
         others = torch.cat([expected[:own], expected[own + 1 :]])
         for count in (1, 5, len(vectors) + 1):
             _right_order(f"most_similar({word!r}, {count})", vectors.most_similar(word, count), others, count)
-            for found, value in vectors.most_similar(word, count)[:5]:
-                assert found != word, f"{word!r} is among its own neighbours"
-                _right_value(f"the cosine of {word!r} and {found!r}", value, expected[vectors.index[found]])
+            for near, value in vectors.most_similar(word, count)[:5]:
+                assert near != word, f"{word!r} is among its own neighbours"
+                _right_value(f"the cosine of {word!r} and {near!r}", value, expected[vectors.index[near]])
         by_vector = vectors.most_similar(vectors.vector(word), 3)
         _right_order(f"most_similar of the vector of {word!r}", by_vector, expected, 3)
     for a, b in pairwise(words):
@@ -250,15 +250,15 @@ def finds_the_nearest(trial: Trial) -> None:
         _right_value(f"similarity({a!r}, {b!r})", vectors.similarity(a, b), exact)
 
 
-def _right_order(what: str, found: list[tuple[str, float]], cosines: Tensor, count: int) -> None:
-    assert len({word for word, _ in found}) == len(found), f"{what} gives a word twice"
-    values = torch.tensor([value for _, value in found], dtype=torch.float64)
+def _right_order(what: str, neighbours: list[tuple[str, float]], cosines: Tensor, count: int) -> None:
+    assert len({word for word, _ in neighbours}) == len(neighbours), f"{what} gives a word twice"
+    values = torch.tensor([value for _, value in neighbours], dtype=torch.float64)
     assert bool((values.diff() <= 0).all()), f"{what} is not sorted"
     assert_close(what, values, cosines.sort(descending=True).values[:count], ROUNDING)
 
 
-def _right_value(what: str, found: float, exact: Tensor) -> None:
-    assert abs(found - exact.item()) <= ROUNDING, f"{what} is {found:.6f}, in float64 {exact.item():.6f}"
+def _right_value(what: str, cosine: float, exact: Tensor) -> None:
+    assert abs(cosine - exact.item()) <= ROUNDING, f"{what} is {cosine:.6f}, in float64 {exact.item():.6f}"
 
 
 def solves_analogies(trial: Trial) -> None:
@@ -275,11 +275,11 @@ def solves_analogies(trial: Trial) -> None:
     units = {word: vectors.vector(word).double() / vectors.vector(word).double().norm() for word in (a, b, c)}
     cosines = _cosines((units[b] - units[a] + units[c])[None], rows)[0]
     rest = torch.tensor([cosine for word, cosine in zip(vectors.words, cosines, strict=True) if word not in (a, b, c)])
-    found = vectors.analogy(a, b, c, 5)
-    for word, value in found:
+    answers = vectors.analogy(a, b, c, 5)
+    for word, value in answers:
         assert word not in (a, b, c), f"analogy answers with {word!r}, a word of the question"
         _right_value(f"analogy's {word!r}", value, cosines[vectors.index[word]])
-    _right_order("analogy", found, rest.double(), 5)
+    _right_order("analogy", answers, rest.double(), 5)
 
 
 def makes_an_embedding(trial: Trial) -> None:
@@ -363,8 +363,8 @@ def survives_saving(trial: Trial) -> None:
     assert torch.equal(back.encode(text), vectors.encode(text)), "encode changed in a file"
     assert torch.equal(back.document(text), vectors.document(text)), "document changed in a file"
     if not _refuses(lambda: vectors.most_similar(trial.sample[0])):
-        found = back.most_similar(trial.sample[0])
-        assert found == vectors.most_similar(trial.sample[0]), "most_similar changed in a file"
+        nearest = back.most_similar(trial.sample[0])
+        assert nearest == vectors.most_similar(trial.sample[0]), "most_similar changed in a file"
 
 
 def repeats_itself(trial: Trial) -> None:

@@ -49,8 +49,8 @@ def _found(stack: Sequence[Frame], *args: Any, **kwargs: Any) -> Found:
 
     def run(change: Change | None) -> tuple[Tensor, Tensor | None]:
         if change is None:
-            found: tuple[Tensor, Tensor | None] = F.multi_head_attention_forward(**given)
-            return found
+            computed: tuple[Tensor, Tensor | None] = F.multi_head_attention_forward(**given)
+            return computed
         # projected by the identity, which is exact, the output is that of the heads
         width = given["embed_dim_to_check"]
         weight, bias = given["out_proj_weight"], given["out_proj_bias"]

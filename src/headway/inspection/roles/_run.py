@@ -90,7 +90,7 @@ def head_roles(
             same.append(role)
     device = next((part.device for part in model.parameters()), torch.device("cpu"))
     every, done = sum(len(probes) for probes, _ in sets), 0
-    found: dict[str, Measured] = {}
+    judged: dict[str, Measured] = {}
     heads: list[tuple[str, int]] = []
     for probes, of_set in sets:
         evidence = [_Collected(role, role.candidates(probes), len(probes)) for role in of_set]
@@ -104,14 +104,14 @@ def head_roles(
                 watch(done, every)
         for one in evidence:
             heads = heads or one.heads()
-            found[one.role.name] = one.judged(seed)
-    return HeadRoles(heads, {role.name: found[role.name] for role in measured_roles}, not_measured)
+            judged[one.role.name] = one.judged(seed)
+    return HeadRoles(heads, {role.name: judged[role.name] for role in measured_roles}, not_measured)
 
 
 def _chosen(roles: str | Role | Sequence[str | Role] | None) -> list[Role]:
     """The roles that are named or given, in the order of ROLES; a user's own come first."""
     given = list(ROLES) if roles is None else [roles] if isinstance(roles, (str, Role)) else list(roles)
-    found: dict[str, Role] = {}
+    by_name: dict[str, Role] = {}
     for one in given:
         if isinstance(one, str):
             if one not in ROLES:
@@ -119,13 +119,13 @@ def _chosen(roles: str | Role | Sequence[str | Role] | None) -> list[Role]:
             one = ROLES[one]()
         if not isinstance(one, Role):
             raise HeadwayError(f"roles holds {one!r}: give names such as 'positional', or objects of their classes")
-        if one.name in found:
+        if one.name in by_name:
             raise HeadwayError(f"roles holds {one.name!r} twice: give it once, or ask in two calls")
-        found[one.name] = one
-    if not found:
+        by_name[one.name] = one
+    if not by_name:
         raise HeadwayError(f"roles is empty: give one or more of {', '.join(ROLES)}")
     place = {name: number for number, name in enumerate(ROLES)}
-    return sorted(found.values(), key=lambda role: place.get(role.name, -1))
+    return sorted(by_name.values(), key=lambda role: place.get(role.name, -1))
 
 
 def longest_text(model: nn.Module) -> int | None:
@@ -169,7 +169,7 @@ def _read(
     asked = chosen(list(statistics.values()))
     with evaluating(model), capture(model, statistics=(*asked, EqualWeights(asked)), layers=layers) as seen:
         (model if run is None else run)(batch.ids)
-    found: dict[str, tuple[Statistics, Statistics]] = {}
+    of_layers: dict[str, tuple[Statistics, Statistics]] = {}
     for record in seen.records:
         if record.kind != "self":
             raise HeadwayError(
@@ -182,8 +182,8 @@ def _read(
                 f"{batch.ids.shape[1]} tokens: give layers= that read one query for each token"
             )
         weights = record.statistics()
-        found[record.layer] = weights, weights[EqualWeights.name]
-    return found
+        of_layers[record.layer] = weights, weights[EqualWeights.name]
+    return of_layers
 
 
 class _Collected:

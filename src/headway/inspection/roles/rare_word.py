@@ -76,8 +76,8 @@ class MostAttendedRare(Statistic):
 def _at(of_tokens: Tensor, keys: Tensor) -> Tensor:
     """[batch, k, n] at the keys [batch, H, n, c]: [batch, k, H, n, c]"""
     k = of_tokens.shape[1]
-    found: Tensor = of_tokens.gather(2, keys.clamp(min=0).flatten(1)[:, None].expand(-1, k, -1))
-    return found.view(len(keys), k, *keys.shape[1:])
+    picked: Tensor = of_tokens.gather(2, keys.clamp(min=0).flatten(1)[:, None].expand(-1, k, -1))
+    return picked.view(len(keys), k, *keys.shape[1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +147,7 @@ class RareWord(Role):
         counts = self.counts or {}
         falling = sorted(counts.values(), reverse=True)
         frequent = falling[self.frequent - 1] if self.frequent else math.inf
-        found = torch.zeros(len(batch.texts), len(CANDIDATES), batch.ids.shape[1], dtype=torch.bool)
+        rare = torch.zeros(len(batch.texts), len(CANDIDATES), batch.ids.shape[1], dtype=torch.bool)
         for row, text in enumerate(batch.texts):
             of = {id: counts.get(id, 0) for id, word in zip(text.ids, text.word_of, strict=True) if word >= 0}
             rising = sorted(of.values())
@@ -155,8 +155,8 @@ class RareWord(Role):
                 most = rising[min(number, len(rising) - 1)]
                 if rising[0] < frequent:
                     pairs = zip(text.ids, text.word_of, strict=True)
-                    found[row, number] = torch.tensor([word >= 0 and of[id] <= most for id, word in pairs])
-        return found.to(batch.device)
+                    rare[row, number] = torch.tensor([word >= 0 and of[id] <= most for id, word in pairs])
+        return rare.to(batch.device)
 
 
 def _counts(texts: Sequence[EncodedText]) -> dict[int, int]:

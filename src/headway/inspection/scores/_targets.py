@@ -60,15 +60,15 @@ class TargetScore(Score, Statistic):
         return {self.name: mean(value.weight, value.targets > 0)}
 
     def of(self, seen: Records) -> HeadScores:
-        found = {}
+        scores = {}
         for record in records_of_one_call(seen, self.name):
             call = call_of(record, self.name)
             try:
                 self.check(call)
             except HeadwayError as error:
                 raise HeadwayError(f"{record.layer!r}: {error}") from None
-            found[record.layer] = record.statistics(self).summary()[self.name]
-        return HeadScores(self.name, found)
+            scores[record.layer] = record.statistics(self).summary()[self.name]
+        return HeadScores(self.name, scores)
 
 
 AVERAGES = ("queries", "pairs")

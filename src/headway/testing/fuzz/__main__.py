@@ -32,30 +32,32 @@ def main(words: Sequence[str] | None = None) -> int:
     if not chosen.minutes > 0 or (chosen.cases is not None and chosen.cases < 1) or chosen.threads < 1:
         parser.error("--minutes, --cases and --threads: give numbers above 0")
     seed = int(time.strftime("%Y%m%d")) if chosen.seed is None else chosen.seed
-    begun, found = time.monotonic(), Summary()
+    begun, summary = time.monotonic(), Summary()
     with Worker(chosen.threads) as worker:
-        for found in fuzz(seed, 60 * chosen.minutes, cases=chosen.cases, compute=worker):
-            _show(found, (time.monotonic() - begun) / 60, chosen.minutes)
+        for summary in fuzz(seed, 60 * chosen.minutes, cases=chosen.cases, compute=worker):
+            _show(summary, (time.monotonic() - begun) / 60, chosen.minutes)
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    print(report(found, seed))
-    return 1 if found.findings else 0
+    print(report(summary, seed))
+    return 1 if summary.findings else 0
 
 
-def _show(found: Summary, minutes: float, whole: float) -> None:
+def _show(summary: Summary, minutes: float, whole: float) -> None:
     if sys.stderr.isatty():
-        line = f"{minutes:.1f} of {whole:g} minutes · {found.kinds.total():,} calls · {len(found.findings)} findings"
+        line = (
+            f"{minutes:.1f} of {whole:g} minutes · {summary.kinds.total():,} calls · {len(summary.findings)} findings"
+        )
         print(f"\r{line}", end="", file=sys.stderr, flush=True)
 
 
-def report(found: Summary, seed: int) -> str:
+def report(summary: Summary, seed: int) -> str:
     """Returns what was found, in words."""
-    kinds = found.kinds
+    kinds = summary.kinds
     lines = [f"seed {seed}: {kinds.total():,} calls, {kinds['taken']:,} taken, {kinds['refused']:,} refused"]
-    lines += [f"  {count:>5,} × {reason.splitlines()[0]}" for reason, count in found.reasons.most_common(SHOWN)]
-    if len(found.reasons) > SHOWN:
-        lines.append(f"  and {len(found.reasons) - SHOWN} other reasons")
-    lines += [str(finding) for finding in found.findings] or ["nothing wrong was found"]
+    lines += [f"  {count:>5,} × {reason.splitlines()[0]}" for reason, count in summary.reasons.most_common(SHOWN)]
+    if len(summary.reasons) > SHOWN:
+        lines.append(f"  and {len(summary.reasons) - SHOWN} other reasons")
+    lines += [str(finding) for finding in summary.findings] or ["nothing wrong was found"]
     return "\n".join(lines)
 
 

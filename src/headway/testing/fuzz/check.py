@@ -75,18 +75,18 @@ def check(case: Case) -> str:
     if reasons:
         return reasons
     try:
-        found = results(case)
+        ours = results(case)
     except HeadwayError as error:
         raise AssertionError(f"refused, though no reason was given before: {error}") from error
     for _ in range(2):  # the first call may make a plan, by which the others run
         for name, value in results(case).items():
-            assert _same(value, found[name]), f"{name} is not the same again"
+            assert _same(value, ours[name]), f"{name} is not the same again"
     exact = results(case, torch.float64, "reference")
     _agrees_with_torch(case, exact["output"])
     if case.dtype == "float64":
-        for name, value in found.items():
+        for name, value in ours.items():
             assert_close(name, value, exact[name], EXACT)
-    elif _compare([case], found, exact):  # one draw may exceed a bound by chance
+    elif _compare([case], ours, exact):  # one draw may exceed a bound by chance
         wrong = _compare([replace(case, seed=case.seed + draw) for draw in range(DRAWS)])
         assert not wrong, wrong
     return "taken"
@@ -236,19 +236,19 @@ def results(case: Case, dtype: torch.dtype | None = None, kernel: str | None = "
     else:
         include = case.lse == "with the sink"
         out, lse = attention_with_lse(**inputs.arguments, include_sink=include, kernel=kernel or case.kernel)
-    found = {"output": out.detach()}
+    values = {"output": out.detach()}
     loss = (out * _upstream(case, out)).sum() if case.upstream == "contiguous" else out.sum()
     if lse is not None:
         seen = torch.isfinite(lse)
         lse = torch.where(seen, lse, torch.zeros_like(lse))
-        found["log-sum-exp"] = lse.detach()
+        values["log-sum-exp"] = lse.detach()
         loss = loss + (lse * _upstream(case, lse)).sum()
     wanted = list(inputs.leaves.values())
     reached = bool(wanted) and loss.requires_grad
     grads = torch.autograd.grad(loss, wanted, allow_unused=True) if reached else [None] * len(wanted)
     for (name, leaf), grad in zip(inputs.leaves.items(), grads, strict=True):
-        found[f"gradient of {name}"] = torch.zeros_like(leaf) if grad is None else grad
-    return found
+        values[f"gradient of {name}"] = torch.zeros_like(leaf) if grad is None else grad
+    return values
 
 
 def _upstream(case: Case, out: Tensor) -> Tensor:
@@ -280,12 +280,12 @@ def _naive(case: Case, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
 # ---------------------------------------------------------------- compared
 
 
-def _compare(cases: list[Case], found: dict[str, Tensor] | None = None, exact: dict[str, Tensor] | None = None) -> str:
+def _compare(cases: list[Case], ours: dict[str, Tensor] | None = None, exact: dict[str, Tensor] | None = None) -> str:
     """Returns the first bound that the results of some draws exceed, or ""."""
     comparisons: dict[str, Comparison] = {}
     try:
         for case in cases:
-            mine = results(case) if found is None else found
+            mine = results(case) if ours is None else ours
             right = results(case, torch.float64, "reference") if exact is None else exact
             naive = results(case, kernel=None)
             assert mine.keys() == right.keys() == naive.keys(), f"{sorted(right.keys() ^ mine.keys())} are missing"
@@ -359,7 +359,7 @@ def _agrees_with_torch(case: Case, exact: Tensor) -> None:
     if call.mask is not None:
         allowed = call.mask.allowed(call.q_coordinates, call.k_coordinates)
     allowed = allowed.expand(*q.shape[:3], k.shape[2])
-    found = F.scaled_dot_product_attention(q, k, v, allowed, scale=call.scale, enable_gqa=True)
-    found = found.masked_fill(~allowed.any(-1, keepdim=True), 0)
-    difference = (found - exact).abs().max().item()
+    theirs = F.scaled_dot_product_attention(q, k, v, allowed, scale=call.scale, enable_gqa=True)
+    theirs = theirs.masked_fill(~allowed.any(-1, keepdim=True), 0)
+    difference = (theirs - exact).abs().max().item()
     assert difference < 1e-11, f"the reference kernel in float64 differs from torch by {difference:.1e}"

@@ -103,18 +103,18 @@ def fuzz(
     Yields:
         What has been found so far, after each case: the same object each time.
     """
-    random, found, begun = Random(seed), Summary(), clock()
-    while clock() - begun < seconds and (cases is None or found.kinds.total() < cases):
+    random, summary, begun = Random(seed), Summary(), clock()
+    while clock() - begun < seconds and (cases is None or summary.kinds.total() < cases):
         case = draw(random)
         outcome = compute(case)
-        found.kinds[outcome.kind] += 1
+        summary.kinds[outcome.kind] += 1
         if outcome.kind == "refused":
-            found.reasons[outcome.said] += 1
+            summary.reasons[outcome.said] += 1
         if outcome.failed:
             small, said = shrink(case, outcome, compute, clock=clock)
-            if all((small, said.kind) != (other.case, other.outcome.kind) for other in found.findings):
-                found.findings.append(Finding(small, said, case))
-        yield found
+            if all((small, said.kind) != (other.case, other.outcome.kind) for other in summary.findings):
+                summary.findings.append(Finding(small, said, case))
+        yield summary
 
 
 def shrink(
@@ -136,7 +136,7 @@ def shrink(
         for name in names:
             tries = case.simpler(name)
             while clock() - begun < SHRINKING and (other := next(tries, None)) is not None:
-                found = compute(other)
-                if found.kind == outcome.kind:
-                    case, outcome, tries = other, found, other.simpler(name)
+                tried = compute(other)
+                if tried.kind == outcome.kind:
+                    case, outcome, tries = other, tried, other.simpler(name)
     return case, outcome

@@ -47,8 +47,8 @@ class Worker:
         self.connection.send(case)
         try:
             if self.connection.poll(self.limit):
-                found: Outcome = self.connection.recv()
-                return found
+                outcome: Outcome = self.connection.recv()
+                return outcome
         except (EOFError, ConnectionError):
             self.process.join()
             ended = Outcome("crash", f"the process ended with {self.process.exitcode}")
