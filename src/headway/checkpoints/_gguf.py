@@ -59,18 +59,13 @@ ROPE_FACTORS = "rope_freqs.weight"
 
 @dataclass(frozen=True)
 class Kind:
-    """A general.architecture: the config.json it corresponds to, and how conversion to GGUF changed the tensors.
-
-    Attributes:
-        architecture: the entry of "architectures".
-        model_type: the "model_type".
-        paired: whether the rows of queries and keys are in the order of interleaved rotary pairs; they are converted
-            back to the "half" layout.
-    """
+    """A general.architecture: the entries of its config.json, and how conversion to GGUF changed the tensors."""
 
     architecture: str
     model_type: str
     paired: bool = False
+    """Whether the rows of queries and keys are in the order of interleaved rotary pairs; they are converted back to the
+    "half" layout."""
 
 
 KINDS = {
@@ -93,10 +88,8 @@ class Entry:
 def read_gguf(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Reads the config of a GGUF file, in the form of a config.json, and its tensors under Hugging Face's names.
 
-    Quantized tensors are converted to float32; float16 and bfloat16 remain as they are.
-
-    Raises:
-        HeadwayError: if the file is damaged, truncated or inconsistent, or its architecture is not one of KINDS.
+    Quantized tensors are converted to float32; float16 and bfloat16 remain as they are. Raises HeadwayError if the file
+    is damaged, truncated or inconsistent, or its architecture is not one of KINDS.
     """
     need("gguf", "reading GGUF", "checkpoints")
     with _opened(path) as cursor:
@@ -112,7 +105,7 @@ def read_gguf(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         for entry in entries:
             tensor = _tensor(cursor, start, entry)
             taken += cursor.at - start - entry.offset
-            if taken > len(cursor.data) - start:  # 10⁵ entries of the same bytes would take 10⁵ times their memory
+            if taken > len(cursor.data) - start:  # many entries of the same bytes could exhaust the memory
                 raise cursor.wrong(f"{entry.name} and others are in the same place")
             name = entry.name
             if name == ROPE_FACTORS:
@@ -128,11 +121,7 @@ def read_gguf(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """Reads the metadata of a GGUF file: sizes and the tokenizer.
-
-    Raises:
-        HeadwayError: if the file is damaged, truncated or inconsistent.
-    """
+    """Reads the metadata of a GGUF file: sizes and the tokenizer."""
     with _opened(path) as cursor:
         return _header(cursor)[0]
 
@@ -140,10 +129,7 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
 def ends(path: str | Path, metadata: Mapping[str, Any]) -> list[int]:
     """The ids that end a model's output: those that the file names, and special tokens known by their text.
 
-    Many files of models that end a turn with a token of its own name only the one that ends a text.
-
-    Raises:
-        HeadwayError: if what the file names is no id.
+    Many files name only the token that ends a text, though their model ends a turn with another one.
     """
     tokens, kinds = _list(metadata, "tokens"), _list(metadata, "token_type")
     named = {name: metadata.get(f"tokenizer.ggml.{name}_token_id", -1) for name in ENDS}

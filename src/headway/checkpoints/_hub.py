@@ -38,33 +38,25 @@ FILES = {
     *(".bin", ".conll", ".conllu", ".csv", ".git", ".gz", ".json", ".md", ".npy", ".pt", ".safetensors", ".tsv"),
     *(".txt", ".vec", ".zip"),
 }
-"""Endings of files: a name in a folder is no id of a model if it ends so."""
+"""Endings of file names: "folder/name" with such an ending is not an id of a model."""
 
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model on the hub.
-
-    Attributes:
-        repository: its repository, "owner/name".
-        revision: a branch, tag or commit; the default branch if None.
-        gguf: a GGUF file of the repository, or the type of one, such as "Q4_K_M"; None for safetensors.
-    """
+    """A model on the hub, in a repository "owner/name"."""
 
     repository: str
     revision: str | None = None
+    """A branch, tag or commit; the default branch if None."""
     gguf: str | None = None
+    """A GGUF file of the repository, or the type of one, such as "Q4_K_M"; None for safetensors."""
 
     def __str__(self) -> str:
         return self.repository + (f"@{self.revision}" if self.revision else "") + (f":{self.gguf}" if self.gguf else "")
 
 
 def hub_model(given: str | Path) -> HubModel | None:
-    """Returns the model whose id was given; None for a path: one that exists, or that cannot be an id.
-
-    Args:
-        given: an id, as a string, or a path.
-    """
+    """Returns the model of an id; None for a path that exists, or that cannot be an id."""
     if not isinstance(given, str) or (match := ID.fullmatch(given)) is None or os.path.exists(given):
         return None
     repository, revision, gguf, its, file = match.groups()
@@ -76,11 +68,7 @@ def hub_model(given: str | Path) -> HubModel | None:
 
 
 def model_name(given: str | Path) -> str:
-    """Returns what a model is called in reports: the name of its folder, file or repository.
-
-    Args:
-        given: an id on the hub or a path.
-    """
+    """Returns the name of a model for reports: that of its folder, file or repository."""
     model = hub_model(given)
     if model is None:
         path = given_path(given)
@@ -94,16 +82,8 @@ def local_path(given: str | Path, complete: Callable[[Path], bool]) -> Path:
     """Returns the folder or file of a model on this machine.
 
     A path that exists is returned unchanged. A folder with one GGUF file and no config.json gives that file. Files of
-    an id are taken from the cache of ``huggingface_hub``, without network, and downloaded into it if they are not
-    complete.
-
-    Args:
-        given: a path; or a string with an id on the hub.
-        complete: whether a folder has all files that the caller needs.
-
-    Raises:
-        HeadwayError: if a folder has several GGUF files, the id is not known, or files are neither in the cache nor can
-            be downloaded.
+    an id are taken from the cache of ``huggingface_hub``, without network. They are downloaded unless ``complete`` says
+    that a folder has all files that the caller needs.
     """
     if not isinstance(given, (str, os.PathLike)):
         raise HeadwayError(
@@ -126,7 +106,7 @@ def local_path(given: str | Path, complete: Callable[[Path], bool]) -> Path:
     except HeadwayError:
         raise
     except Exception as error:  # of the package, of its client for HTTP, of the disk
-        partial = getattr(error, "snapshot_path", None)  # what there is, where the hub cannot be reached
+        partial = getattr(error, "snapshot_path", None)  # the files in the cache, if the hub cannot be reached
         if partial is None or not complete(Path(partial)):
             raise _why(model, error) from error
         place = Path(partial)
@@ -154,7 +134,7 @@ def _fetched(hub: Any, model: HubModel, *, offline: bool) -> Path:
     file = model.gguf
     if not file.endswith(".gguf"):
         if offline:
-            # whatever is there: other files of the repository are not asked for
+            # only files in the cache; the repository is not asked for others
             folder = Path(hub.snapshot_download(**of, allow_patterns=[], local_files_only=True))
             names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
         else:
@@ -170,7 +150,7 @@ def _fetched(hub: Any, model: HubModel, *, offline: bool) -> Path:
             )
         file = fitting[0]
     elif not offline:
-        _files_of(hub, model)  # which fails at once without a network, where a download tries again for half a minute
+        _files_of(hub, model)  # fails at once without a network; a download would retry for half a minute
     return Path(hub.hf_hub_download(**of, filename=file, local_files_only=offline))
 
 

@@ -196,7 +196,7 @@ def _matched(
     """The wanted tensors, and those of the file under the names that they are wanted by.
 
     The body's may have the family's prefix or not, and all may have the name of a module that held the model, such as
-    "model." in PyTorch Lightning. What most names fit is taken.
+    "model." in PyTorch Lightning. The choice with the most matching names is taken.
     """
     head = family.architectures[name]
     options = [entries(family.rules(config, head=head, prefix=prefix), own) for prefix in (True, False)]

@@ -100,16 +100,13 @@ class After(Change):
 
 @dataclass(frozen=True)
 class Fused(Change):
-    """Theirs is the concatenation of ours along the outputs.
-
-    Attributes:
-        groups: if 0, ours are concatenated as a whole. If g > 0, the outputs are g groups, each of which has one g-th
-            of each of ours, in their order (GPT-NeoX and BLOOM: as many groups as heads).
-        transposed: whether theirs is [in, out].
-    """
+    """Theirs is the concatenation of ours along the outputs."""
 
     groups: int = 0
+    """If 0, ours are concatenated as a whole. If g > 0, the outputs are g groups, each of which has one g-th of each of
+    ours, in their order (GPT-NeoX and BLOOM: as many groups as heads)."""
     transposed: bool = False
+    """Whether theirs is [in, out]."""
 
     def shape(self, shapes: Sequence[Shape]) -> tuple[int, ...]:
         whole = sum(shape[0] for shape in shapes), *shapes[0][1:]
@@ -157,16 +154,18 @@ class Rule:
 
     The name of a module stands for its weight and bias, if ours has them; the name of a tensor for itself. {} is the
     number of a layer, for each layer of our model.
-
-    Attributes:
-        theirs: their name.
-        ours: our name, or several for one tensor of theirs.
-        change: the conversion between them.
     """
 
     theirs: str
     ours: str | tuple[str, ...]
+    """Our name, or several for one tensor of theirs."""
     change: Change = AS_IT_IS
+
+
+def projections(theirs: str, q: str, k: str, v: str, out: str, block: str = "stack.blocks.{}.") -> list[Rule]:
+    """The rules of the projections in the attention of a block, for modules of their attention with these names."""
+    names = zip((q, k, v, out), ("q", "k", "v", "out"), strict=True)
+    return [Rule(theirs + name, f"{block}attention.{ours}_proj") for name, ours in names]
 
 
 @dataclass(frozen=True)
@@ -241,7 +240,7 @@ def _layers(pattern: str, tensors: Mapping[str, Tensor]) -> int:
 
 
 def outer_name(wanted: Sequence[Entry], tensors: Iterable[str]) -> tuple[int, str]:
-    """How many wanted tensors a file has, and what stands before their names there, such as "model." or nothing."""
+    """The number of wanted tensors in a file, and the prefix of their names there, such as "model." or nothing."""
     names, counts = {entry.theirs for entry in wanted}, Counter[str]()
     for name in tensors:
         starts = [0, *(at + 1 for at, letter in enumerate(name) if letter == ".")]
@@ -264,10 +263,9 @@ def renamed(tensors: Mapping[str, Tensor], rename: Callable[[str], str]) -> dict
 def read(
     wanted: Sequence[Entry], tensors: Mapping[str, Tensor], theirs: Mapping[str, Tensor], ignored: Sequence[str] = ()
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Returns our tensors, of the shapes of the model's own, converted from theirs, and those of theirs not read.
+    """Returns our tensors, converted from theirs to the shapes of the model's, and those of theirs that are not read.
 
-    Raises:
-        HeadwayError: if tensors are missing, unexpected, of another shape or of integers; it names all of them.
+    Raises HeadwayError if tensors are missing, unexpected, of another shape or of integers; it names all of them.
     """
     names = {entry.theirs for entry in wanted}
     ours: dict[str, Tensor] = {}

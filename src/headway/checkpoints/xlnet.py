@@ -114,7 +114,7 @@ class XLNet(Family):
 
 @dataclass(frozen=True)
 class ByHead(Change):
-    """The checkpoint has [in, heads, head_dim], headway [heads·head_dim, in] or the same with three axes."""
+    """Theirs is [in, heads, head_dim], ours [heads·head_dim, in] or the same with three axes."""
 
     heads: int
 
@@ -178,17 +178,7 @@ class SegmentedEncoder(Encoder):
         positions: Tensor | Coordinates | None = None,
         mask: Mask | Tensor | None = None,
     ) -> Tensor:
-        """Returns the hidden states [batch, n, embed_dim] of token ids.
-
-        Args:
-            ids: int64 [batch, n].
-            types: int64 [batch, n], each 0 to 4; no third product if None.
-            positions: as in ``Encoder.hidden``.
-            mask: as in ``Encoder.hidden``.
-
-        Raises:
-            HeadwayError: if types have another shape, are floats, or are not between 0 and 4.
-        """
+        """Returns the hidden states [batch, n, embed_dim] of token ids; ``types`` are 0 to 4, int64 [batch, n]."""
         if types is not None:
             if types.shape != ids.shape or types.is_floating_point():
                 raise HeadwayError(

@@ -1,4 +1,4 @@
-"""What the commands print with."""
+"""Consoles, progress and JSON: how commands print."""
 
 from __future__ import annotations
 
@@ -45,12 +45,7 @@ def print_json(
     notes: Sequence[str] = (),
     files: Sequence[str | Path] = (),
 ) -> None:
-    """Prints the results of a command as one JSON object; a number that is not finite is null.
-
-    Args:
-        command: the command without its arguments, such as "vectors similar".
-        rows: the rows of its table, with numbers as they are.
-    """
+    """Prints the results of a command, such as "vectors similar", as one JSON object; NaN and ∞ become null."""
     from .. import __version__
 
     printed = {
@@ -65,7 +60,7 @@ def print_json(
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has them."""
+    """A value as a type of JSON."""
     if isinstance(value, Mapping):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -77,7 +72,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def going_on(out: str | Path) -> Iterator[None]:
-    """Runs work that can be resumed from ``out``: an interruption prints that, and exits with 130."""
+    """Runs work that can be resumed from ``out``. An interruption prints how, and exits with 130."""
     try:
         yield
     except KeyboardInterrupt:
@@ -117,13 +112,13 @@ class Progress:
         self.bar.stop()
 
     def tell(self, doing: str, part: float) -> None:
-        """Shows what is done at the moment, and the share of the work that is done."""
+        """Shows the current step, and the share of the work that is done."""
         if doing != self.shown and not self.out.is_terminal:
             self.out.print(f"{100 * part:3.0f} %  {doing}")
         self.show(doing, part)
 
     def show(self, doing: str, part: float) -> None:
-        """Shows the same on a terminal alone."""
+        """Shows the same, on a terminal only."""
         self.shown = doing
         self.bar.update(self.task, completed=part, description=doing)
 

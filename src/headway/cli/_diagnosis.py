@@ -1,4 +1,4 @@
-"""What an installation has, whether it computes rightly, and what to do about the rest; needs torch alone."""
+"""Checks an installation: what it has, whether it computes correctly, and how to repair it. It needs only torch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ VARIABLES = {
     "HEADWAY_WEIGHTS": "the folder of the published weights that `make weights` downloads",
     "HEADWAY_DATA": "the folder of texts for lessons that headway does not include",
 }
-"""The environment variables that headway reads, and what each is."""
+"""The environment variables that headway reads, and the meaning of each."""
 
 THREADING = ("OMP_NUM_THREADS", "OMP_MAX_ACTIVE_LEVELS", "OMP_NESTED", "OMP_PROC_BIND", "MKL_NUM_THREADS")
 """Environment variables of OpenMP and MKL that decide how many threads torch has."""
@@ -53,30 +53,21 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that is broken, or that is missing.
-
-    Attributes:
-        what: what it is.
-        remedy: the command or the step that mends it.
-        broken: whether something that is installed does not work; what is only missing, or slow, is not broken.
-    """
+    """Something that is broken, missing or slow."""
 
     what: str
     remedy: str
+    """The command or the step that mends it."""
     broken: bool = False
+    """Whether something that is installed does not work."""
 
 
 @dataclass
 class Section:
-    """What one check found.
-
-    Attributes:
-        facts: values by their names; numbers, texts, and lists of texts.
-        notes: what a fact is about, for readers.
-        faults: what is to be mended.
-    """
+    """The result of one check: facts by name, with notes on some of them, and faults."""
 
     facts: dict[str, Any] = field(default_factory=dict)
+    """Numbers, texts and lists of texts."""
     notes: dict[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
 
@@ -89,7 +80,7 @@ class Diagnosis:
 
     @property
     def faults(self) -> list[Fault]:
-        """What is to be mended, broken things first."""
+        """All faults, broken things first."""
         faults = [fault for section in self.sections.values() for fault in section.faults]
         return sorted(faults, key=lambda fault: not fault.broken)
 
@@ -125,14 +116,14 @@ class Diagnosis:
 
 
 def examine() -> Diagnosis:
-    """Runs all checks. A check that raises an error is itself broken, and ends none of the others."""
+    """Runs all checks. A check that raises an error becomes a fault, and the others still run."""
     sections = {}
     for title, check in CHECKS.items():
         try:
             sections[title] = check()
-        except Exception as error:  # whatever is wrong with an installation
+        except Exception as error:  # an installation can be wrong in any way
             said = " ".join(f"{type(error).__name__}: {error}".split())
-            # headway's own errors end with their remedies
+            # headway's own errors end with a remedy
             remedy = str(error) if isinstance(error, HeadwayError) else _reported()
             fault = Fault(f"{title} cannot be examined: {said}", remedy, True)
             sections[title] = Section({"error": said}, faults=[fault])
@@ -140,14 +131,7 @@ def examine() -> Diagnosis:
 
 
 def show(as_json: bool) -> int:
-    """Examines the installation and prints what was found.
-
-    Args:
-        as_json: whether to print one JSON object in place of text.
-
-    Returns:
-        The exit code: 0, or 1 if something is broken.
-    """
+    """Examines the installation, prints the result, and returns the exit code: 0, or 1 if something is broken."""
     diagnosis = examine()
     print(json.dumps(diagnosis.json(), indent=2, ensure_ascii=False) if as_json else diagnosis)
     return 0 if diagnosis.works else 1
@@ -161,7 +145,7 @@ def _reported() -> str:
 
 
 def versions() -> Section:
-    """The versions of headway, Python and the packages, and what the missing ones are for."""
+    """The versions of headway, Python and the packages, and the purpose of each missing package."""
     section = Section({"headway": f"{headway.__version__}, in {Path(headway.__file__).parent}"})
     section.facts["Python"] = f"{platform.python_version()}, {sys.executable}"
     lacking: list[Package] = []
@@ -191,12 +175,12 @@ def versions() -> Section:
 
 
 def _key(package: str) -> str:
-    """The name of a package as pip compares it."""
+    """The name of a package as pip normalizes it."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def _found(module: str) -> bool:
-    """Whether Python finds a module, which is not imported."""
+    """Whether Python finds a module; it is not imported."""
     try:
         return find_spec(module) is not None
     except ValueError:
@@ -211,7 +195,7 @@ def _version(package: str) -> str | None:
 
 
 def _least_versions() -> dict[str, str]:
-    """The least version of each package that headway names in its metadata; none of a source tree that has none."""
+    """The least version of each package in headway's metadata; empty for a source tree without metadata."""
     named = [] if _version("headway") is None else requires("headway") or []
     matches = (re.match(r"([\w.-]+)\s*>=\s*([\d.]+)", line) for line in named)
     return {_key(one[1]): one[2] for one in matches if one is not None}
@@ -300,7 +284,7 @@ def library() -> Section:
 
 
 def kernels() -> Section:
-    """Which kernels take a call of attention with ALiBi on a CPU, and why others do not."""
+    """The kernels that compute a call with ALiBi on the CPU, and the reasons against the others."""
     section = Section()
     q, k, v = _inputs(torch.float32, "cpu")
     for name, reasons in explain(q, k, v, **_arguments("cpu")).reasons.items():
@@ -309,7 +293,7 @@ def kernels() -> Section:
 
 
 def results() -> Section:
-    """Output and gradients of each kernel, compared with float64 in the units of DESIGN.md."""
+    """Output and gradients of each kernel against float64, as multiples of the naive error (DESIGN.md)."""
     section = Section({"bounds": f"{OUTPUT_FACTOR:g} for outputs, {GRADIENT_FACTOR:g} for gradients"})
     section.notes["bounds"] = "times the error of the naive computation in the same dtype"
     exact = _computed(torch.float64, "cpu", "reference")
@@ -329,7 +313,7 @@ def results() -> Section:
 
 
 def _errors(computed: list[Tensor], naive: list[Tensor], exact: list[Tensor]) -> list[float]:
-    """The error of each result as a multiple of the naive computation's. Raises AssertionError beyond the bounds."""
+    """Each error as a multiple of the naive computation's. Raises AssertionError if one is above its bound."""
     errors = []
     for name, a, b, c in zip(
         ("output", "gradient of q", "gradient of k", "gradient of v"), computed, naive, exact, strict=True

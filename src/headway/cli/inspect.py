@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +13,9 @@ import typer
 from .._common.devices import device_named
 from .._common.files import given_path, make_folder, need_file_place, need_folder_place
 from .._common.table import Table
-from .._common.text_files import decoded, ending_of
 from ..errors import HeadwayError, unknown
 from ._console import Progress, consoles, points, print_json
+from ._inspected import is_model, published, small_model, texts_of
 from ._options import Device, Json, Quiet, completing
 
 if TYPE_CHECKING:
@@ -25,22 +23,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
 
-    from .._common.progress import Tell
     from ..inspection import HeadRoles, Seen
     from ..inspection._table import DataTable
-    from ..inspection.texts import AnnotatedText, EncodedText
-
-READERS = {
-    ".conllu": "read_conllu",
-    ".tsv": "read_gap",
-    ".conll": "read_conll2012",
-    ".v4_gold_conll": "read_conll2012",
-    ".gold_conll": "read_conll2012",
-}
-"""The readers of annotated texts by the endings of file names; any other file is plain text."""
+    from ..inspection.texts import EncodedText
 
 FEWEST_TEXTS = 20
-"""With fewer texts the roles are measured on others, since half of them are held out."""
+"""With fewer texts, roles are measured on other ones, since half of the texts are held out."""
 
 SHORT = {
     "coreferential": "coref",
@@ -51,45 +39,19 @@ SHORT = {
     "positional": "pos",
     "delimiter": "delim",
 }
-"""What a role is called in the small table; others by their names."""
+"""The abbreviations of roles in the table of heads."""
 
 PATHS = ("/", "./", "../", "~/")
-"""How the name of a folder begins that is no text."""
-
-SENTENCES = 200
-"""Sentences of the manual on which roles are measured."""
+"""The beginnings of a path; a text does not begin so."""
 
 SEED = 0
 """The seed with which the roles of small models were measured."""
 
 SILENT = ("delimiter", "sink", "broad")
-"""Roles that say nothing of the words of a text."""
+"""Roles that do not depend on the words of a text."""
 
 SHOWN, LINKS = 6, 4
-"""Heads whose links are printed, and links of each."""
-
-
-@dataclass(frozen=True)
-class Inspected:
-    """A model with its tokenizer, and texts for its roles if none are given.
-
-    Attributes:
-        name: what it is called.
-        model: the model.
-        tokenizer: its tokenizer.
-        texts: returns texts on which roles are measured.
-        about: what these texts are.
-        longest: the most tokens that it reads; None for any number.
-        roles: what was measured on them with the seed ``SEED``, if it was.
-    """
-
-    name: str
-    model: nn.Module
-    tokenizer: Any
-    texts: Callable[[], Sequence[EncodedText]]
-    about: str
-    longest: int | None
-    roles: HeadRoles | None = None
+"""The most heads whose links are printed, and the links of each."""
 
 
 def run(
@@ -111,14 +73,14 @@ def run(
         str | None,
         typer.Option(
             help="Roles, separated by commas, such as positional,induction. Default: all.",
-            autocompletion=completing(_role_names),
+            autocompletion=completing(lambda: _known("ROLES")),
         ),
     ] = None,
     statistics: Annotated[
         str | None,
         typer.Option(
             help="Statistics to print for each head too, separated by commas, such as entropy. Default: none.",
-            autocompletion=completing(_statistic_names),
+            autocompletion=completing(lambda: _known("STATISTICS")),
         ),
     ] = None,
     language: Annotated[
@@ -180,7 +142,7 @@ def run(
     _check_places(out, csv)
     if model is not None and not model.strip():
         raise HeadwayError("the model or text is empty: give a model, a text in quotes, or a file")
-    if model is not None and text is None and not _is_model(model):
+    if model is not None and text is None and not is_model(model):
         if model.startswith(PATHS) and not os.path.exists(given_path(model)) and len(model.split()) == 1:
             raise HeadwayError(f"there is no {model}: give a model's folder or .gguf file, a text, or a text's file")
         model, text = None, model
@@ -212,34 +174,31 @@ def run(
     about = f"{len(told)} texts" if own else inspected.about
     left_out = len(given) - len(told)
     long = f"{left_out} of {len(given)} texts have more than {inspected.longest} tokens and are left out"
+    warnings = [long] if left_out else []
     if left_out:
         say.print(long, style="yellow", markup=False, soft_wrap=True)
     say.print(f"[bold]{inspected.name}[/bold]: roles measured on {about}, of which every other one is held out\n")
     _print_roles(say, measured)
-    unknown_words = _unknown_words(inspected.tokenizer, told)
-    if unknown_words:
+    if unknown_words := _unknown_words(inspected.tokenizer, told):
+        warnings.append(unknown_words)
         say.print(unknown_words, style="yellow", markup=False, soft_wrap=True)
     rows = measured.table()
     if shown:
         _print_statistics(say, inspected.model, told or inspected.texts(), shown, rows)
-    seen = None
+    marked, seen = None, None
     if told and len(told) <= 3:
-        seen = _captured(inspected.model, told[0])
-        _print_links(say, measured, _marked(inspected.tokenizer, told[0]), seen)
+        marked, seen = _marked(inspected.tokenizer, told[0]), _captured(inspected.model, told[0])
+        _print_links(say, measured, marked, seen)
     files: list[Path] = []
     if csv is not None:
         rows.csv(csv)
         files.append(csv)
         say.print(f"one row for each head: {csv}", markup=False, soft_wrap=True)
     if out is not None:
-        files += _draw(
-            say, out, inspected, measured, None if seen is None else _marked(inspected.tokenizer, told[0]), seen
-        )
+        files += _draw(say, out, inspected.name, measured, marked, seen)
     if as_json:
         lacking = [f"{role} is not measured: it needs {what}" for role, what in measured.not_measured.items()]
-        told_of = [*([long] if left_out else []), *([unknown_words] if unknown_words else [])]
-        notes = [f"roles measured on {about}", *told_of, *lacking]
-        print_json("inspect", rows, notes=notes, files=files)
+        print_json("inspect", rows, notes=[f"roles measured on {about}", *warnings, *lacking], files=files)
 
 
 def _answers_to_long_texts() -> Iterable[str]:
@@ -248,107 +207,26 @@ def _answers_to_long_texts() -> Iterable[str]:
     return TOO_LONG
 
 
-def _role_names() -> Iterable[str]:
-    from ..inspection import ROLES
+def _known(table: str) -> Iterable[str]:
+    from .. import inspection
 
-    return ROLES
-
-
-def _statistic_names() -> Iterable[str]:
-    from ..inspection import STATISTICS
-
-    return STATISTICS
+    names: Iterable[str] = getattr(inspection, table)
+    return names
 
 
 def _check_places(out: Path | None, csv: Path | None) -> None:
-    """Raises HeadwayError if something cannot be written, before anything is measured."""
+    """Raises HeadwayError before anything is measured if a result could not be written."""
     if csv is not None:
         need_file_place(csv)
     if out is not None:
         from .._common.pictures import need_format
 
-        need_format(None)  # that there is matplotlib
+        need_format(None)  # matplotlib must be installed
         need_folder_place(out)
 
 
-# ---------------------------------------------------------------- what is inspected
-
-
-def _is_model(name: str) -> bool:
-    from ..checkpoints._hub import hub_model
-
-    path = given_path(name)  # or a text, which may be longer than a name of a file can be
-    return os.path.isdir(path) or path.suffix.lower() == ".gguf" or hub_model(name) is not None
-
-
-def texts_of(given: str) -> list[AnnotatedText]:
-    """Returns the texts of an argument: of a file, of standard input, or the argument itself.
-
-    Raises:
-        HeadwayError: if a file is broken or there are no words.
-    """
-    from ..inspection import texts
-
-    if given == "-":
-        return texts.paragraphs(decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
-    path = given_path(given)
-    if os.path.isfile(path):
-        read: list[AnnotatedText] = getattr(texts, READERS.get(ending_of(path), "read_text"))(path)
-        return read
-    if ending_of(path) in (*READERS, ".txt"):
-        raise HeadwayError(f"there is no file {given}: give a text, or a file that exists")
-    return texts.paragraphs(given)
-
-
-def published(name: str) -> Inspected:
-    """Loads a published model.
-
-    Args:
-        name: its folder, file, or id on the hub.
-
-    Raises:
-        HeadwayError: if it cannot be loaded.
-    """
-    from .. import checkpoints
-    from ..checkpoints._hub import model_name
-    from ..inspection.roles import longest_text
-    from ..inspection.texts import encode, python_manual
-    from ..models import EncoderDecoder
-
-    model = checkpoints.load(name).eval()
-    if isinstance(model, EncoderDecoder):
-        raise HeadwayError(f"{name} reads two texts, with an encoder and a decoder: give a model that reads one")
-    tokenizer, longest = checkpoints.tokenizer(name), longest_text(model)
-    texts = encode(tokenizer, python_manual(SENTENCES), longest=longest, too_long="leave out")
-    about = f"{len(texts)} sentences of Python's manual"
-    return Inspected(model_name(name), model, tokenizer, lambda: texts, about, longest)
-
-
-def small_model(language: str | None, given: Sequence[AnnotatedText], train: bool, tell: Tell) -> Inspected:
-    """Returns a small model of planted relations.
-
-    Args:
-        language: "chinese" or "english". Default: chinese if a text has Chinese characters or there is none.
-        train: whether it is trained here, or read from a training before, instead of the one that comes with headway.
-
-    Raises:
-        HeadwayError: if there is no such language, no seed meets the criteria, or the model cannot be kept.
-    """
-    from .._common.scripts import is_han
-    from ..study import planted
-
-    if language is None:
-        chinese = not given or any(is_han(character) for text in given for character in text.text)
-        language = "chinese" if chinese else "english"
-    of = planted.named_language(language)
-    small = planted.pretrain(of, tell=tell) if train else planted.pretrained(of)
-    texts = partial(planted.held_out_texts, of)
-    about = f"{planted.TEXTS} planted sentences in {of.name.capitalize()} with nouns that are new in their places"
-    return Inspected(f"small {of.name} model", small.model, planted.tokenizer(of), texts, about, None, small.roles)
-
-
 def _names(given: str | None, known: dict[str, Any], what: str) -> list[str] | None:
-    """The names in a list of an option. Raises HeadwayError for one that is not known."""
+    """The names in the value of an option. Raises HeadwayError for an unknown name."""
     if given is None:
         return None
     names = [name.strip() for name in given.split(",") if name.strip()]
@@ -362,7 +240,7 @@ def _names(given: str | None, known: dict[str, Any], what: str) -> list[str] | N
 
 
 def _print_roles(say: Console, measured: HeadRoles) -> None:
-    """A small table of all heads, and one of the best head for each role."""
+    """Prints a small table of all heads, and one of the best head for each role."""
     layers = measured.layers
     most = max(measured.heads(layer) for layer in layers)
     lines = []
@@ -395,7 +273,7 @@ def _print_roles(say: Console, measured: HeadRoles) -> None:
 def _print_statistics(
     say: Console, model: nn.Module, texts: Sequence[EncodedText], names: Sequence[str], rows: DataTable
 ) -> None:
-    """A table of each statistic, the mean over the texts; ``rows`` gets a column for each."""
+    """Prints a table for each statistic, the means over the texts, and adds its column to ``rows``."""
     import torch
 
     from ..inspection import capture
@@ -442,11 +320,7 @@ def _device_of(model: nn.Module) -> torch.device:
 
 
 def telling_heads(measured: HeadRoles, most: int = SHOWN) -> list[tuple[str, str, int]]:
-    """Returns heads whose roles say most of a text: role, layer and number, the largest figures first.
-
-    Args:
-        most: the most heads.
-    """
+    """Returns at most so many heads that say most about a text: role, layer and number, the largest figures first."""
     chosen: dict[tuple[str, int], str] = {}
     telling = [role for role in measured.roles if role not in SILENT]
     for role in telling or measured.roles:
@@ -459,7 +333,7 @@ def telling_heads(measured: HeadRoles, most: int = SHOWN) -> list[tuple[str, str
 
 
 def _unknown_words(tokenizer: Any, texts: Sequence[EncodedText]) -> str:
-    """What the model does not know of the texts, which it reads as one and the same token; empty if it knows all."""
+    """A warning of tokens that the model does not know, all of which it reads as the same one; empty if it has none."""
     words = [one.tokens[i] for one in texts for i in _unknown(tokenizer, one)]
     if not words:
         return ""
@@ -484,7 +358,7 @@ def _marked(tokenizer: Any, text: EncodedText) -> EncodedText:
 
 
 def _print_links(say: Console, measured: HeadRoles, text: EncodedText, seen: Seen) -> None:
-    """The strongest links between the words of a text, for the heads that have roles."""
+    """Prints the strongest links between the words of a text, for the heads that have roles."""
     words = [i for i, word in enumerate(text.word_of) if word >= 0]
     lines = []
     for role, layer, head in telling_heads(measured) if len(words) > 1 else ():
@@ -500,11 +374,11 @@ def _print_links(say: Console, measured: HeadRoles, text: EncodedText, seen: See
 
 
 def _draw(
-    say: Console, out: Path, inspected: Inspected, measured: HeadRoles, text: EncodedText | None, seen: Seen | None
+    say: Console, out: Path, title: str, measured: HeadRoles, text: EncodedText | None, seen: Seen | None
 ) -> list[Path]:
     make_folder(out)
     written = [out / "roles.png"]
-    measured.plot(title=inspected.name, out=written[0])
+    measured.plot(title=title, out=written[0])
     if seen is not None and text is not None:
         written.append(out / "heads.png")
         seen.plot(out=written[-1])
