@@ -1,4 +1,4 @@
-"""Forward passes that leave nothing behind: no gradients, no drawn numbers, and each module in the mode that it had."""
+"""Forward passes without side effects on gradients, random numbers and the modes of modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import HeadwayError
 
 IDS = ("ids", "input_ids")
-"""What models call token ids."""
+"""The names of token ids in a model's arguments."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What the heads of a model do while it is trained: a file that grows by a line every so many steps."""
+"""A log of what a model's heads do during training: a file that gets a line every so many steps."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ._table import DataTable
 from .scores import Induction, PreviousToken
 
 COLUMNS = ("normalized_entropy", "first", "sink", "previous_token", "induction")
-"""What is written of each head."""
+"""The numbers that are written of each head."""
 LINE: Kind = {"step": int, "layers": {str: {str: [(float, None)]}}}
-"""What is read of a line."""
+"""The form of a line in the file."""
 ROWS, REPEATED = 4, 32
 """The random tokens of induction: rows, and tokens in each half of a row at most."""
 
@@ -49,12 +49,12 @@ class HeadLog:
     - ``induction``: the same for the token after an earlier copy of the query's token, of random tokens that are
       repeated once; the tokens are the same at each step.
 
-    The file has a line of JSON for each step. A step that is written again, as a training does that has resumed from
-    an earlier checkpoint, replaces what is there from that step on.
+    The file has a line of JSON for each step. A step that is written again, as after resuming from an earlier
+    checkpoint, replaces the lines from that step on.
 
     Args:
         model: the model, as ``capture`` takes it: the one before ``torch.compile``, which shares its parameters.
-        path: the file; it is continued if it is there.
+        path: the file; lines are added to one that exists.
         every: the steps from one line to the next.
         vocab_size: the ids from which random tokens are drawn; 0 leaves induction out. Default:
             ``model.config.vocab_size``.

@@ -44,21 +44,17 @@ BLUE = COLOURS[0]
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """The weights of some heads on a grid.
-
-    Attributes:
-        weights: [heads, R, C], NaN where a query sees no key of a cell; with a last column for sinks if they take part.
-        queries: the slots of the queries that are drawn.
-        keys: likewise of the keys.
-        pooled: whether a cell holds several queries and keys.
-        sinks: whether the last column is that of sinks.
-    """
+    """The weights of some heads on a grid."""
 
     weights: Tensor
+    """[heads, R, C], NaN where a query sees no key of a cell."""
     queries: list[int]
+    """The slots of the queries that are drawn."""
     keys: list[int]
     pooled: bool
+    """Whether a cell holds several queries and keys."""
     sinks: bool
+    """Whether the last column is that of sinks."""
 
 
 def view_of(record: AttentionRecord, heads: Sequence[int], example: int, cells: int, sinks: bool) -> View:

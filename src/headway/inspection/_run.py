@@ -78,7 +78,7 @@ class Statistics:
 
 
 def refuse_twice(known: Iterable[str], columns: Iterable[str]) -> None:
-    """Raises HeadwayError if a column has the name of one that is there."""
+    """Raises HeadwayError if a column has the name of a known one."""
     twice = next((name for name in columns if name in set(known)), None)
     if twice is not None:
         raise HeadwayError(f"there is a column {twice!r} already: give Classes other names")
@@ -186,14 +186,9 @@ def statistics_of(
 
 
 class Wanted:
-    """Statistics of a call that are to be computed, as reductions of its weights.
+    """Statistics of a call that are to be computed, as reductions of its weights; ``queries`` are those that count.
 
-    Args:
-        statistics: the statistics, each of another name.
-        queries: as for ``attention_statistics``.
-
-    Raises:
-        HeadwayError: if a statistic does not fit the call.
+    Raises HeadwayError if a statistic does not fit the call.
     """
 
     def __init__(self, call: Call, statistics: Sequence[Statistic], queries: Tensor | None) -> None:
@@ -205,7 +200,7 @@ class Wanted:
         self.reductions = [VisibleKeys(), *(one for each in self._parts for one in each)]
 
     def found(self, values: Sequence[Any]) -> Statistics:
-        """The statistics, of the values of ``reductions``."""
+        """The statistics, computed from the values of ``reductions``."""
         visible, *rest = values
         counted = visible > 0 if self.queries is None else (visible > 0) & self.queries[:, None]
         results, left = {}, iter(rest)

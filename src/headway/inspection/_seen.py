@@ -1,4 +1,4 @@
-"""What a capture has seen, with its scores and pictures."""
+"""The records of a capture, with scores and pictures."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Seen(Records):
             key_tokens: the tokens of the keys, in cross-attention.
             kind: of one head, "map" for a heat map or "arcs" for arcs over the sentence.
             example: the row of the batch.
-            sinks: whether what learned sinks take is shown in a last column, if they take part.
+            sinks: whether the weight of learned sinks is shown in a last column, if there are any.
             hide: keys that are left blank, as numbers, such as 0 for a first token that takes most of the weight.
             call: the number of the model's call. Default: the only one.
             out: a file to which the picture is written too, by the ending of its name, such as .png or .svg.

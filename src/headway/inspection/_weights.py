@@ -1,4 +1,4 @@
-"""The weights of a call as one tensor, for chosen heads and queries, and what may be held of them."""
+"""The weights of a call as one tensor, for chosen heads and queries, and the limit of its size."""
 
 from __future__ import annotations
 
@@ -19,13 +19,9 @@ REMEDY = "take fewer of them by layers=, heads= or rows=, or keep='statistics' o
 
 
 def dense_weights(call: Call, heads: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Tensor:
-    """The weights before dropout, [batch, heads, rows, m] in q's dtype, of chosen heads and queries.
+    """The weights before dropout, [batch, heads, rows, m] in q's dtype, of chosen heads and queries; None for all.
 
-    Memory beyond the result does not grow with the queries.
-
-    Args:
-        heads: the heads. Default: all.
-        rows: the slots of the queries, in rising order. Default: all.
+    Rows are slots in rising order. Memory beyond the result does not grow with the queries.
     """
     batch, all_heads, n, _ = call.q.shape
     m = call.k.shape[2]
@@ -62,7 +58,7 @@ def size_of(call: Call, heads: Sequence[int] | None, rows: Sequence[int] | None)
 
 
 def refuse_above_limit(size: int, what: str) -> None:
-    """Raises HeadwayError if so many bytes of weights may not be held."""
+    """Raises HeadwayError if a number of bytes of weights is above the limit."""
     if size > LIMIT:
         raise HeadwayError(f"{what} would take {said(size)}, above the limit of {said(LIMIT)}: {REMEDY}")
 

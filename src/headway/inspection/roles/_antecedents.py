@@ -34,7 +34,7 @@ class Cases(ABC):
 
     @abstractmethod
     def statistic(self) -> Statistic:
-        """What they are read from."""
+        """The statistic that they are read from."""
 
     @abstractmethod
     def hits(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
@@ -54,27 +54,19 @@ def choices_of(text: AnnotatedText) -> list[Choice]:
 
 
 class WeightsOfChoices(NamedTuple):
-    """What mentions give to each of two others.
-
-    Attributes:
-        right: the weight of the right one, [batch, H, choices].
-        wrong: that of the other.
-        sees: whether the mention sees both, [batch, choices].
-    """
+    """The weights that mentions give to each of two others, [batch, H, choices]."""
 
     right: Tensor
     wrong: Tensor
     sees: Tensor
+    """Whether the mention sees both, [batch, choices]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Chosen(BetweenWords):
-    """The weights of the choices, ``WeightsOfChoices``; from and to several words, the mean and the sum.
+    """The weights of the choices, ``WeightsOfChoices``: the mean over words of the mention of the sum over the other's.
 
-    Args:
-        word_of: the word of each token, [batch, n] in int64; −1 for tokens of no word.
-        count: the number of words, W.
-        mention: the words with tokens of the mention, [batch, choices, W] as 0 and 1.
+    The spans of words are [batch, choices, W], 1 for words with tokens and else 0.
     """
 
     name = "weights of choices"

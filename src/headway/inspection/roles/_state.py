@@ -16,11 +16,7 @@ FIGURES = tuple(Judged.__annotations__)
 
 
 def state_of(roles: HeadRoles) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Returns JSON values, and for each role a tensor [figures, heads, candidates], from which ``from_state`` reads.
-
-    Args:
-        found: the roles, all of which are in ``ROLES``.
-    """
+    """Returns JSON values, and for each role a tensor [figures, heads, candidates], from which ``from_state`` reads."""
     measured = roles._measured
     about = {
         "heads": roles._heads,

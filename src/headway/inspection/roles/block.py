@@ -25,20 +25,18 @@ TOGETHER = 4
 class WeightBeyond(Statistic):
     """The weight beyond a window around the query, [batch, H, n, 3].
 
-    It is that within the query's sentence, that within a sentence of those that begin and end elsewhere, and that
-    within all of them.
-
-    Args:
-        sentences: the number of each token's sentence, [batch, n]; −1 for tokens of none.
-        elsewhere: the same of sentences that begin and end elsewhere.
-        window: the tokens on each side that do not count.
+    The three numbers are the weight within the query's sentence, the weight within its sentence among those that begin
+    and end elsewhere, and the weight within all of them.
     """
 
     name = "weight beyond"
 
     sentences: Tensor
+    """The number of each token's sentence, [batch, n]; −1 for tokens of none."""
     elsewhere: Tensor
+    """The same for sentences that begin and end elsewhere."""
     window: int
+    """The tokens on each side that do not count."""
 
     def reductions(self, call: Call) -> tuple[Reduction, ...]:
         by_label = [reductions.WeightsByLabel(x, int(x.max()) + 1) for x in (self.sentences, self.elsewhere)]

@@ -25,32 +25,26 @@ CANDIDATES = ("rarest", "two rarest")
 
 
 class AttendedRare(NamedTuple):
-    """Whether queries attend to rare tokens.
-
-    Attributes:
-        hits: whether a query gives most weight to a rare token, [batch, H, n, k].
-        sees: whether it sees one, [batch, n, k].
-        chance: the share of the words' tokens in its sight that are rare, [batch, n, k].
-    """
+    """Whether queries attend to rare tokens."""
 
     hits: Tensor
+    """Whether a query gives most weight to a rare token, [batch, H, n, k]."""
     sees: Tensor
+    """Whether it sees one, [batch, n, k]."""
     chance: Tensor
+    """The share of the words' tokens in its sight that are rare, [batch, n, k]."""
 
 
 @dataclass(frozen=True, eq=False)
 class MostAttendedRare(Statistic):
-    """Whether the token of a word to which each query gives most weight is rare, ``AttendedRare``.
-
-    Args:
-        rare: whether a token is, by k measures, [batch, k, n] bool.
-        words: the tokens of words, [batch, n] bool.
-    """
+    """Whether the token of a word to which each query gives most weight is rare, ``AttendedRare``."""
 
     name = "attended rare tokens"
 
     rare: Tensor
+    """Whether a token is rare, by k measures, [batch, k, n] bool."""
     words: Tensor
+    """Whether a token belongs to a word, [batch, n] bool."""
 
     def reductions(self, call: Call) -> tuple[Reduction, ...]:
         others = int((~self.words).sum(-1).max())  # they may be ahead of the first token of a word

@@ -22,15 +22,12 @@ from ._results import HeadScores
 
 
 class TargetWeights(NamedTuple):
-    """The weight that queries give to their targets.
-
-    Attributes:
-        weight: the sum over the targets of each query, [batch, H, n]; NaN for a query that has none.
-        targets: the number of targets of each query, [batch, H, n] in int64.
-    """
+    """The weight that queries give to their targets."""
 
     weight: Tensor
+    """The sum over the targets of each query, [batch, H, n]; NaN for a query that has none."""
     targets: Tensor
+    """The number of targets of each query, [batch, H, n] in int64."""
 
 
 class TargetScore(Score, Statistic):
