@@ -1,4 +1,4 @@
-"""Which operation of an encoding rounds, and in which line of a user's file an error arose, for messages of checks."""
+"""Hints for messages of checks: the operation of an encoding that rounds, the line of a user's file with an error."""
 
 from __future__ import annotations
 
@@ -90,14 +90,8 @@ def narrow_operation(hooks: Callable[[], Any], dtype: torch.dtype) -> str:
 def rounding_operation(hooks: Callable[[], Any], exact_hooks: Callable[[], Any], dtype: torch.dtype) -> str:
     """Returns a hint at the operation whose rounding to ``dtype`` changes what hooks return the most.
 
-    Each operation that ``hooks`` computes in ``dtype`` is rounded alone, in hooks that otherwise compute in float64.
-
-    Args:
-        hooks: calls the hooks with tensors of ``dtype``.
-        exact_hooks: calls them with the same numbers in float64, and returns what they return.
-
-    Returns:
-        The hint, or an empty string if no operation changes the results.
+    Each operation that ``hooks`` computes in ``dtype`` is rounded alone, in ``exact_hooks``, which otherwise compute in
+    float64. The hint is empty if no operation changes the results.
     """
     with _Operations(dtype) as operations:
         hooks()

@@ -24,7 +24,7 @@ from ..masks import Boolean, Causal, Documents, Mask, Padding
 from ..positions import Interpolated, Pair, PositionEncoding
 from ._checks import by_name, run_checks
 from ._rounding import in_words, narrow_operation, raised_at, rounding_operation
-from .inputs import CheckSizes, Layer, gaps, on_axes, randomized
+from .inputs import CheckSizes, Layer, gaps, on_axes, randomized, where
 from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
 
 Check = Callable[[PositionEncoding], None]
@@ -100,17 +100,8 @@ def kernel_reasons(layer: Layer, *, mask: Mask | None = None, wants_gradient: bo
     with torch.set_grad_enabled(wants_gradient):
         x = layer.embed(_x(layer, 1, 6), coordinates)
         q, k, v = layer.project(x)
-        explanation = explain(
-            q,
-            k,
-            v,
-            encoding=layer.in_attention,
-            mask=Causal() if mask is None and layer.encoding.causal_only else mask,
-            q_positions=coordinates,
-            k_positions=coordinates,
-            q_input=x,
-            k_input=x,
-        )
+        mask = Causal() if mask is None and layer.encoding.causal_only else mask
+        explanation = explain(q, k, v, encoding=layer.in_attention, mask=mask, **where(coordinates, x))
     assert set(explanation.reasons) == set(KERNELS)
     return explanation.reasons
 
@@ -124,33 +115,14 @@ def _step(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str, cached
     else:
         x = layer.embed(x, coordinates)
     q, k, v = layer.project(x)
-    if encoding is None or not cached or not encoding.cache_prepared:
-        return attention(
-            q[:, :, -1:],
-            k,
-            v,
-            encoding=encoding,
-            mask=Causal(),
-            q_positions=rows[-1],
-            k_positions=coordinates,
-            q_input=x[:, -1:],
-            k_input=x,
-            kernel=kernel,
-        )
-    placed = [encoding.place(row) for row in rows]
-    return attention(
-        q[:, :, -1:],
-        torch.cat([encoding.prepare_key(k[:, :, i : i + 1], placed[i]) for i in range(n)], dim=2),
-        torch.cat([encoding.prepare_value(v[:, :, i : i + 1], placed[i]) for i in range(n)], dim=2),
-        encoding=encoding,
-        mask=Causal(),
-        q_positions=placed[-1],
-        k_positions=coordinates,
-        q_input=x[:, -1:],
-        k_input=x,
-        prepared_by=encoding,
-        kernel=kernel,
-    )
+    arguments: dict[str, Any] = {"encoding": encoding, "mask": Causal(), "kernel": kernel, **where(coordinates, x)}
+    arguments |= {"q_positions": rows[-1], "q_input": x[:, -1:]}
+    if encoding is not None and cached and encoding.cache_prepared:
+        placed = [encoding.place(row) for row in rows]
+        k = torch.cat([encoding.prepare_key(k[:, :, i : i + 1], placed[i]) for i in range(n)], dim=2)
+        v = torch.cat([encoding.prepare_value(v[:, :, i : i + 1], placed[i]) for i in range(n)], dim=2)
+        arguments |= {"q_positions": placed[-1], "prepared_by": encoding}
+    return attention(q[:, :, -1:], k, v, **arguments)
 
 
 def depends_on_length(encoding: PositionEncoding) -> bool:
@@ -282,8 +254,7 @@ def _differing_score(layer: Layer, x: Tensor, coordinates: Coordinates) -> str:
     encoding, embedded = layer.encoding, layer.embed(x, coordinates)
     q, k, v = layer.project(embedded)
     mask = Causal() if encoding.causal_only else None
-    at: dict[str, Any] = {"q_positions": coordinates, "k_positions": coordinates}
-    call = make_call(q, k, v, encoding=encoding, mask=mask, q_input=embedded, k_input=embedded, **at)
+    call = make_call(q, k, v, encoding=encoding, mask=mask, **where(coordinates, embedded))
     scores = spec.steps(spec.computed(call))[1][0]
     scale = encoding.default_scale(q.shape[3])
     heads, n, _ = scores.shape
@@ -297,10 +268,10 @@ def _differing_score(layer: Layer, x: Tensor, coordinates: Coordinates) -> str:
     ours, theirs, pair = max(both, key=lambda one: abs(one[0] - one[1]))
     if math.isclose(ours, theirs, rel_tol=EXACT, abs_tol=EXACT):
         return "; all scores agree with oracle: compare oracle_weights and oracle_value"
-    where = f"head {pair.h}, query {pair.i}, key {pair.j} (distance {pair.distance:g})"
+    place = f"head {pair.h}, query {pair.i}, key {pair.j} (distance {pair.distance:g})"
     width = call.q.shape[3]
     prepared = f"; prepare makes queries and keys {width} wide of {q.shape[3]}" if width != q.shape[3] else ""
-    return f"; the largest difference of scores is at {where}: {ours:.6g}, and {theirs:.6g} by oracle{prepared}"
+    return f"; the largest difference of scores is at {place}: {ours:.6g}, and {theirs:.6g} by oracle{prepared}"
 
 
 def _by_oracle(layer: Layer, q: Tensor, k: Tensor, v: Tensor, x: Tensor, coordinates: Coordinates) -> Tensor:
@@ -325,19 +296,19 @@ def reads_only_what_it_declares(encoding: PositionEncoding) -> None:
         return
     x, coordinates = _x(layer, 1, 6), _span(layer, 6)
     q, k, v = layer.project(layer.embed(x, coordinates))
-    where: dict[str, Any] = {"q_positions": coordinates, "k_positions": coordinates, "mask": Causal()}
+    shared: dict[str, Any] = {"q_positions": coordinates, "k_positions": coordinates, "mask": Causal()}
     remedy = "declare reads_input = True in the class"
     try:
-        without = attention(q, k, v, encoding=layer.in_attention, **where)
+        without = attention(q, k, v, encoding=layer.in_attention, **shared)
     except Exception as error:
         try:
-            attention(q, k, v, encoding=layer.in_attention, q_input=x, k_input=x, **where)
+            attention(q, k, v, encoding=layer.in_attention, q_input=x, k_input=x, **shared)
         except Exception:
             return  # it fails with the input too: other checks say how
         at = raised_at(error)
         said = f"{type(error).__name__}: {error}" + (f"; at {in_words(at)}" if at else "")
         raise AssertionError(f"it reads q_input or k_input, which it is not given: {remedy} ({said})") from error
-    given = attention(q, k, v, encoding=layer.in_attention, q_input=x, k_input=x, **where)
+    given = attention(q, k, v, encoding=layer.in_attention, q_input=x, k_input=x, **shared)
     assert torch.equal(without, given), f"q_input and k_input change the output, and are not given in use: {remedy}"
 
 
@@ -408,25 +379,17 @@ def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | 
     """
     encoding = copy.deepcopy(layer.encoding).double() if kernel is None else layer.encoding
     x = x.detach()
-    where = encoding.place(coordinates)
-    embedded = (
-        encoding.embed(x.double(), where).to(x.dtype) if kernel is None else layer.embed(x, coordinates)
-    ).detach()
-    leaves = dict(
-        zip(
-            ("its q", "its k", "its v"),
-            (part.detach().requires_grad_() for part in layer.project(embedded)),
-            strict=True,
-        )
-    )
+    if kernel is None:
+        embedded = encoding.embed(x.double(), encoding.place(coordinates)).to(x.dtype).detach()
+    else:
+        embedded = layer.embed(x, coordinates).detach()
+    projected = [part.detach().requires_grad_() for part in layer.project(embedded)]
+    leaves = dict(zip(("its q", "its k", "its v"), projected, strict=True))
     parameters = dict(encoding.named_parameters()) if layer.in_attention is not None else {}
     arguments: dict[str, Any] = {
         "encoding": None if layer.in_attention is None else encoding,
         "mask": Causal(),
-        "q_positions": coordinates,
-        "k_positions": coordinates,
-        "q_input": embedded if kernel else embedded.double(),
-        "k_input": embedded if kernel else embedded.double(),
+        **where(coordinates, embedded if kernel else embedded.double()),
     }
     if kernel is None:
         q, k, v = (leaf.double() for leaf in leaves.values())
@@ -679,8 +642,7 @@ def computes_the_same_twice(encoding: PositionEncoding) -> None:
         return
     layer.train()
     q, k, v = layer.project(x)
-    where: dict[str, Any] = {"q_positions": coordinates, "k_positions": coordinates, "q_input": x, "k_input": x}
-    call = make_call(q, k, v, encoding=layer.in_attention, mask=Causal(), **where)
+    call = make_call(q, k, v, encoding=layer.in_attention, mask=Causal(), **where(coordinates, x))
     first, second = spec.forward(spec.computed(call))[0], spec.forward(spec.computed(call))[0]
     assert torch.equal(first, second), "a function in its terms gives another result when it runs again"
 

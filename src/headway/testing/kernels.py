@@ -19,7 +19,7 @@ from .inputs import term_examples
 from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
 
 CROSSINGS = ("alone", "sink", "cap", "log-sum-exp", "sink and log-sum-exp")
-"""What each term is combined with."""
+"""The combinations in which each term is checked."""
 POSITIONS = ("with gaps", "rising by one")
 """The positions of the tokens: with gaps on the second of two axes, or known to rise by one on both."""
 SHAPES = {"batch": 2, "heads": 4, "n": 7, "m": 11, "head_dim": 8, "v_dim": 6}
@@ -157,19 +157,9 @@ def upstream_of(out: Tensor) -> Tensor:
 def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window", positions: str = "with gaps") -> str:
     """Checks output, log-sum-exp and every gradient of a kernel against the naive computation and float64.
 
-    Every leaf must have a gradient, and one that is not zero unless the mask hides everything.
-
-    Args:
-        term: one of ``term_names()``.
-        crossing: one of ``CROSSINGS``.
-        mask: one of ``mask_names()``.
-        positions: one of ``POSITIONS``.
-
-    Returns:
-        "taken", or the reasons why the kernel does not take the call.
-
-    Raises:
-        AssertionError: if a result exceeds the bounds of ``Comparison``, or a gradient is missing or zero.
+    Every leaf must have a gradient, which is not zero unless the mask hides everything. The term is one of
+    ``term_names()``, the mask one of ``mask_names()``, with one of ``CROSSINGS`` and of ``POSITIONS``. Returns "taken",
+    or the reasons why the kernel does not take the call.
     """
     comparisons: dict[str, Comparison] = {}
     if term == "normalizer" and crossing not in ("alone", "cap"):
@@ -221,15 +211,7 @@ def widest(kernel: str) -> torch.dtype:
 def obeys_the_mask(kernel: str, mask: str) -> str:
     """Checks that masked keys have no effect, even if they are NaN, and that a query without keys gives zeros.
 
-    Args:
-        mask: one of ``mask_names()``.
-
-    Returns:
-        "taken", or the reasons why the kernel does not take the call.
-
-    Raises:
-        AssertionError: if an output or gradient depends on a masked key, or a query without keys gives other than
-            zeros.
+    Returns "taken", or the reasons why the kernel does not take the call.
     """
     dtype = widest(kernel)
     call, leaves = build("none", "alone", mask, 0, dtype, dtype)
@@ -260,16 +242,8 @@ def obeys_the_mask(kernel: str, mask: str) -> str:
 def gives_a_single_key_no_gradient(kernel: str, term: str) -> str:
     """Checks that queries that see one key have a gradient of 0: the weight is 1, whatever the score.
 
-    The gradient is a difference of equal sums. Native kernels must add both in the same way, so that 0 is exact.
-
-    Args:
-        term: one of ``term_names()``.
-
-    Returns:
-        "taken", or the reasons why the kernel does not take the call.
-
-    Raises:
-        AssertionError: if a gradient is not 0, beyond rounding for a kernel that is composed of torch's.
+    The gradient is a difference of equal sums. Native kernels must add both in the same way, so that 0 is exact; for
+    others it is 0 up to rounding. Returns "taken", or the reasons why the kernel does not take the call.
     """
     if term in ("sink by query", "normalizer"):
         return "the weight of a single key is not 1"

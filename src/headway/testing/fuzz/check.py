@@ -41,12 +41,7 @@ FAR, FAR_ROTATED = 1_000_000, 4_000
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of a call, and the leaves that its gradients are of.
-
-    Attributes:
-        arguments: those of ``attention``.
-        leaves: tensors that require a gradient, by name.
-    """
+    """The arguments of a call of ``attention``, and the tensors that require a gradient, by name."""
 
     arguments: dict[str, Any]
     leaves: dict[str, Tensor]
@@ -58,15 +53,10 @@ class Inputs:
 
 
 def check(case: Case) -> str:
-    """Checks a case.
+    """Checks a case, and returns "taken", or why the call is refused.
 
-    Returns:
-        "taken", or why the call is refused.
-
-    Raises:
-        AssertionError: if a result is missing, not the same again, or exceeds the bounds of ``Comparison`` over 16
-            draws.
-        Exception: what the call raises, if that is no refusal.
+    Raises AssertionError if a result is missing, differs in a second call, or exceeds the bounds of ``Comparison`` over
+    16 draws.
     """
     try:
         reasons = _refusal(case)
@@ -122,12 +112,9 @@ def _beyond_xpos(inputs: Inputs, dtype: torch.dtype) -> bool:
 
 
 def build(case: Case, dtype: torch.dtype, *, exact: bool = False) -> Inputs:
-    """Builds the arguments of a call: the same numbers in every dtype.
+    """Builds the arguments of a call, with the same numbers in every dtype of q, k, v and the encoding's parameters.
 
-    Args:
-        dtype: of q, k, v and the encoding's parameters.
-        exact: whether the tensors of terms are in that dtype too. Default: in float32, as those of a model under
-            autocast are.
+    The tensors of terms are in float32, as in a model under autocast; if ``exact``, in the same dtype as q.
     """
     encoding = None if case.encoding == "none" else copy.deepcopy(encodings()[case.encoding])
     sizes = None if encoding is None else CheckSizes.of(encoding)
@@ -222,11 +209,7 @@ def _coordinates(
 
 
 def results(case: Case, dtype: torch.dtype | None = None, kernel: str | None = "") -> dict[str, Tensor]:
-    """Returns output, log-sum-exp and gradients by name.
-
-    Args:
-        kernel: another than its own; None for the naive computation.
-    """
+    """Returns output, log-sum-exp and gradients by name, by another kernel if given; None: the naive computation."""
     own = dtype_of(case) if dtype is None else dtype
     inputs = build(case, own, exact=kernel is None or own == torch.float64)
     if kernel is None:
@@ -310,7 +293,7 @@ def _compare(cases: list[Case], ours: dict[str, Tensor] | None = None, exact: di
 
 
 def _factor(case: Case, name: str) -> float:
-    """How many times the naive computation's mean error that of a result may be."""
+    """The bound of a result's mean error, as a multiple of the naive computation's."""
     if name in ("output", "log-sum-exp"):
         return OUTPUT_FACTOR
     if name not in QKV:

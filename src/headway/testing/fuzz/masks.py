@@ -26,15 +26,7 @@ from ...masks import (
 
 @dataclass(frozen=True)
 class Draw:
-    """Draws the parameters of masks.
-
-    Attributes:
-        generator: where numbers come from.
-        batch: sequences.
-        heads: query heads.
-        n: queries.
-        m: keys.
-    """
+    """Draws the parameters of masks for n queries and m keys."""
 
     generator: torch.Generator
     batch: int
