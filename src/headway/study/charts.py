@@ -176,11 +176,11 @@ def by_position(results: Results) -> list[Line]:
     return lines
 
 
-def by_length(results: Results, field: str = "bits_per_byte") -> list[Line]:
-    """Returns lines of a field by the length of the window."""
+def by_length(results: Results) -> list[Line]:
+    """Returns lines of the bits per byte by the length of the window."""
     lines = []
     for name in results.names:
-        found = [(length, list(results.by_seed(name, length, field).values())) for length in results.lengths]
+        found = [(length, list(results.by_seed(name, length, "bits_per_byte").values())) for length in results.lengths]
         found = [(length, values) for length, values in found if values]
         if found:
             lines.append(_line(name, [length for length, _ in found], [values for _, values in found]))

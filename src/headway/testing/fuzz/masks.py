@@ -10,18 +10,7 @@ from operator import and_, or_
 import torch
 from torch import Tensor
 
-from ...masks import (
-    Boolean,
-    Causal,
-    Chunked,
-    Dilated,
-    Documents,
-    KeepFirst,
-    Mask,
-    Padding,
-    Prefix,
-    Window,
-)
+from ...masks import Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Mask, Padding, Prefix, Window
 
 
 @dataclass(frozen=True)
