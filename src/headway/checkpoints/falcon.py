@@ -55,9 +55,7 @@ class Falcon(Family):
         )
     )
     prefix = "transformer."
-    aliases = {
-        "n_embed": "hidden_size",
-    }
+    aliases = {"n_embed": "hidden_size"}
     ignored = {
         "*rotary_emb.inv_freq": Frequencies(),
         "lm_head.weight": Copy(),

@@ -12,6 +12,7 @@ from ..positions import PartialRoPE
 from ._base import Config, Family
 from ._left_out import Copy, Lowest, Triangle, Turns
 from ._rules import Rule, projections
+from .gpt2 import GPT2
 
 
 class GPTJ(Family):
@@ -46,12 +47,7 @@ class GPTJ(Family):
         )
     )
     prefix = "transformer."
-    aliases = {
-        "hidden_size": "n_embd",
-        "max_position_embeddings": "n_positions",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    }
+    aliases = GPT2.aliases
     ignored = {
         "*.attn.bias": Triangle(),
         "*.attn.masked_bias": Lowest(),

@@ -44,9 +44,7 @@ class OPT(Family):
         )
     )
     prefix = "model."
-    ignored = {
-        "lm_head.weight": Copy(),
-    }
+    ignored = {"lm_head.weight": Copy()}
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("layer_norm_elementwise_affine", True)

@@ -13,7 +13,7 @@ from ..positions import Learned
 from ._base import Config, Family
 from ._left_out import Copy
 from ._rules import Rule
-from .bart import rules, stack
+from .bart import BART, rules, stack
 
 SAMPLING_RATE, SECONDS = 16000, 30
 WINDOW, HOP = 400, 160
@@ -62,15 +62,8 @@ class Whisper(Family):
         for architecture in ("WhisperForConditionalGeneration", "WhisperModel")
     )
     prefix = "model."
-    aliases = {
-        "hidden_size": "d_model",
-        "num_attention_heads": "encoder_attention_heads",
-        "num_hidden_layers": "encoder_layers",
-        "num_key_value_heads": "encoder_attention_heads",
-    }
-    ignored = {
-        "proj_out.weight": Copy(),
-    }
+    aliases = {**BART.aliases, "num_key_value_heads": "encoder_attention_heads"}
+    ignored = {"proj_out.weight": Copy()}
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("scale_embedding", False)

@@ -52,20 +52,9 @@ class HeadwayAttention(nn.MultiheadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Returns the output in the layout of query, and the weights or None.
 
-        Args:
-            query: [n, batch, embed_dim]; with ``batch_first`` [batch, n, embed_dim]; without a batch [n, embed_dim].
-            key: [m, batch, kdim], laid out as query.
-            value: [m, batch, vdim], laid out as query.
-            key_padding_mask: [batch, m]; booleans, True for padding, or floats that are added to scores.
-            need_weights: whether to return the weights; False is faster, since the n·m weights of each head are not
-                stored.
-            attn_mask: [n, m] or [batch·heads, n, m]; booleans, True excludes a key, or floats that are added.
-            average_attn_weights: whether the weights are averaged over heads, [batch, n, m], or not, [batch, heads, n,
-                m].
-            is_causal: whether attn_mask, which must be given, is causal.
-
-        Raises:
-            HeadwayError: if shapes or masks do not fit.
+        Arguments are those of ``nn.MultiheadAttention``, in its layouts. ``need_weights=False`` is faster, since the
+        n·m weights of each head are not stored. ``is_causal`` requires ``attn_mask``. Raises HeadwayError if shapes or
+        masks do not fit.
         """
         refuse_tracers(query)
         self._check(query, key, value, key_padding_mask, attn_mask, is_causal)
@@ -358,15 +347,12 @@ def swapped_attention(model: nn.Module) -> list[str]:
 
 
 class LinearLayers(NamedTuple):
-    """The linear maps of a model, by name.
-
-    Attributes:
-        swapped: those that ``swap_attention`` has swapped.
-        left: those that it leaves as they are: of a subclass of nn.Linear, parametrized, quantized or adapted.
-    """
+    """The names of the linear maps of a model."""
 
     swapped: list[str]
+    """Those that ``swap_attention`` has swapped."""
     left: list[str]
+    """Those that it leaves as they are: of a subclass of nn.Linear, parametrized, quantized or adapted."""
 
 
 def swapped_linear(model: nn.Module) -> LinearLayers:
