@@ -17,6 +17,8 @@ from ._console import consoles, print_json
 from ._options import Json, completing, encoding_names
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..positions import PositionEncoding
 
 SIZES = {"num_heads": 8, "head_dim": 64, "embed_dim": 512, "max_length": 512, "bidirectional": False}
@@ -68,13 +70,13 @@ def run(
         if out.suffix.lower() != ".png":
             raise HeadwayError(f"--out is {out}: give a file that ends in .png")
     say, _ = consoles(as_json)
-    if name is None:
-        if as_json:
-            print_json("encodings", map(_facts, positions.ENCODINGS))
-            return
-        if as_markdown:
-            say.print(markdown(positions.ENCODINGS), markup=False, soft_wrap=True, end="")
-            return
+    if name is not None:
+        _show(say, name, out, as_json)
+    elif as_json:
+        print_json("encodings", map(_facts, positions.ENCODINGS))
+    elif as_markdown:
+        say.print(markdown(positions.ENCODINGS), markup=False, soft_wrap=True, end="")
+    else:
         say.print(_table(positions.ENCODINGS, say.width).rich(no_wrap=True, overflow="ellipsis"))
         kinds, functions = _counted(positions.ENCODINGS)
         say.print(
@@ -83,7 +85,12 @@ def run(
             "whether longer inputs produce no values unseen in training, by construction. kernels: those that take it "
             "in training. Details of one encoding: headway encodings NAME[/dim]"
         )
-        return
+
+
+def _show(say: Console, name: str, out: Path | None, as_json: bool) -> None:
+    """Prints one encoding in detail, and draws it."""
+    from .. import positions
+
     encoding = positions.encoding(name, **SIZES)
     if as_json:
         if out is not None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..inspection import HeadRoles, Seen
     from ..inspection._table import DataTable
     from ..inspection.texts import EncodedText
+    from ._inspected import Inspected
 
 FEWEST_TEXTS = 20
 """With fewer texts, roles are measured on other ones, since half of the texts are held out."""
@@ -127,7 +128,7 @@ def run(
         headway inspect "The cat that the dogs saw was asleep ."
         headway inspect sentence-transformers/all-MiniLM-L6-v2 texts.txt
     """
-    from ..inspection import ROLES, STATISTICS, head_roles
+    from ..inspection import ROLES, STATISTICS
     from ..inspection._run import chosen
     from ..inspection.texts import encode
 
@@ -158,16 +159,7 @@ def run(
                 f"each text has more tokens than the {inspected.longest} that the model reads: shorten one"
             )
         own = len(told) >= FEWEST_TEXTS
-        if inspected.roles is not None and not own and seed == SEED:
-            measured = inspected.roles if wanted is None else inspected.roles.only(wanted)
-        else:
-            measured = head_roles(
-                inspected.model,
-                told if own else inspected.texts(),
-                wanted,
-                seed=seed,
-                watch=lambda done, every: progress.tell("measuring roles", done / every),
-            )
+        measured = _measured(inspected, told if own else None, wanted, seed, progress)
     if not measured.roles:
         others = f", and {FEWEST_TEXTS} texts or more, of which there are {len(told)}" if told and not own else ""
         raise HeadwayError(f"no role can be measured: {measured.lacking}{others}; give such texts, or other --roles")
@@ -199,6 +191,27 @@ def run(
     if as_json:
         lacking = [f"{role} is not measured: it needs {what}" for role, what in measured.not_measured.items()]
         print_json("inspect", rows, notes=[f"roles measured on {about}", *warnings, *lacking], files=files)
+
+
+def _measured(
+    inspected: Inspected,
+    texts: Sequence[EncodedText] | None,
+    roles: Sequence[str] | None,
+    seed: int,
+    progress: Progress,
+) -> HeadRoles:
+    """The roles of a model on some texts, or on those that it comes with, on which they may be known already."""
+    from ..inspection import head_roles
+
+    if inspected.roles is not None and texts is None and seed == SEED:
+        return inspected.roles if roles is None else inspected.roles.only(roles)
+    return head_roles(
+        inspected.model,
+        inspected.texts() if texts is None else texts,
+        roles,
+        seed=seed,
+        watch=lambda done, every: progress.tell("measuring roles", done / every),
+    )
 
 
 def _answers_to_long_texts() -> Iterable[str]:

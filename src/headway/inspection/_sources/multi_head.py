@@ -1,4 +1,4 @@
-"""Attention of ``torch.nn.MultiheadAttention``, taken at ``F.multi_head_attention_forward``."""
+"""Attention of ``torch.nn.MultiheadAttention``, found at ``F.multi_head_attention_forward``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 class MultiHead:
     """Calls of ``multi_head_attention_forward``.
 
-    torch's fast paths of inference yield, because a mode of torch functions is at work.
+    torch skips its fast paths for inference, because a mode of torch functions is active.
     """
 
     name = "multi_head_attention_forward"

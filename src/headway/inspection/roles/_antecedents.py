@@ -49,7 +49,7 @@ class Cases(ABC):
 
 
 def choices_of(text: AnnotatedText) -> list[Choice]:
-    """The choices of which one is right."""
+    """The choices with a right name."""
     return [choice for choice in text.choices if choice.right is not None]
 
 
@@ -136,7 +136,7 @@ def _won(right: Tensor, wrong: Tensor) -> Tensor:
 
 
 class Antecedents(NamedTuple):
-    """The head of a mention, the heads of its antecedents, and what the guesses give; −1 for none."""
+    """The head of a mention, the heads of its antecedents, and the words of two guesses; −1 for none."""
 
     head: int
     right: set[int]
@@ -177,7 +177,7 @@ class OfAllWords(Cases):
 
     @cached_property
     def _indices(self) -> tuple[Tensor, ...]:
-        """Of each mention row, head, and what the guesses give; and whether each word is right, [mentions, W]."""
+        """Row, head and guesses of each mention, and whether each word is right, [mentions, W]."""
         _, count = words_of(self.batch)
         flat = [(row, one) for row, mentions in enumerate(self._mentions) for one in mentions]
         right = torch.zeros(len(flat), count, dtype=torch.bool, device=self.batch.device)

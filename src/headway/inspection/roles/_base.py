@@ -1,4 +1,4 @@
-"""The base class of roles, and what a role reads."""
+"""The base class of roles, and the batches that roles read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From evidence of single texts to figures of heads, with intervals."""
+"""Computes figures of heads, with intervals, from the evidence of single texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random tokens that are repeated, in which nothing but their first copies predicts the later ones."""
+"""Repeated random tokens: only the first copies predict the later ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..texts import AnnotatedText, EncodedText
 
 LENGTH, COPIES, TEXTS = 25, 4, 40
 DROPPED = 0.04
-"""The share of the ids that are left out on each end, the rarest and the most frequent ones."""
+"""The share of the ids that are left out, of the rarest and of the most frequent ones each."""
 
 
 def distinct_ids(texts: Sequence[EncodedText]) -> list[int]:

@@ -43,17 +43,17 @@ def head_roles(
         found.of("layers.2.attention", 3)     # the roles of a head
         found.best("syntactic")               # the best head for each relation
 
-    Every figure stands beside a baseline that needs no model. Nothing is reported on the texts by which it was chosen.
+    Every figure has a baseline that needs no model. No figure is reported on the texts by which it was chosen.
     Candidates, heads and guesses are chosen on the texts 0, 2, 4, …. Figures and their 95 % intervals (a bootstrap over
     texts) are computed on the texts 1, 3, 5, …. A head has a role if on both halves its figure is at least the role's
     threshold and at least its margin above the baseline, if the interval of the difference is above 0, and if there are
-    at least 30 cases in each half, in at least 10 texts. Roles are no exclusive classes: a head may have several.
+    at least 30 cases in each half, in at least 10 texts. A head may have several roles.
 
     Args:
         model: the model, of any kind that ``capture`` sees.
         texts: texts as the model reads them, from ``encode``. Tokens are not padded: texts of equal length are read
-            together. Texts that alternate, such as questions and answers, are to be shuffled before, and copies of a
-            text to be left out: a half is no check of the other if both have the same texts.
+            together. Shuffle texts that alternate, such as questions and answers, and leave out copies of a text: one
+            half cannot check the other if both have the same texts.
         roles: names of ``headway.inspection.ROLES``, or objects such as ``Positional(by="weight")``. Default: all.
         layers: the layers, as for ``capture``. Default: all with self-attention.
         longest: the most tokens that the model reads, for the texts that some roles make. Default: what the model's

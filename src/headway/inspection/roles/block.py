@@ -67,7 +67,7 @@ class Block(Role):
 
         figure = Σᵢ Σⱼ A[h,i,j], j in i's sentence, / Σᵢ Σⱼ A[h,i,j], j in any sentence,   both over |j − i| > window
 
-    Neighbours are mostly in the same sentence, whatever the head does with sentences; so nearer tokens do not count.
+    Near tokens are mostly in the same sentence, whatever the head does with sentences, so they do not count.
     Tokens that the model adds belong to no sentence. If no text has several sentences, each four texts are read as one.
     A case is a weight of 1. The guesses are equal weights, and the head's own weights with sentences that begin and end
     in the middles of these: a head that attends to what is near, wherever sentences end, has the same figure in both.
@@ -109,7 +109,7 @@ class Block(Role):
     def guesses(self, batch: Batch, found: Statistics, equal: Statistics) -> Tensor:
         hits, cases = self.evidence(batch, equal)
         _, elsewhere, every = self._totals(batch, found)
-        spread = (hits / cases * every).nan_to_num(0.0)  # as many hits as if the same weight were spread equally
+        spread = (hits / cases * every).nan_to_num(0.0)  # the hits if the same weight were spread equally
         return torch.stack([spread, elsewhere], 2)
 
     def _totals(self, batch: Batch, statistics: Statistics) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""From texts to what a model reads of them, with the word of each token."""
+"""Encodes texts for a model, and finds the word of each token."""
 
 from __future__ import annotations
 
