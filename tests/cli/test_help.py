@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headway import cli
-from headway.cli._app import app_of, examples_of, readable
+from headway.cli._app import app_of, readable
 
 from .conftest import commands
 
@@ -32,6 +32,12 @@ def squeezed(text: str) -> str:
 def written(text: str | None) -> str:
     """A help text as its author wrote it."""
     return squeezed((text or "").replace("\\[", "["))
+
+
+def examples_of(command: Any) -> list[str]:
+    """The examples at the end of a command's help, each a command line."""
+    lines = (command.epilog or "").replace("\\[", "[").splitlines()
+    return [line.strip() for line in lines if line.strip().startswith("headway ")]
 
 
 @pytest.mark.parametrize("columns", [WIDE, NARROW, SMALL])

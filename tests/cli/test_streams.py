@@ -154,7 +154,7 @@ def test_a_stop_while_torch_is_imported_is_quiet(way: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("text", ["the cat saw the dog " * 30, "~nobody-of-that-name said it"])
 def test_a_text_that_can_be_no_path_is_a_text(text: str) -> None:
-    assert not inspect._is_model(text)
+    assert not inspect.is_model(text)
     assert [one.text for one in inspect.texts_of(text)] == [text.strip()]
 
 

@@ -116,10 +116,10 @@ class Config(Mapping[str, Any]):
         kind = self.get("model_type")
         if kind not in types:
             name = str(self.get("architectures", [""])[0]).lower()
-            found = [one for one in types if name.startswith(one)]
-            if not found:
+            named = [one for one in types if name.startswith(one)]
+            if not named:
                 raise unknown("type (the config's model_type)", kind, types)
-            kind = found[0]
+            kind = named[0]
         others = {key for one in types.values() for key in one} - set(types[kind])
         rest = {key: value for key, value in self.values_.items() if key not in others}
         return type(self)({**types[kind], **rest, "model_type": kind})
@@ -198,10 +198,10 @@ class Config(Mapping[str, Any]):
             parameters.pop(PART, None)
         if kind is None and rope_type in ("llama3", "longrope", "yarn") and self.get(LENGTH) is not None:
             parameters[LENGTH] = self[LENGTH]
-        found: PositionEncoding = from_rope_parameters(
+        encoding: PositionEncoding = from_rope_parameters(
             parameters, head_dim, max_position_embeddings=self.get("max_position_embeddings"), layout=layout
         )
-        return found
+        return encoding
 
 
 class Family:

@@ -33,7 +33,7 @@ THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 SECONDS, MEMORY, LONGEST = 10, 1 << 30, 10_000_000
 """What rendering a template may take: seconds, bytes of memory, and characters of its output."""
 SAFE = (3, 1, 6)
-"""The first version of jinja2 whose sandbox has no known way out."""
+"""The first version of jinja2 whose sandbox has no known escape."""
 
 
 @right_call(
@@ -57,8 +57,8 @@ def conversation(
 
     The chat template is the model's own, from chat_template.jinja and additional_chat_templates, from
     tokenizer_config.json, or from the GGUF file. It is rendered as ``apply_chat_template`` of Hugging Face transformers
-    does, with the same tags, filters, functions and special tokens. It is a program of a stranger, so that it is
-    rendered in jinja2's sandbox, in a process of its own, which may take 10 seconds and, on Linux, 1 GiB of memory.
+    does, with the same tags, filters, functions and special tokens. A template is untrusted code, so it is rendered in
+    jinja2's sandbox, in a process of its own, which may take 10 seconds and, on Linux, 1 GiB of memory.
 
     Args:
         path: the model's folder or .gguf file, or its id on the Hugging Face hub, as for ``headway.load``.
@@ -135,7 +135,7 @@ def _chosen(path: str | Path, templates: Mapping[str, str], name: str | None, wi
 
 
 def _rendered(template: str, values: str) -> str:
-    """What a template makes of values, in a process of its own: nothing else ends a template that does not end."""
+    """Renders a template in a process of its own, since only ending a process stops a template that does not end."""
     now = datetime.now().isoformat()
     asked = {"path": sys.path, "template": template, "now": now, "memory": MEMORY, "longest": LONGEST}
     question = f'{json.dumps(asked)[:-1]}, "values": {values}}}'
@@ -157,13 +157,13 @@ def _rendered(template: str, values: str) -> str:
 
 
 def _need_jinja2() -> None:
-    """Raises HeadwayError if there is no jinja2 whose sandbox holds."""
+    """Raises HeadwayError unless a jinja2 with a safe sandbox is installed."""
     need("jinja2", "rendering a chat template", "study")
-    found = version("jinja2")
-    if tuple(map(int, re.findall(r"\d+", found)[:3])) < SAFE:
+    installed = version("jinja2")
+    if tuple(map(int, re.findall(r"\d+", installed)[:3])) < SAFE:
         wanted = ".".join(map(str, SAFE))
         raise HeadwayError(
-            f"jinja2 is {found}, from whose sandbox a chat template can get out: {pip_install(f'jinja2>={wanted}')}"
+            f"jinja2 is {installed}, from whose sandbox a chat template can get out: {pip_install(f'jinja2>={wanted}')}"
         )
 
 
@@ -186,24 +186,17 @@ def stop_ids(path: str | Path) -> list[int]:
     check_folder(path)
     files = [path / name for name in (GENERATION, CONFIG) if (path / name).is_file()]
     named = ((file, _json(file).get("eos_token_id")) for file in files)
-    place, found = next(((file, value) for file, value in named if value is not None), (path, None))
-    ids = [] if found is None else list(found) if isinstance(found, (list, tuple)) else [found]
+    place, listed = next(((file, value) for file, value in named if value is not None), (path, None))
+    ids = [] if listed is None else list(listed) if isinstance(listed, (list, tuple)) else [listed]
     if any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in ids):
-        raise HeadwayError(f"the eos_token_id of {place} is {found!r:.60}: give a whole number, or a list of some")
+        raise HeadwayError(f"the eos_token_id of {place} is {listed!r:.60}: give a whole number, or a list of some")
     return ids
 
 
 def write_texts(path: str | Path, folder: Path) -> None:
-    """Writes what another folder of the model's weights needs for text: tokenizer, special tokens, templates and ends.
+    """Copies a model's files for text to another folder: tokenizer, special tokens, templates and stop ids.
 
-    The ends of a GGUF file are in the config that ``load`` reads from it.
-
-    Args:
-        path: the model, as for ``headway.load``.
-        folder: the folder.
-
-    Raises:
-        HeadwayError: if there is no such model, or one of its files is damaged.
+    The stop ids of a GGUF file are in the config that ``load`` reads from it.
     """
     path = local_path(path, Path.is_dir)
     write_text(folder / FILE, tokenizer(path).to_str(pretty=True))

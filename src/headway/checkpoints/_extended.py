@@ -68,8 +68,7 @@ def extend(model: Decoder, method: str, factor: float, window: int | None = None
 
     Raises:
         HeadwayError: as ``extended`` does, and if ``headway.load`` did not make the model or its config cannot express
-            the
-            encoding.
+            the encoding.
     """
     checkpoint = getattr(model, "checkpoint", None)
     if not isinstance(checkpoint, Checkpoint):
@@ -95,12 +94,12 @@ def trained_window(model: nn.Module, window: int | None = None) -> int:
     """
     checkpoint = getattr(model, "checkpoint", None)
     config = checkpoint.config if isinstance(checkpoint, Checkpoint) else {}
-    found = config.get("max_position_embeddings", config.get("n_positions")) if window is None else window
-    if found is None:
+    tokens = config.get("max_position_embeddings", config.get("n_positions")) if window is None else window
+    if tokens is None:
         raise HeadwayError("the config has no max_position_embeddings: give window, the tokens trained for")
-    if found < SHORTEST:
-        raise HeadwayError(f"window is {found}: give the tokens that the model was trained for, at least {SHORTEST}")
-    return int(found)
+    if tokens < SHORTEST:
+        raise HeadwayError(f"window is {tokens}: give the tokens that the model was trained for, at least {SHORTEST}")
+    return int(tokens)
 
 
 def need_scalable(model: nn.Module, window: int | None = None) -> None:
@@ -114,17 +113,7 @@ def need_scalable(model: nn.Module, window: int | None = None) -> None:
 
 
 def rescaled(model: Decoder, method: str, factor: float, window: int | None) -> dict[int, PositionEncoding]:
-    """Returns the rescaled encodings of a model by their number in the stack; the model stays as it is.
-
-    Args:
-        model: as for ``extended``.
-        method: as for ``extended``.
-        factor: as for ``extended``.
-        window: as for ``extended``.
-
-    Raises:
-        HeadwayError: as ``extended`` does.
-    """
+    """Returns the rescaled encodings of a model by their number in the stack. Arguments are those of ``extended``."""
     need_method(method)
     need_factor(factor)
     ropes = _ropes(model, window)

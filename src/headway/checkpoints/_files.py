@@ -78,10 +78,10 @@ def _parts(index: Path) -> list[str]:
     named = _json(index).get("weight_map")
     if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
         raise HeadwayError(f"{index} has no weight_map from tensors to files: give a complete folder")
-    for name in (found := sorted(set(named.values()))):
+    for name in (files := sorted(set(named.values()))):
         if Path(name).name != name:
             raise HeadwayError(f"{index} names {name}, which is not in the folder: give a complete folder")
-    return found
+    return files
 
 
 def _todays(name: str) -> str:
@@ -118,13 +118,13 @@ def unpickle(folder: str | Path) -> Path:
     for file in files:
         try:
             held = torch.load(file, map_location="cpu", weights_only=True)
-            found = {str(name): value for name, value in _state(file, held).items() if isinstance(value, Tensor)}
-            if sum(value.numel() * value.element_size() for value in found.values()) > MOST_SHARED * os.path.getsize(
+            state = {str(name): value for name, value in _state(file, held).items() if isinstance(value, Tensor)}
+            if sum(value.numel() * value.element_size() for value in state.values()) > MOST_SHARED * os.path.getsize(
                 file
             ):
                 raise ValueError("its tensors repeat what is in the file")
             # copies, since safetensors refuses tensors that share memory
-            tensors.update({name: value.clone().contiguous() for name, value in found.items()})
+            tensors.update({name: value.clone().contiguous() for name, value in state.items()})
         except HeadwayError:
             raise
         except Exception as error:
@@ -154,10 +154,10 @@ def _state(file: Path, held: Mapping[Any, Any]) -> Mapping[Any, Any]:
     }
     if len(parts) > 1:
         raise HeadwayError(f"{file} has the tensors of several models, {', '.join(parts)}: save the one to be read")
-    found = next(iter(parts.values()), held)
-    if not any(isinstance(value, Tensor) for value in found.values()):
+    state = next(iter(parts.values()), held)
+    if not any(isinstance(value, Tensor) for value in state.values()):
         raise HeadwayError(f"{file} has no tensors: give a file with the state_dict of a model")
-    return found
+    return state
 
 
 def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -177,12 +177,12 @@ def _json(path: Path) -> dict[str, Any]:
         raise HeadwayError(f"{path.parent} has no {path.name}: give the folder of a model as Hugging Face keeps it")
     text = _text(path)
     try:
-        found = from_json(text)
+        values = from_json(text)
     except ValueError as error:
         raise HeadwayError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise HeadwayError(f"{path} holds a {type(found).__name__}: give an object with the model's sizes")
-    return found
+    if not isinstance(values, dict):
+        raise HeadwayError(f"{path} holds a {type(values).__name__}: give an object with the model's sizes")
+    return values
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:

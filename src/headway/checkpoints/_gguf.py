@@ -59,18 +59,13 @@ ROPE_FACTORS = "rope_freqs.weight"
 
 @dataclass(frozen=True)
 class Kind:
-    """A general.architecture: the config.json it corresponds to, and how conversion to GGUF changed the tensors.
-
-    Attributes:
-        architecture: the entry of "architectures".
-        model_type: the "model_type".
-        paired: whether the rows of queries and keys are in the order of interleaved rotary pairs; they are converted
-            back to the "half" layout.
-    """
+    """A general.architecture: the entries of its config.json, and how conversion to GGUF changed the tensors."""
 
     architecture: str
     model_type: str
     paired: bool = False
+    """Whether the rows of queries and keys are in the order of interleaved rotary pairs; they are converted back to the
+    "half" layout."""
 
 
 KINDS = {
@@ -93,10 +88,8 @@ class Entry:
 def read_gguf(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Reads the config of a GGUF file, in the form of a config.json, and its tensors under Hugging Face's names.
 
-    Quantized tensors are converted to float32; float16 and bfloat16 remain as they are.
-
-    Raises:
-        HeadwayError: if the file is damaged, truncated or inconsistent, or its architecture is not one of KINDS.
+    Quantized tensors are converted to float32; float16 and bfloat16 remain as they are. Raises HeadwayError if the file
+    is damaged, truncated or inconsistent, or its architecture is not one of KINDS.
     """
     need("gguf", "reading GGUF", "checkpoints")
     with _opened(path) as cursor:
@@ -104,15 +97,15 @@ def read_gguf(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         start = -(-cursor.at // cursor.alignment(metadata)) * cursor.alignment(metadata)
         held = {entry.name: entry for entry in entries}
         config = _config(metadata, held)
-        if found := ends(path, metadata):
-            config["eos_token_id"] = found[0] if len(found) == 1 else found
+        if stops := ends(path, metadata):
+            config["eos_token_id"] = stops[0] if len(stops) == 1 else stops
         kind = KINDS[metadata["general.architecture"]]
         tensors: dict[str, Tensor] = {}
         taken = 0
         for entry in entries:
             tensor = _tensor(cursor, start, entry)
             taken += cursor.at - start - entry.offset
-            if taken > len(cursor.data) - start:  # 10⁵ entries of the same bytes would take 10⁵ times their memory
+            if taken > len(cursor.data) - start:  # many entries of the same bytes could exhaust the memory
                 raise cursor.wrong(f"{entry.name} and others are in the same place")
             name = entry.name
             if name == ROPE_FACTORS:
@@ -128,11 +121,7 @@ def read_gguf(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """Reads the metadata of a GGUF file: sizes and the tokenizer.
-
-    Raises:
-        HeadwayError: if the file is damaged, truncated or inconsistent.
-    """
+    """Reads the metadata of a GGUF file: sizes and the tokenizer."""
     with _opened(path) as cursor:
         return _header(cursor)[0]
 
@@ -140,25 +129,22 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
 def ends(path: str | Path, metadata: Mapping[str, Any]) -> list[int]:
     """The ids that end a model's output: those that the file names, and special tokens known by their text.
 
-    Many files of models that end a turn with a token of its own name only the one that ends a text.
-
-    Raises:
-        HeadwayError: if what the file names is no id.
+    Many files name only the token that ends a text, though their model ends a turn with another one.
     """
     tokens, kinds = _list(metadata, "tokens"), _list(metadata, "token_type")
     named = {name: metadata.get(f"tokenizer.ggml.{name}_token_id", -1) for name in ENDS}
-    for name, found in named.items():
-        if isinstance(found, bool) or not isinstance(found, int):
-            raise HeadwayError(f"the {name}_token_id of {path} is {found!r:.60}: take another file")
+    for name, given in named.items():
+        if isinstance(given, bool) or not isinstance(given, int):
+            raise HeadwayError(f"the {name}_token_id of {path} is {given!r:.60}: take another file")
     # −1 and 2³² − 1 stand for no token
-    ids = [found for found in named.values() if 0 <= found < (len(tokens) or 2**32 - 1)]
+    ids = [given for given in named.values() if 0 <= given < (len(tokens) or 2**32 - 1)]
     special = (at for at, kind in enumerate(kinds[: len(tokens)]) if kind in (CONTROL, USER_DEFINED))
     return list(dict.fromkeys([*ids, *(at for at in special if tokens[at] in ENDINGS)]))
 
 
 def _list(metadata: Mapping[str, Any], key: str) -> tuple[Any, ...]:
-    found = metadata.get(f"tokenizer.ggml.{key}")
-    return found if isinstance(found, tuple) else ()
+    values = metadata.get(f"tokenizer.ggml.{key}")
+    return values if isinstance(values, tuple) else ()
 
 
 class _Cursor:
@@ -180,8 +166,8 @@ class _Cursor:
         return struct.unpack(f"<{count}{code}", self.take(count * struct.calcsize(f"<{code}")))
 
     def number(self, code: str) -> Any:
-        (found,) = self.numbers(code)
-        return _shortest(found) if code == "f" else found
+        (value,) = self.numbers(code)
+        return _shortest(value) if code == "f" else value
 
     def text(self) -> str:
         length = self.number("Q")
@@ -203,10 +189,10 @@ class _Cursor:
         return tuple(self.value(inner, within=True) for _ in range(count))
 
     def alignment(self, metadata: Mapping[str, Any]) -> int:
-        found = metadata.get("general.alignment", 32)
-        if not isinstance(found, int) or found < 1 or found & (found - 1):
-            raise self.wrong(f"the alignment is {found!r}")
-        return found
+        size = metadata.get("general.alignment", 32)
+        if not isinstance(size, int) or size < 1 or size & (size - 1):
+            raise self.wrong(f"the alignment is {size!r}")
+        return size
 
 
 @contextmanager

@@ -38,36 +38,28 @@ FILES = {
     *(".bin", ".conll", ".conllu", ".csv", ".git", ".gz", ".json", ".md", ".npy", ".pt", ".safetensors", ".tsv"),
     *(".txt", ".vec", ".zip"),
 }
-"""Endings of files: a name in a folder is no id of a model if it ends so."""
+"""Endings of file names: "folder/name" with such an ending is not an id of a model."""
 
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model on the hub.
-
-    Attributes:
-        repository: its repository, "owner/name".
-        revision: a branch, tag or commit; the default branch if None.
-        gguf: a GGUF file of the repository, or the type of one, such as "Q4_K_M"; None for safetensors.
-    """
+    """A model on the hub, in a repository "owner/name"."""
 
     repository: str
     revision: str | None = None
+    """A branch, tag or commit; the default branch if None."""
     gguf: str | None = None
+    """A GGUF file of the repository, or the type of one, such as "Q4_K_M"; None for safetensors."""
 
     def __str__(self) -> str:
         return self.repository + (f"@{self.revision}" if self.revision else "") + (f":{self.gguf}" if self.gguf else "")
 
 
 def hub_model(given: str | Path) -> HubModel | None:
-    """Returns the model whose id was given; None for a path: one that exists, or that cannot be an id.
-
-    Args:
-        given: an id, as a string, or a path.
-    """
-    if not isinstance(given, str) or (found := ID.fullmatch(given)) is None or os.path.exists(given):
+    """Returns the model of an id; None for a path that exists, or that cannot be an id."""
+    if not isinstance(given, str) or (match := ID.fullmatch(given)) is None or os.path.exists(given):
         return None
-    repository, revision, gguf, its, file = found.groups()
+    repository, revision, gguf, its, file = match.groups()
     if its is not None:
         repository, gguf = its, file
     if ".." in repository or "--" in repository or Path(repository).suffix.lower() in FILES:
@@ -76,11 +68,7 @@ def hub_model(given: str | Path) -> HubModel | None:
 
 
 def model_name(given: str | Path) -> str:
-    """Returns what a model is called in reports: the name of its folder, file or repository.
-
-    Args:
-        given: an id on the hub or a path.
-    """
+    """Returns the name of a model for reports: that of its folder, file or repository."""
     model = hub_model(given)
     if model is None:
         path = given_path(given)
@@ -94,16 +82,8 @@ def local_path(given: str | Path, complete: Callable[[Path], bool]) -> Path:
     """Returns the folder or file of a model on this machine.
 
     A path that exists is returned unchanged. A folder with one GGUF file and no config.json gives that file. Files of
-    an id are taken from the cache of ``huggingface_hub``, without network, and downloaded into it if they are not
-    complete.
-
-    Args:
-        given: a path; or a string with an id on the hub.
-        complete: whether a folder has all files that the caller needs.
-
-    Raises:
-        HeadwayError: if a folder has several GGUF files, the id is not known, or files are neither in the cache nor can
-            be downloaded.
+    an id are taken from the cache of ``huggingface_hub``, without network. They are downloaded unless ``complete`` says
+    that a folder has all files that the caller needs.
     """
     if not isinstance(given, (str, os.PathLike)):
         raise HeadwayError(
@@ -114,36 +94,36 @@ def local_path(given: str | Path, complete: Callable[[Path], bool]) -> Path:
         return _of_one_file(given_path(given))
     hub: Any = need("huggingface_hub", f"{given} is no file or folder here; as an id on the hub it", "checkpoints")
     try:
-        found = _fetched(hub, model, offline=True)
-        if found.is_file() or complete(found):
-            return found
+        place = _fetched(hub, model, offline=True)
+        if place.is_file() or complete(place):
+            return place
     except HeadwayError:
         raise
     except Exception:  # it is not in the cache, or not all of it
         pass
     try:
-        found = _fetched(hub, model, offline=False)
+        place = _fetched(hub, model, offline=False)
     except HeadwayError:
         raise
     except Exception as error:  # of the package, of its client for HTTP, of the disk
-        partial = getattr(error, "snapshot_path", None)  # what there is, where the hub cannot be reached
+        partial = getattr(error, "snapshot_path", None)  # the files in the cache, if the hub cannot be reached
         if partial is None or not complete(Path(partial)):
             raise _why(model, error) from error
-        found = Path(partial)
-    if not found.is_file() and not complete(found):
-        raise _incomplete(hub, model, found)
-    return found
+        place = Path(partial)
+    if not place.is_file() and not complete(place):
+        raise _incomplete(hub, model, place)
+    return place
 
 
 def _of_one_file(path: Path) -> Path:
     """The one GGUF file of a folder that has no config.json, else the path itself."""
     if not os.path.isdir(path) or (path / "config.json").exists():
         return path
-    found = sorted(path.glob("*.gguf"))
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
-        raise HeadwayError(f"{path} has {len(found)} models, {names}: give one of these files")
-    return found[0] if found else path
+    models = sorted(path.glob("*.gguf"))
+    if len(models) > 1:
+        names = ", ".join(file.name for file in models)
+        raise HeadwayError(f"{path} has {len(models)} models, {names}: give one of these files")
+    return models[0] if models else path
 
 
 def _fetched(hub: Any, model: HubModel, *, offline: bool) -> Path:
@@ -154,23 +134,23 @@ def _fetched(hub: Any, model: HubModel, *, offline: bool) -> Path:
     file = model.gguf
     if not file.endswith(".gguf"):
         if offline:
-            # whatever is there: other files of the repository are not asked for
+            # only files in the cache; the repository is not asked for others
             folder = Path(hub.snapshot_download(**of, allow_patterns=[], local_files_only=True))
             names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
         else:
             names = _files_of(hub, model)
-        found = [name for name in names if re.search(rf"(^|[-._/]){re.escape(file)}\.gguf$", name, re.IGNORECASE)]
-        if not found and offline:
+        fitting = [name for name in names if re.search(rf"(^|[-._/]){re.escape(file)}\.gguf$", name, re.IGNORECASE)]
+        if not fitting and offline:
             raise FileNotFoundError(f"no {file} in the cache")
-        if len(found) != 1:
-            files = found or [name for name in names if name.endswith(".gguf")] or ["no GGUF file"]
+        if len(fitting) != 1:
+            files = fitting or [name for name in names if name.endswith(".gguf")] or ["no GGUF file"]
             raise HeadwayError(
-                f"{len(found) or 'no'} GGUF files of {model.repository} are of type {file}: it has {', '.join(files)}; "
-                f"give one as {model.repository}:FILE.gguf"
+                f"{len(fitting) or 'no'} GGUF files of {model.repository} are of type {file}: it has "
+                f"{', '.join(files)}; give one as {model.repository}:FILE.gguf"
             )
-        file = found[0]
+        file = fitting[0]
     elif not offline:
-        _files_of(hub, model)  # which fails at once without a network, where a download tries again for half a minute
+        _files_of(hub, model)  # fails at once without a network; a download would retry for half a minute
     return Path(hub.hf_hub_download(**of, filename=file, local_files_only=offline))
 
 

@@ -56,15 +56,12 @@ POOLER = Unused("the pooler, which follows the hidden states")
 
 @dataclass(frozen=True)
 class Copy(LeftOut):
-    """A copy of one of headway's tensors. The content of a head's is not checked if the model has no head.
-
-    Attributes:
-        of: the name of the tensor, or a pattern: a copy of any that match.
-        head: whether the copy belongs to a head.
-    """
+    """A copy of one of headway's tensors. The copy in a head is not checked if the model has no head."""
 
     of: str = "embedding.weight"
+    """The name of the tensor, or a pattern: a copy of any that match."""
     head: bool = True
+    """Whether the copy belongs to a head."""
     what = "a copy of another tensor, to which the config ties it"
 
     def fits(self, tensor: Tensor, loaded: Loaded) -> bool:
@@ -103,13 +100,10 @@ class Lowest(LeftOut):
 
 @dataclass(frozen=True)
 class Frequencies(LeftOut):
-    """The frequencies [pairs] of a model's rotary encodings, scaled or not.
-
-    Attributes:
-        sinusoids: whether they are those of Transformer-XL's distances instead, 10000^(−2c/width).
-    """
+    """The frequencies [pairs] of a model's rotary encodings, scaled or not."""
 
     sinusoids: bool = False
+    """Whether they are those of Transformer-XL's distances instead, 10000^(−2c/width)."""
     what = "the frequencies of the config"
 
     def fits(self, tensor: Tensor, loaded: Loaded) -> bool:

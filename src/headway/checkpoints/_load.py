@@ -93,10 +93,10 @@ def load(
     wanted, tensors = _matched(family, name, config, own, tensors)
     if head:
         _check_head(family, name, config, wanted, tensors)
-    found, left_out = read(wanted, own, tensors, tuple(ignored))
-    check(ignored, left_out, Loaded(model, head, found))
+    ours, left_out = read(wanted, own, tensors, tuple(ignored))
+    check(ignored, left_out, Loaded(model, head, ours))
     dtype = dtype or _dtype(config, tensors)
-    put(model, {key: _ready(value, dtype, device) for key, value in found.items()})
+    put(model, {key: _ready(value, dtype, device) for key, value in ours.items()})
     left = [key for key, value in named_tensors(model).items() if value.is_meta]
     assert not left, f"never filled: {left}"
     model.checkpoint = Checkpoint(name, {**values, "architectures": [name]})  # type: ignore[assignment]
@@ -196,12 +196,12 @@ def _matched(
     """The wanted tensors, and those of the file under the names that they are wanted by.
 
     The body's may have the family's prefix or not, and all may have the name of a module that held the model, such as
-    "model." in PyTorch Lightning. What most names fit is taken.
+    "model." in PyTorch Lightning. The choice with the most matching names is taken.
     """
     head = family.architectures[name]
     options = [entries(family.rules(config, head=head, prefix=prefix), own) for prefix in (True, False)]
-    found = [(*outer_name(wanted, tensors), wanted) for wanted in options]
-    there, before, wanted = max(found, key=lambda one: (one[0], -len(one[1])))
+    fits = [(*outer_name(wanted, tensors), wanted) for wanted in options]
+    there, before, wanted = max(fits, key=lambda one: (one[0], -len(one[1])))
     if not there:
         sharded = any(key.endswith("_flat_param") for key in tensors)
         raise HeadwayError(

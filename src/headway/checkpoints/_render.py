@@ -1,7 +1,7 @@
-"""Renders a chat template of a stranger: a program of its own, without headway, whose memory is limited.
+"""Renders an untrusted chat template, as a program of its own, without headway and with limited memory.
 
 It reads JSON from its input, {"path": sys.path, "template", "values", "now", "memory", "longest"}, and writes {"text"}
-or {"refused"}. Templates are written for the environment in which Hugging Face transformers renders them, and it is
+or {"refused"}. Templates are written for the environment in which Hugging Face transformers renders them, which is
 built here.
 """
 
@@ -14,11 +14,7 @@ from typing import Any
 
 
 def environment(now: datetime) -> Any:
-    """Returns jinja2's sandbox with the tags, filters and functions that chat templates use.
-
-    Args:
-        now: what ``strftime_now`` writes.
-    """
+    """Returns jinja2's sandbox with the tags, filters and functions that chat templates use; ``now`` is the time."""
     from jinja2 import TemplateError, nodes
     from jinja2.exceptions import SecurityError
     from jinja2.ext import Extension
@@ -86,17 +82,9 @@ def environment(now: datetime) -> Any:
 
 
 def rendered(template: str, values: dict[str, Any], now: datetime, longest: int) -> str:
-    """Returns what a template makes of values.
+    """Returns the text of a template with these variables, at most ``longest`` characters.
 
-    Args:
-        template: the template.
-        values: the variables.
-        now: the date and time.
-        longest: the most characters.
-
-    Raises:
-        jinja2.TemplateError: if the template is wrong, forbidden, refuses the values, or writes more.
-        Exception: whatever else a template can raise, such as ZeroDivisionError.
+    Raises jinja2.TemplateError, or any other exception that a template can raise, such as ZeroDivisionError.
     """
     from jinja2 import TemplateError
 

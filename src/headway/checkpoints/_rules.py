@@ -100,16 +100,13 @@ class After(Change):
 
 @dataclass(frozen=True)
 class Fused(Change):
-    """Theirs is the concatenation of ours along the outputs.
-
-    Attributes:
-        groups: if 0, ours are concatenated as a whole. If g > 0, the outputs are g groups, each of which has one g-th
-            of each of ours, in their order (GPT-NeoX and BLOOM: as many groups as heads).
-        transposed: whether theirs is [in, out].
-    """
+    """Theirs is the concatenation of ours along the outputs."""
 
     groups: int = 0
+    """If 0, ours are concatenated as a whole. If g > 0, the outputs are g groups, each of which has one g-th of each of
+    ours, in their order (GPT-NeoX and BLOOM: as many groups as heads)."""
     transposed: bool = False
+    """Whether theirs is [in, out]."""
 
     def shape(self, shapes: Sequence[Shape]) -> tuple[int, ...]:
         whole = sum(shape[0] for shape in shapes), *shapes[0][1:]
@@ -157,16 +154,18 @@ class Rule:
 
     The name of a module stands for its weight and bias, if ours has them; the name of a tensor for itself. {} is the
     number of a layer, for each layer of our model.
-
-    Attributes:
-        theirs: their name.
-        ours: our name, or several for one tensor of theirs.
-        change: the conversion between them.
     """
 
     theirs: str
     ours: str | tuple[str, ...]
+    """Our name, or several for one tensor of theirs."""
     change: Change = AS_IT_IS
+
+
+def projections(theirs: str, q: str, k: str, v: str, out: str, block: str = "stack.blocks.{}.") -> list[Rule]:
+    """The rules of the projections in the attention of a block, for modules of their attention with these names."""
+    names = zip((q, k, v, out), ("q", "k", "v", "out"), strict=True)
+    return [Rule(theirs + name, f"{block}attention.{ours}_proj") for name, ours in names]
 
 
 @dataclass(frozen=True)
@@ -208,15 +207,15 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def entries(rules: Sequence[Rule], tensors: Mapping[str, Tensor]) -> list[Entry]:
     """The entries of the rules for one model; raises HeadwayError if a tensor has no rule, a mistake of the family."""
-    found = [entry for rule in rules for entry in _spelled(rule, tensors)]
-    reached = {id(tensors[name]) for entry in found for name in entry.ours}
+    named = [entry for rule in rules for entry in _spelled(rule, tensors)]
+    reached = {id(tensors[name]) for entry in named for name in entry.ours}
     forgotten = [name for name, tensor in tensors.items() if id(tensor) not in reached]
     if forgotten:
         raise HeadwayError(
             f"no rule names the tensors for {', '.join(forgotten)}: the family lacks a rule, or the model was changed "
             "after headway.load, such as by adapters, which are to be merged"
         )
-    return found
+    return named
 
 
 def _spelled(rule: Rule, tensors: Mapping[str, Tensor]) -> Iterator[Entry]:
@@ -241,36 +240,35 @@ def _layers(pattern: str, tensors: Mapping[str, Tensor]) -> int:
 
 
 def outer_name(wanted: Sequence[Entry], tensors: Iterable[str]) -> tuple[int, str]:
-    """How many wanted tensors a file has, and what stands before their names there, such as "model." or nothing."""
-    names, found = {entry.theirs for entry in wanted}, Counter[str]()
+    """The number of wanted tensors in a file, and the prefix of their names there, such as "model." or nothing."""
+    names, counts = {entry.theirs for entry in wanted}, Counter[str]()
     for name in tensors:
         starts = [0, *(at + 1 for at, letter in enumerate(name) if letter == ".")]
-        found.update(name[:start] for start in starts if name[start:] in names)
-    before = max(found, key=lambda before: (found[before], -len(before)), default="")
-    return found[before], before
+        counts.update(name[:start] for start in starts if name[start:] in names)
+    before = max(counts, key=lambda before: (counts[before], -len(before)), default="")
+    return counts[before], before
 
 
 def renamed(tensors: Mapping[str, Tensor], rename: Callable[[str], str]) -> dict[str, Tensor]:
     """The tensors under other names; raises HeadwayError if two get the same."""
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        if (new := rename(name)) in found:
+        if (new := rename(name)) in result:
             both = " and ".join(sorted(one for one in tensors if rename(one) == new))
             raise HeadwayError(f"the file has both {both}, of which each is {new}: give the files of one model")
-        found[new] = tensor
-    return found
+        result[new] = tensor
+    return result
 
 
 def read(
     wanted: Sequence[Entry], tensors: Mapping[str, Tensor], theirs: Mapping[str, Tensor], ignored: Sequence[str] = ()
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Returns our tensors, of the shapes of the model's own, converted from theirs, and those of theirs not read.
+    """Returns our tensors, converted from theirs to the shapes of the model's, and those of theirs that are not read.
 
-    Raises:
-        HeadwayError: if tensors are missing, unexpected, of another shape or of integers; it names all of them.
+    Raises HeadwayError if tensors are missing, unexpected, of another shape or of integers; it names all of them.
     """
     names = {entry.theirs for entry in wanted}
-    found: dict[str, Tensor] = {}
+    ours: dict[str, Tensor] = {}
     wrong: dict[str, list[str]] = {"missing": [], "of another shape": [], "of integers": []}
     for entry in wanted:
         shapes = [tensors[name].shape for name in entry.ours]
@@ -283,13 +281,13 @@ def read(
         elif tensors[entry.ours[0]].is_floating_point() and not given.is_floating_point():  # quantized by others
             wrong["of integers"].append(entry.theirs)
         else:
-            found.update(zip(entry.ours, entry.change.read(given, shapes), strict=True))
+            ours.update(zip(entry.ours, entry.change.read(given, shapes), strict=True))
     left = {name: tensor for name, tensor in theirs.items() if name not in names}
     wrong["unexpected"] = [name for name in left if not any(fnmatch(name, pattern) for pattern in ignored)]
     said = [f"{what} are {', '.join(which)}" for what, which in wrong.items() if which]
     if said:
         raise HeadwayError(f"the tensors do not fit the config: {'; '.join(said)}: give the files of one model")
-    return found, left
+    return ours, left
 
 
 def written(rules: Sequence[Rule], model: nn.Module) -> dict[str, Tensor]:
@@ -301,10 +299,10 @@ def written(rules: Sequence[Rule], model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def put(model: nn.Module, found: Mapping[str, Tensor]) -> None:
+def put(model: nn.Module, values: Mapping[str, Tensor]) -> None:
     """Replaces the tensors of a model by these, under all names of each."""
     tensors = named_tensors(model)
-    new = {id(tensors[name]): value for name, value in found.items()}
+    new = {id(tensors[name]): value for name, value in values.items()}
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None and not isinstance(new[id(parameter)], nn.Parameter):

@@ -23,28 +23,17 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
     In older folders the tokens in special_tokens_map.json come before its own.
     """
-    found = _optional(folder / SETTINGS)
-    return found if "added_tokens_decoder" in found else {**found, **_optional(folder / SPECIAL)}
+    settings = _optional(folder / SETTINGS)
+    return settings if "added_tokens_decoder" in settings else {**settings, **_optional(folder / SPECIAL)}
 
 
 def special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of the special tokens by their names, such as "bos_token", and of those of one model alone.
-
-    Args:
-        folder: the folder, for the message of an error.
-        settings: what ``read_settings`` returned.
-    """
+    """The texts of the special tokens by their names, such as "bos_token", including those of one model alone."""
     return {name: _spelled(folder, name, token) for name, token in _named(settings).items()}
 
 
 def add_tokens(tokenizer: Tokenizer, folder: Path, settings: Mapping[str, Any]) -> None:
-    """Adds the tokens to a tokenizer that the other files name and its own file lacks, or has with other flags.
-
-    Args:
-        tokenizer: the tokenizer of the folder.
-        folder: the folder.
-        settings: what ``read_settings`` returned.
-    """
+    """Adds the tokens to a tokenizer that other files name and its own file lacks, or has with other flags."""
     try:
         wanted = _added(folder, settings)
     except (TypeError, ValueError, KeyError, AttributeError):
@@ -74,18 +63,18 @@ def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The special tokens by their names, as texts or as objects with a text."""
     extra = settings.get("extra_special_tokens")
     held = {**settings, **(extra if isinstance(extra, Mapping) else {})}
-    found = {name: held[name] for name in NAMED if held.get(name) is not None}
+    tokens = {name: held[name] for name in NAMED if held.get(name) is not None}
     # tokens of one model, such as image_token; add_bos_token is a switch
     own = (name for name in held if name.endswith("_token") and name not in NAMED)
-    return found | {name: held[name] for name in own if isinstance(held[name], (str, Mapping))}
+    return tokens | {name: held[name] for name in own if isinstance(held[name], (str, Mapping))}
 
 
 def _spelled(folder: Path, name: str, token: Any) -> str:
     """The text of a special token, which is the text itself or an object with it."""
-    found = token.get("content") if isinstance(token, Mapping) else token
-    if not isinstance(found, str):
+    text = token.get("content") if isinstance(token, Mapping) else token
+    if not isinstance(text, str):
         raise HeadwayError(f"the {name} of {folder} is {token!r:.60}: give its text")
-    return found
+    return text
 
 
 def _added(folder: Path, settings: Mapping[str, Any]) -> list[AddedToken]:

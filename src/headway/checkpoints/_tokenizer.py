@@ -70,37 +70,37 @@ def tokenizer(path: str | Path) -> Tokenizer:
     settings = read_settings(path)
     if (path / FILE).is_file():
         try:
-            found = tokenizers.Tokenizer.from_str(_text(path / FILE))
+            loaded = tokenizers.Tokenizer.from_str(_text(path / FILE))
         except HeadwayError:
             raise
         except Exception as error:  # the package raises Exception itself
             raise HeadwayError(f"{path / FILE} cannot be read: {error}") from error
-        found.no_padding()  # files of sentence encoders pad every text to one length
-        found.no_truncation()
+        loaded.no_padding()  # files of sentence encoders pad every text to one length
+        loaded.no_truncation()
         if settings.get("tokenizer_class") not in GENERAL:
-            _set(found, path, settings)
+            _set(loaded, path, settings)
     elif (path / WORDS).is_file():
-        found = _of_words(path, settings)
+        loaded = _of_words(path, settings)
     else:
         raise HeadwayError(f"{path} has neither {FILE} nor {WORDS}: give a model's folder, or a .gguf file")
-    add_tokens(found, path, settings)
-    return found
+    add_tokens(loaded, path, settings)
+    return loaded
 
 
-def _set(found: Tokenizer, folder: Path, settings: Mapping[str, Any]) -> None:
+def _set(tokenizer: Tokenizer, folder: Path, settings: Mapping[str, Any]) -> None:
     """Sets what tokenizer_config.json says otherwise than tokenizer.json, as transformers does."""
     from tokenizers import normalizers, pre_tokenizers
 
     # each is a copy, which is put back
-    normalizer, cutter = found.normalizer, found.pre_tokenizer
+    normalizer, cutter = tokenizer.normalizer, tokenizer.pre_tokenizer
     try:
         if isinstance(normalizer, normalizers.BertNormalizer):
             for key in OF_NORMALIZER.keys() & settings.keys():
                 setattr(normalizer, OF_NORMALIZER[key], settings[key])
-            found.normalizer = normalizer
+            tokenizer.normalizer = normalizer
         if isinstance(cutter, pre_tokenizers.ByteLevel) and "add_prefix_space" in settings:
             cutter.add_prefix_space = settings["add_prefix_space"]
-            found.pre_tokenizer = cutter
+            tokenizer.pre_tokenizer = cutter
     except TypeError:
         raise HeadwayError(
             f"{', '.join(OF_NORMALIZER)} and add_prefix_space of {folder / SETTINGS} must be true or false"
@@ -117,19 +117,19 @@ def _of_words(folder: Path, settings: Mapping[str, Any]) -> Tokenizer:
     missing = [word for role, word in special.items() if role in ("unk", "cls", "sep") and word not in words]
     if missing:
         raise HeadwayError(f"{folder / WORDS} has no {', '.join(missing)}: give the vocabulary of a BERT")
-    found = Tokenizer(models.WordPiece(words, unk_token=special["unk"], max_input_chars_per_word=100))
-    found.normalizer = normalizers.BertNormalizer(
+    tokenizer = Tokenizer(models.WordPiece(words, unk_token=special["unk"], max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
         strip_accents=settings.get("strip_accents"),
         lowercase=settings.get("do_lower_case", True),
     )
-    found.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    found.decoder = decoders.WordPiece(prefix="##")
-    found.add_special_tokens([word for word in special.values() if word in words])
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    tokenizer.add_special_tokens([word for word in special.values() if word in words])
     cls, sep = special["cls"], special["sep"]
-    found.post_processor = processors.BertProcessing((sep, words[sep]), (cls, words[cls]))
-    return found
+    tokenizer.post_processor = processors.BertProcessing((sep, words[sep]), (cls, words[cls]))
+    return tokenizer
 
 
 def _of_pairs(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
@@ -152,40 +152,40 @@ def _of_pairs(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
         raise HeadwayError(f"{path} merges {' and '.join(lost[0])}, which are not tokens: {_remedy(path)}")
     # Llama 3 keeps a word that is a token, whatever the merges would give
     bpe: Any = models.BPE(ids, pairs, ignore_merges=before == "llama-bpe")
-    found = Tokenizer(bpe)
-    _cut(found, before, path)
-    found.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(bpe)
+    _cut(tokenizer, before, path)
+    tokenizer.decoder = decoders.ByteLevel()
     for kind, special in ((CONTROL, True), (USER_DEFINED, False)):
         of_kind = [token for token, its in zip(tokens, kinds, strict=True) if its == kind]
-        (found.add_special_tokens if special else found.add_tokens)(
+        (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(
             [AddedToken(token, special=special, normalized=False) for token in of_kind]
         )
     first = _added(tokens, get("bos_token_id"), get("add_bos_token", before == "llama-bpe"), path)
     last = _added(tokens, get("eos_token_id"), get("add_eos_token", False), path)
     if first or last:
-        found.post_processor = processors.TemplateProcessing(
+        tokenizer.post_processor = processors.TemplateProcessing(
             single=[*first, "$A", *last],
             pair=[*first, "$A", *last, *(f"{token}:1" for token in first), "$B:1", *(f"{token}:1" for token in last)],
             special_tokens=[(token, ids[token]) for token in {*first, *last}],
         )
-    return found
+    return tokenizer
 
 
-def _cut(found: Tokenizer, before: str, path: Path) -> None:
+def _cut(tokenizer: Tokenizer, before: str, path: Path) -> None:
     """Sets how text is split into pieces, each of which is merged by itself."""
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     if before in GPT2:
-        found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     elif before in DIGITS:
         digits = pre_tokenizers.Digits(individual_digits=True)
-        found.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     elif before in SPLITS:
         pieces = pre_tokenizers.Split(Regex(SPLITS[before]), behavior="isolated")
         as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        found.pre_tokenizer = pre_tokenizers.Sequence([pieces, as_bytes])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pieces, as_bytes])
         if before == "qwen2":
-            found.normalizer = normalizers.NFC()
+            tokenizer.normalizer = normalizers.NFC()
     else:
         known = ", ".join((*GPT2, *DIGITS, *SPLITS))
         raise HeadwayError(f"tokenizer.ggml.pre is {before!r}: headway knows {known}; {_remedy(path)}")

@@ -11,7 +11,7 @@ from ..nn import Block, Embedding
 from ..positions import Learned
 from ._base import SMALL, Config, Family, masked_words
 from ._left_out import POOLER, Copy, Counted, Unused
-from ._rules import Rule
+from ._rules import Rule, projections
 
 
 class ALBERT(Family):
@@ -101,10 +101,7 @@ class ALBERT(Family):
             layer = f"encoder.albert_layer_groups.{number // inner}.albert_layers.{number % inner}."
             block = f"stack.blocks.{number}."
             rules += [
-                Rule(layer + "attention.query", block + "attention.q_proj"),
-                Rule(layer + "attention.key", block + "attention.k_proj"),
-                Rule(layer + "attention.value", block + "attention.v_proj"),
-                Rule(layer + "attention.dense", block + "attention.out_proj"),
+                *projections(layer + "attention.", "query", "key", "value", "dense", block),
                 Rule(layer + "attention.LayerNorm", block + "attention_norm"),
                 Rule(layer + "ffn", block + "feed_forward.up_proj"),
                 Rule(layer + "ffn_output", block + "feed_forward.down_proj"),

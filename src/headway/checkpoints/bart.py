@@ -112,14 +112,7 @@ def stack(
 ) -> Stack:
     """The layers of one side, "encoder" or "decoder", whose sizes are in the config under its name.
 
-    Args:
-        config: the config.
-        side: "encoder" or "decoder".
-        encoding: the position encoding of the stack.
-        norm_first: whether the norms are before attention and feed-forward.
-        bias: which projections have a bias, as in MultiHeadAttention.
-        dropout: the dropout if the config has none.
-        **ends: ``entry`` and ``norm`` of the stack.
+    ``dropout`` is used if the config has none; ``ends`` are the stack's ``entry`` and ``norm``.
     """
     width, heads = config["d_model"], config[f"{side}_attention_heads"]
     activation, dropout = config.activation("activation_function"), config.get("dropout", dropout)

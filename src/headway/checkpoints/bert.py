@@ -12,7 +12,7 @@ from ..nn import Block, Embedding
 from ..positions import Learned, PositionEncoding
 from ._base import SMALL, Config, Family, masked_words
 from ._left_out import POOLER, Copy, Counted, LeftOut, Unused
-from ._rules import Rule
+from ._rules import Rule, projections
 
 
 class BERT(Family):
@@ -90,10 +90,7 @@ class BERT(Family):
             Rule("embeddings.token_type_embeddings", "embedding.types"),
             Rule("embeddings.LayerNorm", "stack.entry.0"),
             Rule("embeddings_project", "stack.entry.2"),
-            Rule(layer + "attention.self.query", block + "attention.q_proj"),
-            Rule(layer + "attention.self.key", block + "attention.k_proj"),
-            Rule(layer + "attention.self.value", block + "attention.v_proj"),
-            Rule(layer + "attention.output.dense", block + "attention.out_proj"),
+            *projections(layer + "attention.", "self.query", "self.key", "self.value", "output.dense"),
             Rule(layer + "attention.output.LayerNorm", block + "attention_norm"),
             Rule(layer + "intermediate.dense", block + "feed_forward.up_proj"),
             Rule(layer + "output.dense", block + "feed_forward.down_proj"),

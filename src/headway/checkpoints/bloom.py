@@ -52,9 +52,7 @@ class BLOOM(Family):
         "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
     }
-    ignored = {
-        "lm_head.weight": Copy(),
-    }
+    ignored = {"lm_head.weight": Copy()}
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("apply_residual_connection_post_layernorm", False)

@@ -11,7 +11,7 @@ from ..nn import Block, Embedding
 from ..positions import Learned
 from ._base import Config, Family, masked_words
 from ._left_out import Copy, Counted
-from ._rules import Rule
+from ._rules import Rule, projections
 
 
 class DistilBERT(Family):
@@ -83,10 +83,7 @@ class DistilBERT(Family):
             Rule("embeddings.word_embeddings.weight", "embedding.weight"),
             Rule("embeddings.position_embeddings.weight", "stack.encodings.0.table"),
             Rule("embeddings.LayerNorm", "stack.entry"),
-            Rule(layer + "attention.q_lin", block + "attention.q_proj"),
-            Rule(layer + "attention.k_lin", block + "attention.k_proj"),
-            Rule(layer + "attention.v_lin", block + "attention.v_proj"),
-            Rule(layer + "attention.out_lin", block + "attention.out_proj"),
+            *projections(layer + "attention.", "q_lin", "k_lin", "v_lin", "out_lin"),
             Rule(layer + "sa_layer_norm", block + "attention_norm"),
             Rule(layer + "ffn.lin1", block + "feed_forward.up_proj"),
             Rule(layer + "ffn.lin2", block + "feed_forward.down_proj"),

@@ -55,9 +55,7 @@ class Falcon(Family):
         )
     )
     prefix = "transformer."
-    aliases = {
-        "n_embed": "hidden_size",
-    }
+    aliases = {"n_embed": "hidden_size"}
     ignored = {
         "*rotary_emb.inv_freq": Frequencies(),
         "lm_head.weight": Copy(),
@@ -130,8 +128,8 @@ def _kv_heads(config: Config) -> int:
     """The number of heads of keys and values; the older architecture ignores num_kv_heads and has one or all."""
     heads: int = config["num_attention_heads"]
     if config.get("new_decoder_architecture", False):
-        found: int = config.get("num_kv_heads", heads)
-        return found
+        kv_heads: int = config.get("num_kv_heads", heads)
+        return kv_heads
     return 1 if config.get("multi_query", True) else heads
 
 

@@ -11,7 +11,7 @@ from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ._base import SMALL, Config, Family
 from ._left_out import Copy, Frequencies
-from ._rules import Plus, Rule
+from ._rules import Plus, Rule, projections
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -128,10 +128,7 @@ class Gemma3(Family):
         return (
             Rule("embed_tokens.weight", "embedding.weight"),
             Rule(layer + "input_layernorm", block + "attention_norm", more),
-            Rule(layer + "self_attn.q_proj", block + "attention.q_proj"),
-            Rule(layer + "self_attn.k_proj", block + "attention.k_proj"),
-            Rule(layer + "self_attn.v_proj", block + "attention.v_proj"),
-            Rule(layer + "self_attn.o_proj", block + "attention.out_proj"),
+            *projections(layer + "self_attn.", "q_proj", "k_proj", "v_proj", "o_proj"),
             Rule(layer + "self_attn.q_norm", block + "attention.q_norm", more),
             Rule(layer + "self_attn.k_norm", block + "attention.k_norm", more),
             Rule(layer + "post_attention_layernorm", block + "attention_norm_after", more),

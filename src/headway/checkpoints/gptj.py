@@ -11,7 +11,8 @@ from ..nn import Embedding, Head, MultiHeadAttention, ParallelBlock
 from ..positions import PartialRoPE
 from ._base import Config, Family
 from ._left_out import Copy, Lowest, Triangle, Turns
-from ._rules import Rule
+from ._rules import Rule, projections
+from .gpt2 import GPT2
 
 
 class GPTJ(Family):
@@ -46,12 +47,7 @@ class GPTJ(Family):
         )
     )
     prefix = "transformer."
-    aliases = {
-        "hidden_size": "n_embd",
-        "max_position_embeddings": "n_positions",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    }
+    aliases = GPT2.aliases
     ignored = {
         "*.attn.bias": Triangle(),
         "*.attn.masked_bias": Lowest(),
@@ -86,10 +82,7 @@ class GPTJ(Family):
         return (
             Rule("wte.weight", "embedding.weight"),
             Rule(layer + "ln_1", block + "attention_norm"),
-            Rule(layer + "attn.q_proj", block + "attention.q_proj"),
-            Rule(layer + "attn.k_proj", block + "attention.k_proj"),
-            Rule(layer + "attn.v_proj", block + "attention.v_proj"),
-            Rule(layer + "attn.out_proj", block + "attention.out_proj"),
+            *projections(layer + "attn.", "q_proj", "k_proj", "v_proj", "out_proj"),
             Rule(layer + "mlp.fc_in", block + "feed_forward.up_proj"),
             Rule(layer + "mlp.fc_out", block + "feed_forward.down_proj"),
             Rule("ln_f", "stack.norm"),

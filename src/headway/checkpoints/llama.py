@@ -14,7 +14,7 @@ from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ..positions import PositionEncoding
 from ._base import SMALL, Config, Family
 from ._left_out import Copy, Frequencies
-from ._rules import Rule
+from ._rules import Rule, projections
 
 ROPES: tuple[dict[str, Any], ...] = (
     {"rope_type": "default", "rope_theta": 500.0},
@@ -148,10 +148,7 @@ class LLaMA(Family):
         return (
             Rule("embed_tokens.weight", "embedding.weight"),
             Rule(layer + "input_layernorm", block + "attention_norm"),
-            Rule(layer + "self_attn.q_proj", block + "attention.q_proj"),
-            Rule(layer + "self_attn.k_proj", block + "attention.k_proj"),
-            Rule(layer + "self_attn.v_proj", block + "attention.v_proj"),
-            Rule(layer + "self_attn.o_proj", block + "attention.out_proj"),
+            *projections(layer + "self_attn.", "q_proj", "k_proj", "v_proj", "o_proj"),
             Rule(layer + "self_attn.q_norm", block + "attention.q_norm"),
             Rule(layer + "self_attn.k_norm", block + "attention.k_norm"),
             Rule(layer + "post_attention_layernorm", block + "feed_forward_norm"),

@@ -10,7 +10,7 @@ from ..positions import Sinusoidal
 from ._base import Config, Family
 from ._left_out import Copy, Sines
 from ._rules import AsItIs, Rule
-from .bart import embedding_scale, rules, stack
+from .bart import BART, embedding_scale, rules, stack
 
 
 class Marian(Family):
@@ -51,11 +51,7 @@ class Marian(Family):
         )
     )
     prefix = "model."
-    aliases = {
-        "hidden_size": "d_model",
-        "num_attention_heads": "encoder_attention_heads",
-        "num_hidden_layers": "encoder_layers",
-    }
+    aliases = BART.aliases
     ignored = {
         "*.embed_positions.weight": Sines(),
         "*encoder.embed_tokens.weight": Copy(head=False),

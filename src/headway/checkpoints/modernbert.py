@@ -78,9 +78,7 @@ class ModernBERT(Family):
         )
     )
     prefix = "model."
-    ignored = {
-        "decoder.weight": Copy(),
-    }
+    ignored = {"decoder.weight": Copy()}
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("tie_word_embeddings", True)

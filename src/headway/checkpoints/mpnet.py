@@ -11,7 +11,7 @@ from ..nn import Block, Embedding
 from ..positions import T5, Compose, Learned
 from ._base import SMALL, Config, Family, masked_words
 from ._left_out import POOLER, Copy, Counted
-from ._rules import TRANSPOSED, After, Rule
+from ._rules import TRANSPOSED, After, Rule, projections
 
 PADDING = 1
 """The row of padding in the table of positions, whatever the config's pad_token_id is."""
@@ -87,10 +87,7 @@ class MPNet(Family):
             Rule("embeddings.position_embeddings.weight", positions + "0.table", After(PADDING + 1)),
             Rule("embeddings.LayerNorm", "stack.entry"),
             Rule("encoder.relative_attention_bias.weight", positions + "1.table", TRANSPOSED),
-            Rule(layer + "attention.attn.q", block + "attention.q_proj"),
-            Rule(layer + "attention.attn.k", block + "attention.k_proj"),
-            Rule(layer + "attention.attn.v", block + "attention.v_proj"),
-            Rule(layer + "attention.attn.o", block + "attention.out_proj"),
+            *projections(layer + "attention.attn.", "q", "k", "v", "o"),
             Rule(layer + "attention.LayerNorm", block + "attention_norm"),
             Rule(layer + "intermediate.dense", block + "feed_forward.up_proj"),
             Rule(layer + "output.dense", block + "feed_forward.down_proj"),

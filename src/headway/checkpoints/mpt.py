@@ -54,9 +54,7 @@ class MPT(Family):
         "num_attention_heads": "n_heads",
         "num_hidden_layers": "n_layers",
     }
-    ignored = {
-        "lm_head.weight": Copy(),
-    }
+    ignored = {"lm_head.weight": Copy()}
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("no_bias", True)

@@ -9,7 +9,7 @@ from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ..positions import Learned
 from ._base import Config, Family
 from ._left_out import Copy
-from ._rules import After, Rule
+from ._rules import After, Rule, projections
 
 
 class OPT(Family):
@@ -44,9 +44,7 @@ class OPT(Family):
         )
     )
     prefix = "model."
-    ignored = {
-        "lm_head.weight": Copy(),
-    }
+    ignored = {"lm_head.weight": Copy()}
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("layer_norm_elementwise_affine", True)
@@ -83,10 +81,7 @@ class OPT(Family):
             Rule("decoder.project_in", "embedding.project"),
             Rule("decoder.embed_positions.weight", "stack.encodings.0.table", After(2)),
             Rule(layer + "self_attn_layer_norm", block + "attention_norm"),
-            Rule(layer + "self_attn.q_proj", block + "attention.q_proj"),
-            Rule(layer + "self_attn.k_proj", block + "attention.k_proj"),
-            Rule(layer + "self_attn.v_proj", block + "attention.v_proj"),
-            Rule(layer + "self_attn.out_proj", block + "attention.out_proj"),
+            *projections(layer + "self_attn.", "q_proj", "k_proj", "v_proj", "out_proj"),
             Rule(layer + "final_layer_norm", block + "feed_forward_norm"),
             Rule(layer + "fc1", block + "feed_forward.up_proj"),
             Rule(layer + "fc2", block + "feed_forward.down_proj"),

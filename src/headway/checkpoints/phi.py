@@ -10,7 +10,7 @@ from ..models import Decoder, Stack
 from ..nn import Embedding, Head, MultiHeadAttention, ParallelBlock
 from ._base import SMALL, Config, Family
 from ._left_out import Copy, Frequencies
-from ._rules import Rule
+from ._rules import Rule, projections
 
 
 class Phi(Family):
@@ -78,10 +78,7 @@ class Phi(Family):
         return (
             Rule("embed_tokens.weight", "embedding.weight"),
             Rule(layer + "input_layernorm", block + "attention_norm"),
-            Rule(layer + "self_attn.q_proj", block + "attention.q_proj"),
-            Rule(layer + "self_attn.k_proj", block + "attention.k_proj"),
-            Rule(layer + "self_attn.v_proj", block + "attention.v_proj"),
-            Rule(layer + "self_attn.dense", block + "attention.out_proj"),
+            *projections(layer + "self_attn.", "q_proj", "k_proj", "v_proj", "dense"),
             Rule(layer + "self_attn.q_layernorm", block + "attention.q_norm"),
             Rule(layer + "self_attn.k_layernorm", block + "attention.k_norm"),
             Rule(layer + "mlp.fc1", block + "feed_forward.up_proj"),

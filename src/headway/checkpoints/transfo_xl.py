@@ -158,15 +158,11 @@ class Clamped(TransformerXL):
 class AdaptiveEmbedding(nn.Module):
     """Adaptive embeddings: ids are sorted from the most frequent to the rarest, and rarer ones have narrower tables.
 
-        x = √embed_dim·P_c·E_c[id − cutoff_c],   c the cluster of the id,   E_c [ids of c, width / narrowing^c]
-
-    Shape:
-        ids: int64 [batch, n]
-        Output: [batch, n, embed_dim]
+    x = √embed_dim·P_c·E_c[id − cutoff_c],   c the cluster of the id,   E_c [ids of c, width / narrowing^c]
     """
 
     weight = None
-    """None, since there is no single table."""
+    """There is no single table."""
 
     def __init__(self, vocab_size: int, embed_dim: int, width: int, cutoffs: list[int], narrowing: int) -> None:
         super().__init__()
@@ -178,11 +174,7 @@ class AdaptiveEmbedding(nn.Module):
         self.scale = embed_dim**0.5
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Returns the embeddings [batch, n, embed_dim] of ids [batch, n].
-
-        Raises:
-            HeadwayError: if an id is out of range.
-        """
+        """Returns the embeddings [batch, n, embed_dim] of ids, int64 [batch, n]."""
         if readable(ids) and ids.numel() and not 0 <= ids.min() <= ids.max() < self.ends[-1]:
             raise HeadwayError(f"ids go from {ids.min()} to {ids.max()}: give those from 0 to {self.ends[-1] - 1}")
         need_numbers(self, ids.device, "the adaptive embeddings")
@@ -201,10 +193,6 @@ class AdaptiveHead(Head):
                    ln softmax(E_c·P_cᵀx + b_c)[id − cutoff_c]
 
     E_c and P_c are those of the embeddings, except P_0, which is the head's own.
-
-    Shape:
-        x: [..., embed_dim]
-        Output: [..., vocab_size]
     """
 
     def __init__(self, embedding: AdaptiveEmbedding) -> None:

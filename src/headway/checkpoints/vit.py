@@ -14,7 +14,7 @@ from ..nn import Block, MultiHeadAttention
 from ..positions import Learned
 from ._base import Config, Family
 from ._left_out import HEADS, POOLER, Unused
-from ._rules import AsItIs, Rule
+from ._rules import AsItIs, Rule, projections
 
 
 class ViT(Family):
@@ -88,10 +88,7 @@ class ViT(Family):
             Rule("embeddings.patch_embeddings.projection", "embedding.patch"),
             Rule("embeddings.position_embeddings", "stack.encodings.0.table", AsItIs(1, -1, width)),
             Rule(layer + "layernorm_before", block + "attention_norm"),
-            Rule(layer + "attention.attention.query", block + "attention.q_proj"),
-            Rule(layer + "attention.attention.key", block + "attention.k_proj"),
-            Rule(layer + "attention.attention.value", block + "attention.v_proj"),
-            Rule(layer + "attention.output.dense", block + "attention.out_proj"),
+            *projections(layer + "attention.", "attention.query", "attention.key", "attention.value", "output.dense"),
             Rule(layer + "layernorm_after", block + "feed_forward_norm"),
             Rule(layer + "intermediate.dense", block + "feed_forward.up_proj"),
             Rule(layer + "output.dense", block + "feed_forward.down_proj"),
@@ -105,10 +102,6 @@ class Patches(nn.Module):
         x = [first; W·patch + b, row by row],   count = ⌊height/patch height⌋·⌊width/patch width⌋
 
     Pixels on the right and below that fill no patch are ignored.
-
-    Shape:
-        pixels: [batch, channels, height, width], of the one size of the model
-        Output: [batch, 1 + count, embed_dim]
     """
 
     def __init__(self, image: tuple[int, int], patch: tuple[int, int], channels: int, embed_dim: int) -> None:
@@ -119,11 +112,7 @@ class Patches(nn.Module):
         self.patch = nn.Conv2d(channels, embed_dim, kernel_size=patch, stride=patch)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Returns the vectors [batch, 1 + count, embed_dim] of pixels [batch, channels, height, width].
-
-        Raises:
-            HeadwayError: if the pixels have another shape.
-        """
+        """Returns the vectors [batch, 1 + count, embed_dim] of pixels [batch, channels, height, width]."""
         if pixels.ndim != 4 or pixels.shape[1:] != self.shape:
             raise HeadwayError(
                 f"pixels have shape {tuple(pixels.shape)}: give [batch, {', '.join(map(str, self.shape))}]"

@@ -146,13 +146,7 @@ class Near(Shaw):
 
 
 class Convolutions(nn.Module):
-    """Two convolutions over the tokens with an activation between them, in which padding is zero.
-
-    Shape:
-        x: [batch, n, embed_dim]
-        real: [batch or 1, n, 1], 0 for padding and 1 for tokens
-        Output: [batch, n, embed_dim]
-    """
+    """Two convolutions over the tokens with an activation between them, in which padding is zero."""
 
     def __init__(self, embed_dim: int, hidden_dim: int, width: int, activation: str, *, dropout: float) -> None:
         super().__init__()
@@ -163,7 +157,7 @@ class Convolutions(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Returns the features [batch, n, embed_dim] of x [batch, n, embed_dim]."""
+        """Returns features [batch, n, embed_dim] of x, likewise; ``real`` [batch or 1, n, 1] is 0 for padding."""
         hidden = self.dropout(self.activation(self._convolved(self.up, x, real)))
         return self._convolved(self.down, hidden, real)
 

@@ -13,7 +13,7 @@ from ..positions import Learned
 from ._base import Config, Family
 from ._left_out import Copy
 from ._rules import Rule
-from .bart import rules, stack
+from .bart import BART, rules, stack
 
 SAMPLING_RATE, SECONDS = 16000, 30
 WINDOW, HOP = 400, 160
@@ -62,15 +62,8 @@ class Whisper(Family):
         for architecture in ("WhisperForConditionalGeneration", "WhisperModel")
     )
     prefix = "model."
-    aliases = {
-        "hidden_size": "d_model",
-        "num_attention_heads": "encoder_attention_heads",
-        "num_hidden_layers": "encoder_layers",
-        "num_key_value_heads": "encoder_attention_heads",
-    }
-    ignored = {
-        "proj_out.weight": Copy(),
-    }
+    aliases = {**BART.aliases, "num_key_value_heads": "encoder_attention_heads"}
+    ignored = {"proj_out.weight": Copy()}
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("scale_embedding", False)
@@ -112,15 +105,7 @@ class Whisper(Family):
 class Convolutions(nn.Module):
     """Computes a vector for every second frame of the features of sound.
 
-        y = gelu(second(gelu(first(features)))),   kernels of width 3, the second with stride 2
-
-    Args:
-        mels: the number of mel bands.
-        width: the width of a vector.
-
-    Shape:
-        features: [batch, mels, frames]
-        Output: [batch, ⌈frames/2⌉, width]
+    y = gelu(second(gelu(first(features)))),   kernels of width 3, the second with stride 2
     """
 
     def __init__(self, mels: int, width: int) -> None:
@@ -129,11 +114,7 @@ class Convolutions(nn.Module):
         self.second = nn.Conv1d(width, width, 3, stride=2, padding=1)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Returns the vectors [batch, ⌈frames/2⌉, width] of features [batch, mels, frames].
-
-        Raises:
-            HeadwayError: if the features have another shape.
-        """
+        """Returns the vectors [batch, ⌈frames/2⌉, width] of features [batch, mels, frames]."""
         mels = self.first.in_channels
         if features.ndim != 3 or features.shape[1] != mels:
             raise HeadwayError(
@@ -191,9 +172,6 @@ def mel_filters(num_mels: int) -> Tensor:
     Bands are equally wide on the mel scale, which is linear up to 1000 Hz (15 mels) and logarithmic above (27 mels for
     each factor of 6.4). A triangle reaches from the centre of the band below to that of the band above, and its area
     over the frequencies in Hz is 1.
-
-    Raises:
-        HeadwayError: if num_mels is below 1.
     """
     if num_mels < 1:
         raise HeadwayError(f"num_mels is {num_mels}: give at least 1")

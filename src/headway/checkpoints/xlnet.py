@@ -114,7 +114,7 @@ class XLNet(Family):
 
 @dataclass(frozen=True)
 class ByHead(Change):
-    """The checkpoint has [in, heads, head_dim], headway [heads·head_dim, in] or the same with three axes."""
+    """Theirs is [in, heads, head_dim], ours [heads·head_dim, in] or the same with three axes."""
 
     heads: int
 
@@ -152,13 +152,13 @@ class Segmented(TransformerXL):
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Relative keys of distances and of segments."""
-        found = super().terms(q_at, k_at, q_input, k_input)
+        by_distance = super().terms(q_at, k_at, q_input, k_input)
         if k_at.position.shape[-1] == 1:
-            return found
+            return by_distance
         apart = 1 - torch.eye(self.classes, dtype=torch.long, device=self.segments.device)
         table = self.segments[apart.flatten()].transpose(0, 1)
         pairs = Classes(q_at.axis(1).long(), k_at.axis(1).long(), self.classes)
-        return (*found, RelativeKeys(Rows(table, pairs), query_bias=self.w))
+        return (*by_distance, RelativeKeys(Rows(table, pairs), query_bias=self.w))
 
     def oracle(self, pair: Pair) -> float:
         if pair.coordinates.position.shape[-1] == 1:
@@ -178,17 +178,7 @@ class SegmentedEncoder(Encoder):
         positions: Tensor | Coordinates | None = None,
         mask: Mask | Tensor | None = None,
     ) -> Tensor:
-        """Returns the hidden states [batch, n, embed_dim] of token ids.
-
-        Args:
-            ids: int64 [batch, n].
-            types: int64 [batch, n], each 0 to 4; no third product if None.
-            positions: as in ``Encoder.hidden``.
-            mask: as in ``Encoder.hidden``.
-
-        Raises:
-            HeadwayError: if types have another shape, are floats, or are not between 0 and 4.
-        """
+        """Returns the hidden states [batch, n, embed_dim] of token ids; ``types`` are 0 to 4, int64 [batch, n]."""
         if types is not None:
             if types.shape != ids.shape or types.is_floating_point():
                 raise HeadwayError(

@@ -51,23 +51,19 @@ NOT_WRITTEN = 1
 WRONG_INPUT = 2
 INTERRUPTED = 130
 GONE = 141
-"""Whoever read the output has gone away."""
+"""The exit code if the program that reads the output has ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line.
+    """Runs a command line, by default that of the process, and returns its exit code.
 
-    Args:
-        arguments: the arguments; those of the process if None.
-
-    Returns:
-        The exit code: 0, or 2 with one line on stderr if the input is wrong, 1 with one if standard output cannot be
-        written, or 130 if it was interrupted.
+    The code is 0, or 130 after an interruption. With one line on standard error it is 2 if the input is wrong, and 1 if
+    standard output cannot be written.
     """
     from .._common.extras import PACKAGES
     from ..errors import HeadwayError
 
-    if "_HEADWAY_COMPLETE" in os.environ:  # a shell asks, which headway/__init__.py has seen too
+    if "_HEADWAY_COMPLETE" in os.environ:  # a shell asks for completion; headway/__init__.py reads this too
         from ._completion import complete
 
         complete(COMMANDS)
@@ -89,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _say(_needs(package.name, "this", package.extra))
     except OSError as error:
-        # where standard error refuses progress, nobody can be told; standard output may have lost what it refused
+        # progress may fail on standard error, where no message can be written, or results on standard output
         refused = error.filename is None and (_refuses(sys.stderr) or _refuses(sys.stdout, "\n"))
         if isinstance(error, BrokenPipeError):  # as in `headway encodings | head`
             return GONE
@@ -106,7 +102,7 @@ def _called(given: list[str]) -> int:
 
         from ._app import app_of
     except ModuleNotFoundError as error:
-        if given[0] == "doctor":  # which says what is missing, and so needs none of it
+        if given[0] == "doctor":  # it reports missing packages, so it needs none
             from ._diagnosis import show
 
             return show("--json" in given)
@@ -137,9 +133,10 @@ def _called(given: list[str]) -> int:
 
 
 def _open_streams() -> None:
-    """Opens the null device where standard streams are closed, whose numbers another file would get.
+    """Opens the null device in place of closed standard streams.
 
-    Libraries write to these numbers. Standard output stays None, so that ``main`` can refuse it.
+    Otherwise the next file that is opened would get the number of a closed stream, to which libraries write. Standard
+    output stays None, so that ``main`` can refuse it.
     """
     for number in range(3):
         try:
@@ -153,7 +150,7 @@ def _open_streams() -> None:
 
 
 def _need_decoded(given: Sequence[str]) -> None:
-    """Raises HeadwayError for arguments that Python has not decoded, since the locale says that they are ASCII."""
+    """Raises HeadwayError for arguments that Python could not decode, such as Chinese in an ASCII locale."""
     from ..errors import HeadwayError
 
     encoding = sys.getfilesystemencoding()
@@ -164,7 +161,7 @@ def _need_decoded(given: Sequence[str]) -> None:
 
 
 def _refuses(stream: TextIO, more: str = "") -> bool:
-    """Whether a stream refuses what it holds, and more; that then goes to the null device, so that Python is quiet."""
+    """Whether a stream cannot be flushed; the rest then goes to the null device, so that Python prints no error."""
     try:
         stream.write(more)
         stream.flush()
@@ -181,13 +178,13 @@ def _needs(package: str | None, what: str, extra: str) -> str:
 
 
 def _option_of_a_method(error: Any, path: str) -> str:
-    """What to give in place of an option that is one of a method's own."""
+    """The hint that an option may belong to the method, which --option sets."""
     name = (getattr(error, "option_name", None) or "").lstrip("-")
     return f"if {name} is an option of the method, give --option {name}=…; " if name and path.endswith(" train") else ""
 
 
 def _option_of_another(error: Any) -> str:
-    """Which commands have the option that a command has not, if it has none of a similar name."""
+    """The commands that have an option which this one lacks, unless it has one of a similar name."""
     from ._app import command_of
 
     name = getattr(error, "option_name", None)

@@ -27,12 +27,7 @@ class Group(TyperGroup):
 
 
 def app_of(commands: Mapping[str, tuple[str, str]], resolve: Callable[[str, str], Any] | None = None) -> Any:
-    """Returns the command ``headway``.
-
-    Args:
-        commands: the module and the summary of each command.
-        resolve: what makes a command of its name and its module; ``command_of`` if None.
-    """
+    """Returns the command ``headway``. ``resolve`` makes a command from its name and its module, as ``command_of``."""
 
     class Commands(Group):
         def __init__(self, **options: Any) -> None:
@@ -50,11 +45,7 @@ def app_of(commands: Mapping[str, tuple[str, str]], resolve: Callable[[str, str]
 
 
 def command_of(name: str, module: str) -> Any:
-    """Imports a command.
-
-    Args:
-        module: the module whose ``run`` is its function, or a typer app of several.
-    """
+    """Imports a command: the ``run`` of its module, which is a function or a typer app of several."""
     run = import_module(module).run
     if not isinstance(run, typer.Typer):
         function, run = run, typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -65,10 +56,10 @@ def command_of(name: str, module: str) -> Any:
 
 
 def readable(command: Any) -> Any:
-    """Makes help and errors of a command what a user of the command line can read, and returns the command.
+    """Corrects the help and the errors of a command for the terminal, and returns the command.
 
-    Rich would drop words in brackets, which it takes for markup, and typer would break the lines of a paragraph where
-    the source does. The examples are put at the end. Errors name the command's options.
+    Rich would drop words in brackets as markup, and typer would break the lines of a paragraph where the source does.
+    Examples move to the end. Errors name the command's options.
     """
     from rich.markup import escape
 
@@ -85,12 +76,6 @@ def readable(command: Any) -> Any:
     for one in getattr(command, "commands", {}).values():
         readable(one)
     return command
-
-
-def examples_of(command: Any) -> list[str]:
-    """Returns the examples at the end of a command's help, each a command line."""
-    lines = (command.epilog or "").replace("\\[", "[").splitlines()
-    return [line.strip() for line in lines if line.strip().startswith("headway ")]
 
 
 def _print_version(asked: bool) -> None:

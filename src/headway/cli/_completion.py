@@ -1,7 +1,7 @@
 """Completion without torch: a shell asks at each press of Tab, and importing the commands takes seconds.
 
-What commands, options and values there are is written to a file in the user's cache, once for each state of the
-sources.
+The facts that completion needs, the commands with their options and values, are kept in a file in the user's cache. The
+file is written again when a source file has changed.
 """
 
 from __future__ import annotations
@@ -29,25 +29,17 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def complete(commands: Mapping[str, tuple[str, str]]) -> None:
-    """Prints what completes the command line that the shell has put into the environment, and exits.
-
-    Args:
-        commands: the module and the summary of each command.
-    """
+    """Prints what completes the command line that the shell has put into the environment, and exits."""
     app_of(commands, lambda name, _: command_from(name, facts(commands)[name])).main(prog_name="headway")
 
 
 def facts(commands: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-    """Returns the facts of all commands, by name; from the cache if the sources are those it was made from.
-
-    Args:
-        commands: the module and the summary of each command.
-    """
+    """Returns the facts of all commands by name, from the cache if no source file has changed since it was written."""
     state = state_of_the_sources()
     try:
-        found = json.loads(cached().read_text(encoding="utf-8"))
-        if found["state"] == state:
-            return found["commands"]
+        kept = json.loads(cached().read_text(encoding="utf-8"))
+        if kept["state"] == state:
+            return kept["commands"]
     except (OSError, ValueError, KeyError, TypeError):  # a HeadwayError, where there is no cache, is a ValueError
         pass
     environment = {name: value for name, value in os.environ.items() if name != COMPLETING}
@@ -74,11 +66,7 @@ def state_of_the_sources() -> str:
 
 
 def facts_of(command: Any) -> dict[str, Any]:
-    """Returns what completes a command: its help, its parameters with their values, and the commands below it.
-
-    Args:
-        command: the command, as ``command_of`` returns it.
-    """
+    """Returns what completes a command: its help, its parameters with their values, and the commands below it."""
     context = typer.Context(command)
     below = getattr(command, "commands", {})
     return {
@@ -96,24 +84,20 @@ def _parameter(one: Any, context: Any) -> dict[str, Any]:
         "is_flag": getattr(one, "is_flag", False),
         "many": one.nargs == -1 or one.multiple,
         "help": one.help,
-        "values": [found.value for found in one.shell_complete(context, "")],
+        "values": [item.value for item in one.shell_complete(context, "")],
     }
 
 
-def command_from(name: str, found: Mapping[str, Any]) -> Any:
-    """Returns a command that completes as the one of which these are the facts, and does nothing.
-
-    Args:
-        found: what ``facts_of`` returned, or what was read from the cache.
-    """
+def command_from(name: str, known: Mapping[str, Any]) -> Any:
+    """Returns a command that does nothing, and completes like the one whose facts (``facts_of``) are given."""
 
     def nothing(**_: Any) -> None: ...
 
-    signature = inspect.Signature([_described(one) for one in found["parameters"]])
+    signature = inspect.Signature([_described(one) for one in known["parameters"]])
     nothing.__signature__ = signature  # type: ignore[attr-defined]
     nothing.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
-    nothing.__doc__ = found["help"]
-    below = {one: command_from(one, its) for one, its in found["commands"].items()}
+    nothing.__doc__ = known["help"]
+    below = {one: command_from(one, its) for one, its in known["commands"].items()}
     app = typer.Typer(cls=Group, add_completion=False)
     if below:
         app.callback()(nothing)

@@ -1,4 +1,4 @@
-"""What the commands print with."""
+"""Consoles, progress and JSON: how commands print."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def console(**options: Any) -> Console:
     """
     from rich.console import Console
 
-    found = Console(highlight=False, **options)
-    return found if found.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=120, **options)
+    terminal = Console(highlight=False, **options)
+    return (
+        terminal if terminal.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=120, **options)
+    )
 
 
 def consoles(as_json: bool, quiet: bool = False) -> tuple[Console, Console]:
@@ -47,15 +49,10 @@ def print_json(
     notes: Sequence[str] = (),
     files: Sequence[str | Path] = (),
 ) -> None:
-    """Prints the results of a command as one JSON object; a number that is not finite is null.
-
-    Args:
-        command: the command without its arguments, such as "vectors similar".
-        rows: the rows of its table, with numbers as they are.
-    """
+    """Prints the results of a command, such as "vectors similar", as one JSON object; NaN and ∞ become null."""
     from .. import __version__
 
-    found = {
+    printed = {
         "command": command,
         "version": __version__,
         "rows": [_plain(row) for row in rows],
@@ -63,11 +60,11 @@ def print_json(
         "files": list(map(str, files)),
     }
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    print(json.dumps(found, indent=1, ensure_ascii=not unicode, allow_nan=False))
+    print(json.dumps(printed, indent=1, ensure_ascii=not unicode, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has them."""
+    """A value as a type of JSON."""
     if isinstance(value, Mapping):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -79,7 +76,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def going_on(out: str | Path) -> Iterator[None]:
-    """Runs work that can be resumed from ``out``: an interruption prints that, and exits with 130."""
+    """Runs work that can be resumed from ``out``. An interruption prints how, and exits with 130."""
     try:
         yield
     except KeyboardInterrupt:

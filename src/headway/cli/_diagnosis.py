@@ -1,4 +1,4 @@
-"""What an installation has, whether it computes rightly, and what to do about the rest; needs torch alone."""
+"""Checks an installation: what it has, whether it computes correctly, and how to repair it. It needs only torch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ VARIABLES = {
     "HEADWAY_WEIGHTS": "the folder of the published weights that `make weights` downloads",
     "HEADWAY_DATA": "the folder of texts for lessons that headway does not include",
 }
-"""The environment variables that headway reads, and what each is."""
+"""The environment variables that headway reads, and the meaning of each."""
 
 THREADING = ("OMP_NUM_THREADS", "OMP_MAX_ACTIVE_LEVELS", "OMP_NESTED", "OMP_PROC_BIND", "MKL_NUM_THREADS")
 """Environment variables of OpenMP and MKL that decide how many threads torch has."""
@@ -53,30 +53,21 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that is broken, or that is missing.
-
-    Attributes:
-        what: what it is.
-        remedy: the command or the step that mends it.
-        broken: whether something that is installed does not work; what is only missing, or slow, is not broken.
-    """
+    """Something that is broken, missing or slow."""
 
     what: str
     remedy: str
+    """The command or the step that mends it."""
     broken: bool = False
+    """Whether something that is installed does not work."""
 
 
 @dataclass
 class Section:
-    """What one check found.
-
-    Attributes:
-        facts: values by their names; numbers, texts, and lists of texts.
-        notes: what a fact is about, for readers.
-        faults: what is to be mended.
-    """
+    """The result of one check: facts by name, with notes on some of them, and faults."""
 
     facts: dict[str, Any] = field(default_factory=dict)
+    """Numbers, texts and lists of texts."""
     notes: dict[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
 
@@ -89,9 +80,9 @@ class Diagnosis:
 
     @property
     def faults(self) -> list[Fault]:
-        """What is to be mended, broken things first."""
-        found = [fault for section in self.sections.values() for fault in section.faults]
-        return sorted(found, key=lambda fault: not fault.broken)
+        """All faults, broken things first."""
+        faults = [fault for section in self.sections.values() for fault in section.faults]
+        return sorted(faults, key=lambda fault: not fault.broken)
 
     @property
     def works(self) -> bool:
@@ -125,14 +116,14 @@ class Diagnosis:
 
 
 def examine() -> Diagnosis:
-    """Runs all checks. A check that raises an error is itself broken, and ends none of the others."""
+    """Runs all checks. A check that raises an error becomes a fault, and the others still run."""
     sections = {}
     for title, check in CHECKS.items():
         try:
             sections[title] = check()
-        except Exception as error:  # whatever is wrong with an installation
+        except Exception as error:  # an installation can be wrong in any way
             said = " ".join(f"{type(error).__name__}: {error}".split())
-            # headway's own errors end with their remedies
+            # headway's own errors end with a remedy
             remedy = str(error) if isinstance(error, HeadwayError) else _reported()
             fault = Fault(f"{title} cannot be examined: {said}", remedy, True)
             sections[title] = Section({"error": said}, faults=[fault])
@@ -140,17 +131,10 @@ def examine() -> Diagnosis:
 
 
 def show(as_json: bool) -> int:
-    """Examines the installation and prints what was found.
-
-    Args:
-        as_json: whether to print one JSON object in place of text.
-
-    Returns:
-        The exit code: 0, or 1 if something is broken.
-    """
-    found = examine()
-    print(json.dumps(found.json(), indent=2, ensure_ascii=False) if as_json else found)
-    return 0 if found.works else 1
+    """Examines the installation, prints the result, and returns the exit code: 0, or 1 if something is broken."""
+    diagnosis = examine()
+    print(json.dumps(diagnosis.json(), indent=2, ensure_ascii=False) if as_json else diagnosis)
+    return 0 if diagnosis.works else 1
 
 
 def _reported() -> str:
@@ -161,42 +145,42 @@ def _reported() -> str:
 
 
 def versions() -> Section:
-    """The versions of headway, Python and the packages, and what the missing ones are for."""
-    found = Section({"headway": f"{headway.__version__}, in {Path(headway.__file__).parent}"})
-    found.facts["Python"] = f"{platform.python_version()}, {sys.executable}"
+    """The versions of headway, Python and the packages, and the purpose of each missing package."""
+    section = Section({"headway": f"{headway.__version__}, in {Path(headway.__file__).parent}"})
+    section.facts["Python"] = f"{platform.python_version()}, {sys.executable}"
     lacking: list[Package] = []
     wanted = _least_versions()
     for module, package in {"torch": None, **PACKAGES, "transformers": None}.items():
         name = module if package is None else package.name
         there, least = _version(name), wanted.get(_key(name))
-        found.facts[name] = there or "missing"
+        section.facts[name] = there or "missing"
         if package is not None:
-            found.notes[name] = package.needed_for
+            section.notes[name] = package.needed_for
         elif there is None:
-            found.notes[name] = f"models of transformers on headway's attention: {pip_install(name)}"
+            section.notes[name] = f"models of transformers on headway's attention: {pip_install(name)}"
         if there is None:
             if package is not None:
                 lacking.append(package)
         elif least is not None and _numbers(there) < _numbers(least):
             remedy = pip_install("--upgrade", f"{name}>={least}")
-            found.faults.append(Fault(f"{name} {there} is older than {least}, which headway needs", remedy, True))
+            section.faults.append(Fault(f"{name} {there} is older than {least}, which headway needs", remedy, True))
         elif not _found(module):
             remedy = pip_install("--force-reinstall", name)
-            found.faults.append(Fault(f"{name} {there} is installed, and Python does not find it", remedy, True))
+            section.faults.append(Fault(f"{name} {there} is installed, and Python does not find it", remedy, True))
     if lacking:
         names = ", ".join(f"{package.name} ({package.needed_for})" for package in lacking)
         extras = ",".join(dict.fromkeys(package.extra for package in lacking))
-        found.faults.append(Fault(f"not installed: {names}", install_command(extras)))
-    return found
+        section.faults.append(Fault(f"not installed: {names}", install_command(extras)))
+    return section
 
 
 def _key(package: str) -> str:
-    """The name of a package as pip compares it."""
+    """The name of a package as pip normalizes it."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def _found(module: str) -> bool:
-    """Whether Python finds a module, which is not imported."""
+    """Whether Python finds a module; it is not imported."""
     try:
         return find_spec(module) is not None
     except ValueError:
@@ -211,10 +195,10 @@ def _version(package: str) -> str | None:
 
 
 def _least_versions() -> dict[str, str]:
-    """The least version of each package that headway names in its metadata; none of a source tree that has none."""
+    """The least version of each package in headway's metadata; empty for a source tree without metadata."""
     named = [] if _version("headway") is None else requires("headway") or []
-    found = (re.match(r"([\w.-]+)\s*>=\s*([\d.]+)", line) for line in named)
-    return {_key(one[1]): one[2] for one in found if one is not None}
+    matches = (re.match(r"([\w.-]+)\s*>=\s*([\d.]+)", line) for line in named)
+    return {_key(one[1]): one[2] for one in matches if one is not None}
 
 
 def _numbers(text: str) -> list[int]:
@@ -228,46 +212,46 @@ def _numbers(text: str) -> list[int]:
 def machine() -> Section:
     """The processor and the number of threads."""
     threads, there = torch.get_num_threads(), cores()
-    found = Section({"system": platform.platform(), "processor": processor(), "cores": there, "threads": threads})
-    found.facts |= {name: os.environ[name] for name in THREADING if name in os.environ}
+    section = Section({"system": platform.platform(), "processor": processor(), "cores": there, "threads": threads})
+    section.facts |= {name: os.environ[name] for name in THREADING if name in os.environ}
     if threads > there:
-        found.faults.append(
+        section.faults.append(
             Fault(
                 f"torch has {threads} threads for {there} cores, which slows it down",
                 f"set OMP_NUM_THREADS={there}, or call torch.set_num_threads({there})",
             )
         )
-    return found
+    return section
 
 
 def graphics() -> Section:
     """CUDA as torch sees it, and the precision of float32 products."""
-    found = Section({"float32 matmul precision": torch.get_float32_matmul_precision()})
+    section = Section({"float32 matmul precision": torch.get_float32_matmul_precision()})
     driver = shutil.which("nvidia-smi") is not None
     if torch.version.cuda is None:
-        found.facts["CUDA"] = "none: this torch was built without it"
+        section.facts["CUDA"] = "none: this torch was built without it"
         if driver:
-            found.faults.append(
+            section.faults.append(
                 Fault(
                     "this machine has an NVIDIA driver, and this torch was built without CUDA",
                     "install another build of torch: https://pytorch.org/get-started/locally",
                 )
             )
-        return found
+        return section
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         there = torch.cuda.is_available()
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if there else []
-    found.facts["CUDA"] = f"{torch.version.cuda}, {', '.join(devices) if devices else 'no device'}"
+    section.facts["CUDA"] = f"{torch.version.cuda}, {', '.join(devices) if devices else 'no device'}"
     if driver and not there:
         why = " ".join(str(said[0].message).split()) if said else "it gives no reason"
-        found.faults.append(
+        section.faults.append(
             Fault(
                 f"this machine has an NVIDIA driver, but torch finds no device: {why}",
                 "run nvidia-smi; if it shows a device, install the build of torch for its CUDA version",
             )
         )
-    return found
+    return section
 
 
 # ---------------------------------------------------------------- kernels
@@ -276,40 +260,42 @@ def graphics() -> Section:
 def library() -> Section:
     """The C++ library of the CPU kernel."""
     place = _library.place()
-    found = Section({"file": str(place), "interface": _library.VERSION})
+    section = Section({"file": str(place), "interface": _library.VERSION})
     try:
         loaded = _library.load()
     except HeadwayError as error:  # HEADWAY_ISA
-        found.faults.append(Fault(f"the kernel cpu cannot run: {error}", "unset HEADWAY_ISA", True))
-        return found
+        section.faults.append(Fault(f"the kernel cpu cannot run: {error}", "unset HEADWAY_ISA", True))
+        return section
     if loaded.c is None:
         there = place.exists() or "HEADWAY_LIBRARY" in os.environ
         compiler = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
-        found.facts |= {"loaded": "no", "compiler": compiler or "none found"}
+        section.facts |= {"loaded": "no", "compiler": compiler or "none found"}
         remedy = "unset HEADWAY_LIBRARY" if "HEADWAY_LIBRARY" in os.environ else library_command()
-        found.faults.append(
+        section.faults.append(
             Fault(f"the kernel cpu cannot run, and auto takes slower ones: {loaded.why_not}", remedy, there)
         )
-        return found
-    found.facts["instruction set"] = f"{_library.isa()}, of {', '.join(loaded.isas)}"
+        return section
+    section.facts["instruction set"] = f"{_library.isa()}, of {', '.join(loaded.isas)}"
     if note := _library.note():
-        found.faults.append(Fault(f"the kernel cpu {note}", "report it with this page, which names the build of torch"))
-    return found
+        section.faults.append(
+            Fault(f"the kernel cpu {note}", "report it with this page, which names the build of torch")
+        )
+    return section
 
 
 def kernels() -> Section:
-    """Which kernels take a call of attention with ALiBi on a CPU, and why others do not."""
-    found = Section()
+    """The kernels that compute a call with ALiBi on the CPU, and the reasons against the others."""
+    section = Section()
     q, k, v = _inputs(torch.float32, "cpu")
     for name, reasons in explain(q, k, v, **_arguments("cpu")).reasons.items():
-        found.facts[name] = "available" if not reasons else "; ".join(reasons)
-    return found
+        section.facts[name] = "available" if not reasons else "; ".join(reasons)
+    return section
 
 
 def results() -> Section:
-    """Output and gradients of each kernel, compared with float64 in the units of DESIGN.md."""
-    found = Section({"bounds": f"{OUTPUT_FACTOR:g} for outputs, {GRADIENT_FACTOR:g} for gradients"})
-    found.notes["bounds"] = "times the error of the naive computation in the same dtype"
+    """Output and gradients of each kernel against float64, as multiples of the naive error (DESIGN.md)."""
+    section = Section({"bounds": f"{OUTPUT_FACTOR:g} for outputs, {GRADIENT_FACTOR:g} for gradients"})
+    section.notes["bounds"] = "times the error of the naive computation in the same dtype"
     exact = _computed(torch.float64, "cpu", "reference")
     for device, dtype, name in product(("cpu", "cuda") if torch.cuda.is_available() else ("cpu",), DTYPES, KERNELS):
         q, k, v = _inputs(dtype, device)
@@ -318,19 +304,19 @@ def results() -> Section:
         what = f"{name}, {str(dtype).removeprefix('torch.')}" + (f", {device}" if device != "cpu" else "")
         try:
             output, *gradients = _errors(_computed(dtype, device, name), _computed(dtype, device, None), exact)
-            found.facts[what] = f"right: output {output:.2f}, gradients {max(gradients):.2f}"
+            section.facts[what] = f"right: output {output:.2f}, gradients {max(gradients):.2f}"
         except Exception as error:  # also of a kernel that cannot be called
             said = " ".join(f"{error}".split())
-            found.facts[what] = f"wrong: {said}"
-            found.faults.append(Fault(f"the kernel {what} computes wrong numbers: {said}", _reported(), True))
-    return found
+            section.facts[what] = f"wrong: {said}"
+            section.faults.append(Fault(f"the kernel {what} computes wrong numbers: {said}", _reported(), True))
+    return section
 
 
-def _errors(found: list[Tensor], naive: list[Tensor], exact: list[Tensor]) -> list[float]:
-    """The error of each result as a multiple of the naive computation's. Raises AssertionError beyond the bounds."""
+def _errors(computed: list[Tensor], naive: list[Tensor], exact: list[Tensor]) -> list[float]:
+    """Each error as a multiple of the naive computation's. Raises AssertionError if one is above its bound."""
     errors = []
     for name, a, b, c in zip(
-        ("output", "gradient of q", "gradient of k", "gradient of v"), found, naive, exact, strict=True
+        ("output", "gradient of q", "gradient of k", "gradient of v"), computed, naive, exact, strict=True
     ):
         comparison = Comparison(name, OUTPUT_FACTOR if name == "output" else GRADIENT_FACTOR)
         comparison.add(a, b, c)
@@ -367,42 +353,42 @@ def _computed(dtype: torch.dtype, device: str, kernel: str | None) -> list[Tenso
 
 def settings() -> Section:
     """The environment variables of headway that are set."""
-    found = Section({name: os.environ[name] for name in VARIABLES if name in os.environ}, dict(VARIABLES))
+    section = Section({name: os.environ[name] for name in VARIABLES if name in os.environ}, dict(VARIABLES))
     for name in sorted(os.environ):
         if name.startswith("HEADWAY_") and name not in VARIABLES:
             near = nearest(name, VARIABLES)
             meant = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(VARIABLES)}"
-            found.faults.append(Fault(f"{name} is set, and headway does not read it", meant))
+            section.faults.append(Fault(f"{name} is set, and headway does not read it", meant))
     if (data := os.environ.get("HEADWAY_DATA")) and not os.path.isdir(given_path(data)):
-        found.faults.append(Fault(f"HEADWAY_DATA is {data}, which is no folder", "name a folder, or unset it"))
-    return found
+        section.faults.append(Fault(f"HEADWAY_DATA is {data}, which is no folder", "name a folder, or unset it"))
+    return section
 
 
 def files() -> Section:
     """The folders in which models are kept, and whether they can be written to."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     weights = given_path(os.environ.get("HEADWAY_WEIGHTS") or f"{home}/headway/weights")
-    found, folders = Section(), {}
+    section, folders = Section(), {}
     try:
         folders["cache of headway"] = cache_folder(), "HEADWAY_CACHE"
     except HeadwayError as error:
-        found.faults.append(Fault(f"{error}", "set HEADWAY_CACHE to a folder", True))
-    found.facts |= {what: str(folder) for what, (folder, _) in folders.items()}
-    found.facts["published weights"] = str(weights)
-    found.facts["weights there"] = sorted(path.parent.name for path in weights.glob("*/headway.json"))
+        section.faults.append(Fault(f"{error}", "set HEADWAY_CACHE to a folder", True))
+    section.facts |= {what: str(folder) for what, (folder, _) in folders.items()}
+    section.facts["published weights"] = str(weights)
+    section.facts["weights there"] = sorted(path.parent.name for path in weights.glob("*/headway.json"))
     if _version("huggingface_hub") is not None:
         from huggingface_hub import constants
 
         hub = given_path(constants.HF_HUB_CACHE)
-        found.facts["cache of the hub"] = str(hub)
+        section.facts["cache of the hub"] = str(hub)
         names = (path.name.removeprefix("models--") for path in hub.glob("models--*") if path.is_dir())
-        found.facts["models there"] = sorted(name.replace("--", "/") for name in names)
+        section.facts["models there"] = sorted(name.replace("--", "/") for name in names)
         folders["cache of the Hugging Face hub"] = hub, "HF_HOME"
     for what, (folder, variable) in folders.items():
         if (why := _not_writable(folder)) is not None:
             remedy = f"make it writable, or set {variable} to another folder"
-            found.faults.append(Fault(f"the {what}, {folder}, cannot be written to: {why}", remedy, True))
-    return found
+            section.faults.append(Fault(f"the {what}, {folder}, cannot be written to: {why}", remedy, True))
+    return section
 
 
 def _not_writable(folder: Path) -> str | None:

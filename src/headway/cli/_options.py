@@ -1,4 +1,4 @@
-"""Options that mean the same in several commands, and what completes their values."""
+"""Options that several commands share, and the completion of their values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N = TypeVar("N", int, float)
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Returns what completes one of some names, or the last of several that are separated by commas."""
+    """Returns a function that completes one of some names, or the last of several separated by commas."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -76,18 +76,15 @@ OutFolder = Annotated[str, typer.Option(help="Folder for the results; the same c
 def options_of(settings: Any, **own: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command whose function takes ``**settings`` an option for each field of a dataclass.
 
-    Names, types and defaults are those of the fields. The help is what the docstring of the dataclass says of the
-    field, with "--names" in place of ``names``. Several values are a text with commas. The options --out, --json and
-    --quiet come last.
-
-    Args:
-        settings: the dataclass. The metadata of a field may have an "option", in place of its name, and "choices".
-        **own: annotations in place of those of fields with these names.
+    Names, types and defaults are those of the fields. The help comes from the docstring of the dataclass, with
+    "--names" in place of ``names``. Several values are a text with commas. The metadata of a field may have an
+    "option", in place of its name, and "choices". ``own`` replaces the annotations of some fields. The options --out,
+    --json and --quiet come last.
     """
     kinds = get_type_hints(settings)
     entries = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(settings) or "", re.MULTILINE)
     helps = {
-        name: re.sub(r"``(\w+)``", lambda found: _flag(found[1]), " ".join(text.split())) for name, text in entries
+        name: re.sub(r"``(\w+)``", lambda match: _flag(match[1]), " ".join(text.split())) for name, text in entries
     }
 
     def annotation(field: Field[Any]) -> Any:
@@ -125,20 +122,12 @@ def _flag(name: str) -> str:
 
 
 def numbers(text: str, name: str = "lengths", kind: type[N] = int, such_as: str = "128,256,512,1024") -> list[N]:
-    """Splits an option that has numbers separated by commas.
-
-    Args:
-        name: the name of the option, for the message.
-        such_as: an example, for the message.
-
-    Raises:
-        HeadwayError: for anything else.
-    """
+    """Splits numbers separated by commas. Raises HeadwayError, with ``name`` and an example, for any other text."""
     try:
-        found = [kind(part) for part in text.split(",") if part.strip()]
+        values = [kind(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        found = []
-    if not found:
+        values = []
+    if not values:
         what = "whole numbers" if kind is int else "numbers"
         raise HeadwayError(f"{name} is {text!r}: give {what} separated by commas, such as {such_as}")
-    return found
+    return values

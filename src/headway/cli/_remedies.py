@@ -1,4 +1,4 @@
-"""Errors of Python's functions as a command prints them: arguments become the options of the command."""
+"""Rewords errors for the command line: an argument of a Python function becomes the option of the command."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ NONE = re.compile(r",? or None\b(?: for all [a-z]+)?")
 OPTIONS = "options_of_command"
 """The attribute of an error with options that its command has besides its parameters."""
 PARTS = re.compile(r"[\s,，、/]+")
-"""What separates the parts of what users type, of which a message may name only one."""
+"""What separates the parts of an input; a message may name only one of them."""
 PRIVATE = 0xF0000
-"""The first of the characters that stand for what users typed while a message is changed."""
+"""The first of the characters that stand for the user's input while a message is changed."""
 
 
 def options_of(command: object) -> dict[str, str]:
@@ -38,11 +38,7 @@ def options_of(command: object) -> dict[str, str]:
 
 
 def typed_in(value: object) -> Iterator[str]:
-    """Yields the texts and paths of a command's parameters, whole and in parts.
-
-    Args:
-        value: the values by the names of parameters, or a part of them.
-    """
+    """Yields the texts and paths among the values of a command's parameters, whole and in parts."""
     if isinstance(value, Mapping):
         value = value.values()
     if isinstance(value, (str, Path)):
@@ -56,16 +52,13 @@ def typed_in(value: object) -> Iterator[str]:
 def in_options(message: str, options: Mapping[str, str], typed: Iterable[str] = ()) -> str:
     """Returns an error's message with the options of a command in place of Python's arguments.
 
-    An argument that no option stands for is named as one of Python, so that nobody looks for it on the command line.
-
-    Args:
-        options: the options by the names of arguments, such as {"top_k": "--top-k"}; one that ends with "=", such as
-            "--option window=", is followed by the value without a blank.
-        typed: what the user typed, which stays as it is.
+    ``options`` are the options by the names of arguments, such as {"top_k": "--top-k"}. An option that ends with "=",
+    such as "--option window=", is followed by its value without a space. An argument without an option is named as one
+    of Python, so that nobody looks for it on the command line. What the user ``typed`` stays unchanged.
     """
     if message.startswith("--"):  # the command's own
         return message
-    # of other words, such as "is", nothing would be changed
+    # only these words could be changed
     kept = sorted({one for one in typed if re.search("[=_]|or None", one) or one in options}, key=len, reverse=True)
     for number, one in enumerate(kept):
         message = re.sub(rf"(?<!\w){re.escape(one)}(?!\w)", chr(PRIVATE + number), message)
@@ -76,12 +69,12 @@ def in_options(message: str, options: Mapping[str, str], typed: Iterable[str] = 
 def _in_options(message: str, options: Mapping[str, str]) -> str:
     lacking: list[str] = []
 
-    def given(found: re.Match[str]) -> str:
-        name, value = found[1], found[2]
+    def given(match: re.Match[str]) -> str:
+        name, value = match[1], match[2]
         option = options.get(name)
         if option is None:
             lacking.append(f"{name}=")
-            return found[0]
+            return match[0]
         if value == "True" or not value:
             return option.rstrip("=")
         literal = value if value[0] not in "'\"" else shlex.quote(value[1:-1])
@@ -94,7 +87,7 @@ def _in_options(message: str, options: Mapping[str, str]) -> str:
         said = about.rstrip("=") + said[subject.end() :]
         if not about.endswith("="):  # whose value may be None
             said = NONE.sub(", or leave it out", said)
-    said = NAMED.sub(lambda found: options.get(found[0], found[0]).rstrip("="), said)
+    said = NAMED.sub(lambda match: options.get(match[0], match[0]).rstrip("="), said)
     if lacking:
         said += f" ({' and '.join(dict.fromkeys(lacking))} in Python: this command has no such option)"
     return said
@@ -116,11 +109,7 @@ def telling_options(command: Any) -> Callable[[Any], Any]:
 
 @contextmanager
 def with_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Adds options to those of the command that the errors raised inside name.
-
-    Args:
-        options: as for ``in_options``.
-    """
+    """Adds options, as for ``in_options``, to those that errors raised in the block name."""
     try:
         yield
     except HeadwayError as error:

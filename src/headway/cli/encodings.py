@@ -17,6 +17,8 @@ from ._console import consoles, print_json
 from ._options import Json, completing, encoding_names
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..positions import PositionEncoding
 
 SIZES = {"num_heads": 8, "head_dim": 64, "embed_dim": 512, "max_length": 512, "bidirectional": False}
@@ -68,22 +70,27 @@ def run(
         if out.suffix.lower() != ".png":
             raise HeadwayError(f"--out is {out}: give a file that ends in .png")
     say, _ = consoles(as_json)
-    if name is None:
-        if as_json:
-            print_json("encodings", map(_facts, positions.ENCODINGS))
-            return
-        if as_markdown:
-            say.print(markdown(positions.ENCODINGS), markup=False, soft_wrap=True, end="")
-            return
+    if name is not None:
+        _show(say, name, out, as_json)
+    elif as_json:
+        print_json("encodings", map(_facts, positions.ENCODINGS))
+    elif as_markdown:
+        say.print(markdown(positions.ENCODINGS), markup=False, soft_wrap=True, end="")
+    else:
         say.print(_table(positions.ENCODINGS, say.width).rich(no_wrap=True, overflow="ellipsis"))
         kinds, functions = _counted(positions.ENCODINGS)
         say.print(
-            f"{kinds}; {functions} distinct functions whose numbers were compared with the authors' or somebody "
-            "else's code.\n[dim]parameters: for 8 heads of 64 and a length of 512, with a causal mask. beyond: whether "
-            "lengths beyond the trained ones bring, by construction, no new values. kernels: those that take it in "
-            "training. Details of one encoding: headway encodings NAME[/dim]"
+            f"{kinds}; {functions} distinct functions whose numbers were compared with the authors' or another "
+            "implementation.\n[dim]parameters: for 8 heads of 64 and a length of 512, with a causal mask. beyond: "
+            "whether longer inputs produce no values unseen in training, by construction. kernels: those that take it "
+            "in training. Details of one encoding: headway encodings NAME[/dim]"
         )
-        return
+
+
+def _show(say: Console, name: str, out: Path | None, as_json: bool) -> None:
+    """Prints one encoding in detail, and draws it."""
+    from .. import positions
+
     encoding = positions.encoding(name, **SIZES)
     if as_json:
         if out is not None:
@@ -91,7 +98,7 @@ def run(
         print_json("encodings", [_facts(name, encoding, detailed=True)], files=[out] if out else [])
         return
     kind = type(encoding)
-    say.print(f"[bold]{kind.__name__}[/bold]: acts on {_places(encoding)}\n")
+    say.print(f"[bold]{kind.__name__}[/bold]: acts on {', '.join(_places(encoding)) or 'nothing'}\n")
     say.print(inspect.cleandoc(inspect.getdoc(kind) or "It has no docstring."), markup=False)
     say.print(f"\n[bold]Arguments[/bold]  {_arguments(encoding)}", highlight=False)
     say.print(f"[bold]Kind[/bold]       {encoding.kind}: {positions.KINDS[encoding.kind]}", highlight=False)
@@ -117,7 +124,7 @@ def _draw(encoding: PositionEncoding, name: str, out: Path) -> None:
 
 
 def _facts(name: str, built: PositionEncoding | None = None, detailed: bool = False) -> dict[str, Any]:
-    """What --json prints of an encoding."""
+    """The row of an encoding for --json."""
     from .. import positions
 
     encoding = positions.encoding(name, **SIZES) if built is None else built
@@ -128,7 +135,7 @@ def _facts(name: str, built: PositionEncoding | None = None, detailed: bool = Fa
         "class": kind.__name__,
         "year": kind.year or None,
         "kind": encoding.kind,
-        "acts_on": [place for hook, place in PLACES.items() if hook in encoding.acts],
+        "acts_on": _places(encoding),
         "parameters": sum(parameter.numel() for parameter in encoding.parameters()),
         "beyond": encoding.extrapolates,
         "kernels": _kernels(encoding).split(", "),
@@ -149,25 +156,21 @@ FEW = ("name", "year", "acts on")
 
 def _rows(encodings: dict[str, type[PositionEncoding]]) -> Iterator[tuple[str, ...]]:
     """The cells of each encoding, under ``COLUMNS``."""
-    from ..positions import encoding
-
-    for name, cls in encodings.items():
-        built = encoding(name, **SIZES)
-        learned = sum(parameter.numel() for parameter in built.parameters())
+    for facts in map(_facts, encodings):
         yield (
-            name,
-            str(cls.year or "–"),
-            _places(built),
-            f"{learned:,}",
-            "yes" if cls.extrapolates else "no",
-            _kernels(built),
-            cls.evidence,
-            (inspect.getdoc(cls) or "").split("\n")[0],
+            facts["name"],
+            str(facts["year"] or "–"),
+            ", ".join(facts["acts_on"]) or "nothing",
+            f"{facts['parameters']:,}",
+            "yes" if facts["beyond"] else "no",
+            ", ".join(facts["kernels"]),
+            facts["evidence"],
+            facts["what_it_is"],
         )
 
 
 def _table(encodings: dict[str, type[PositionEncoding]], width: int) -> Table:
-    """A row for each encoding, with as many columns as a terminal of a width shows in full."""
+    """A row for each encoding, with the columns that fit the width of the terminal."""
     shown = COLUMNS if width >= WIDE else COLUMNS[:-1] if width >= NARROW else FEW
     rows = []
     for row in _rows(encodings):
@@ -191,9 +194,8 @@ def _counted(encodings: dict[str, type[PositionEncoding]]) -> tuple[str, int]:
     return f"{len(encodings)} rows: {said}", len(proven)
 
 
-def _places(encoding: PositionEncoding) -> str:
-    acts = [place for hook, place in PLACES.items() if hook in encoding.acts]
-    return ", ".join(acts) or "nothing"
+def _places(encoding: PositionEncoding) -> list[str]:
+    return [place for hook, place in PLACES.items() if hook in encoding.acts]
 
 
 def _arguments(encoding: PositionEncoding) -> str:

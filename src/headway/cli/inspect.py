@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +13,9 @@ import typer
 from .._common.devices import device_named
 from .._common.files import given_path, make_folder, need_file_place, need_folder_place
 from .._common.table import Table
-from .._common.text_files import decoded, ending_of
 from ..errors import HeadwayError, unknown
 from ._console import Screen, consoles, points, print_json
+from ._inspected import is_model, published, small_model, texts_of
 from ._options import Device, Json, Quiet, completing
 
 if TYPE_CHECKING:
@@ -25,22 +23,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
 
-    from .._common.progress import Tell
     from ..inspection import HeadRoles, Seen
     from ..inspection._table import DataTable
-    from ..inspection.texts import AnnotatedText, EncodedText
-
-READERS = {
-    ".conllu": "read_conllu",
-    ".tsv": "read_gap",
-    ".conll": "read_conll2012",
-    ".v4_gold_conll": "read_conll2012",
-    ".gold_conll": "read_conll2012",
-}
-"""The readers of annotated texts by the endings of file names; any other file is plain text."""
+    from ..inspection.texts import EncodedText
+    from ._inspected import Inspected
 
 FEWEST_TEXTS = 20
-"""With fewer texts the roles are measured on others, since half of them are held out."""
+"""With fewer texts, roles are measured on other ones, since half of the texts are held out."""
 
 SHORT = {
     "coreferential": "coref",
@@ -51,45 +40,19 @@ SHORT = {
     "positional": "pos",
     "delimiter": "delim",
 }
-"""What a role is called in the small table; others by their names."""
+"""The abbreviations of roles in the table of heads."""
 
 PATHS = ("/", "./", "../", "~/")
-"""How the name of a folder begins that is no text."""
-
-SENTENCES = 200
-"""Sentences of the manual on which roles are measured."""
+"""The beginnings of a path; a text does not begin so."""
 
 SEED = 0
 """The seed with which the roles of small models were measured."""
 
 SILENT = ("delimiter", "sink", "broad")
-"""Roles that say nothing of the words of a text."""
+"""Roles that do not depend on the words of a text."""
 
 SHOWN, LINKS = 6, 4
-"""Heads whose links are printed, and links of each."""
-
-
-@dataclass(frozen=True)
-class Inspected:
-    """A model with its tokenizer, and texts for its roles if none are given.
-
-    Attributes:
-        name: what it is called.
-        model: the model.
-        tokenizer: its tokenizer.
-        texts: returns texts on which roles are measured.
-        about: what these texts are.
-        longest: the most tokens that it reads; None for any number.
-        roles: what was measured on them with the seed ``SEED``, if it was.
-    """
-
-    name: str
-    model: nn.Module
-    tokenizer: Any
-    texts: Callable[[], Sequence[EncodedText]]
-    about: str
-    longest: int | None
-    roles: HeadRoles | None = None
+"""The most heads whose links are printed, and the links of each."""
 
 
 def run(
@@ -111,14 +74,14 @@ def run(
         str | None,
         typer.Option(
             help="Roles, separated by commas, such as positional,induction. Default: all.",
-            autocompletion=completing(_role_names),
+            autocompletion=completing(lambda: _known("ROLES")),
         ),
     ] = None,
     statistics: Annotated[
         str | None,
         typer.Option(
             help="Statistics to print for each head too, separated by commas, such as entropy. Default: none.",
-            autocompletion=completing(_statistic_names),
+            autocompletion=completing(lambda: _known("STATISTICS")),
         ),
     ] = None,
     language: Annotated[
@@ -165,7 +128,7 @@ def run(
         headway inspect "The cat that the dogs saw was asleep ."
         headway inspect sentence-transformers/all-MiniLM-L6-v2 texts.txt
     """
-    from ..inspection import ROLES, STATISTICS, head_roles
+    from ..inspection import ROLES, STATISTICS
     from ..inspection._run import chosen
     from ..inspection.texts import encode
 
@@ -180,15 +143,15 @@ def run(
     _check_places(out, csv)
     if model is not None and not model.strip():
         raise HeadwayError("the model or text is empty: give a model, a text in quotes, or a file")
-    if model is not None and text is None and not _is_model(model):
+    if model is not None and text is None and not is_model(model):
         if model.startswith(PATHS) and not os.path.exists(given_path(model)) and len(model.split()) == 1:
             raise HeadwayError(f"there is no {model}: give a model's folder or .gguf file, a text, or a text's file")
         model, text = None, model
     if train and model is not None:
         raise HeadwayError(f"--train trains the small model, and {model} is another: leave one of them out")
     given = [] if text is None else texts_of(text)
-    with Screen(telling) as screen:
-        inspected = published(model) if model is not None else small_model(language, given, train, screen.progressed)
+    with Screen(telling) as progress:
+        inspected = published(model) if model is not None else small_model(language, given, train, progress.progressed)
         inspected.model.to(place)
         told = encode(inspected.tokenizer, given, longest=inspected.longest, too_long=too_long)
         if given and not told:
@@ -196,50 +159,59 @@ def run(
                 f"each text has more tokens than the {inspected.longest} that the model reads: shorten one"
             )
         own = len(told) >= FEWEST_TEXTS
-        if inspected.roles is not None and not own and seed == SEED:
-            found = inspected.roles if wanted is None else inspected.roles.only(wanted)
-        else:
-            found = head_roles(
-                inspected.model,
-                told if own else inspected.texts(),
-                wanted,
-                seed=seed,
-                watch=lambda done, every: screen.progressed("measuring roles", done / every),
-            )
-    if not found.roles:
+        measured = _measured(inspected, told if own else None, wanted, seed, progress)
+    if not measured.roles:
         others = f", and {FEWEST_TEXTS} texts or more, of which there are {len(told)}" if told and not own else ""
-        raise HeadwayError(f"no role can be measured: {found.lacking}{others}; give such texts, or other --roles")
+        raise HeadwayError(f"no role can be measured: {measured.lacking}{others}; give such texts, or other --roles")
     about = f"{len(told)} texts" if own else inspected.about
     left_out = len(given) - len(told)
     long = f"{left_out} of {len(given)} texts have more than {inspected.longest} tokens and are left out"
+    warnings = [long] if left_out else []
     if left_out:
         say.print(long, style="yellow", markup=False, soft_wrap=True)
     say.print(f"[bold]{inspected.name}[/bold]: roles measured on {about}, of which every other one is held out\n")
-    _print_roles(say, found)
-    unknown_words = _unknown_words(inspected.tokenizer, told)
-    if unknown_words:
+    _print_roles(say, measured)
+    if unknown_words := _unknown_words(inspected.tokenizer, told):
+        warnings.append(unknown_words)
         say.print(unknown_words, style="yellow", markup=False, soft_wrap=True)
-    rows = found.table()
+    rows = measured.table()
     if shown:
         _print_statistics(say, inspected.model, told or inspected.texts(), shown, rows)
-    seen = None
+    marked, seen = None, None
     if told and len(told) <= 3:
-        seen = _captured(inspected.model, told[0])
-        _print_links(say, found, _marked(inspected.tokenizer, told[0]), seen)
+        marked, seen = _marked(inspected.tokenizer, told[0]), _captured(inspected.model, told[0])
+        _print_links(say, measured, marked, seen)
     files: list[Path] = []
     if csv is not None:
         rows.csv(csv)
         files.append(csv)
         say.print(f"one row for each head: {csv}", markup=False, soft_wrap=True)
     if out is not None:
-        files += _draw(
-            say, out, inspected, found, None if seen is None else _marked(inspected.tokenizer, told[0]), seen
-        )
+        files += _draw(say, out, inspected.name, measured, marked, seen)
     if as_json:
-        lacking = [f"{role} is not measured: it needs {what}" for role, what in found.not_measured.items()]
-        told_of = [*([long] if left_out else []), *([unknown_words] if unknown_words else [])]
-        notes = [f"roles measured on {about}", *told_of, *lacking]
-        print_json("inspect", rows, notes=notes, files=files)
+        lacking = [f"{role} is not measured: it needs {what}" for role, what in measured.not_measured.items()]
+        print_json("inspect", rows, notes=[f"roles measured on {about}", *warnings, *lacking], files=files)
+
+
+def _measured(
+    inspected: Inspected,
+    texts: Sequence[EncodedText] | None,
+    roles: Sequence[str] | None,
+    seed: int,
+    progress: Screen,
+) -> HeadRoles:
+    """The roles of a model on some texts, or on those that it comes with, on which they may be known already."""
+    from ..inspection import head_roles
+
+    if inspected.roles is not None and texts is None and seed == SEED:
+        return inspected.roles if roles is None else inspected.roles.only(roles)
+    return head_roles(
+        inspected.model,
+        inspected.texts() if texts is None else texts,
+        roles,
+        seed=seed,
+        watch=lambda done, every: progress.progressed("measuring roles", done / every),
+    )
 
 
 def _answers_to_long_texts() -> Iterable[str]:
@@ -248,107 +220,26 @@ def _answers_to_long_texts() -> Iterable[str]:
     return TOO_LONG
 
 
-def _role_names() -> Iterable[str]:
-    from ..inspection import ROLES
+def _known(table: str) -> Iterable[str]:
+    from .. import inspection
 
-    return ROLES
-
-
-def _statistic_names() -> Iterable[str]:
-    from ..inspection import STATISTICS
-
-    return STATISTICS
+    names: Iterable[str] = getattr(inspection, table)
+    return names
 
 
 def _check_places(out: Path | None, csv: Path | None) -> None:
-    """Raises HeadwayError if something cannot be written, before anything is measured."""
+    """Raises HeadwayError before anything is measured if a result could not be written."""
     if csv is not None:
         need_file_place(csv)
     if out is not None:
         from .._common.pictures import need_format
 
-        need_format(None)  # that there is matplotlib
+        need_format(None)  # matplotlib must be installed
         need_folder_place(out)
 
 
-# ---------------------------------------------------------------- what is inspected
-
-
-def _is_model(name: str) -> bool:
-    from ..checkpoints._hub import hub_model
-
-    path = given_path(name)  # or a text, which may be longer than a name of a file can be
-    return os.path.isdir(path) or path.suffix.lower() == ".gguf" or hub_model(name) is not None
-
-
-def texts_of(given: str) -> list[AnnotatedText]:
-    """Returns the texts of an argument: of a file, of standard input, or the argument itself.
-
-    Raises:
-        HeadwayError: if a file is broken or there are no words.
-    """
-    from ..inspection import texts
-
-    if given == "-":
-        return texts.paragraphs(decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
-    path = given_path(given)
-    if os.path.isfile(path):
-        found: list[AnnotatedText] = getattr(texts, READERS.get(ending_of(path), "read_text"))(path)
-        return found
-    if ending_of(path) in (*READERS, ".txt"):
-        raise HeadwayError(f"there is no file {given}: give a text, or a file that exists")
-    return texts.paragraphs(given)
-
-
-def published(name: str) -> Inspected:
-    """Loads a published model.
-
-    Args:
-        name: its folder, file, or id on the hub.
-
-    Raises:
-        HeadwayError: if it cannot be loaded.
-    """
-    from .. import checkpoints
-    from ..checkpoints._hub import model_name
-    from ..inspection.roles import longest_text
-    from ..inspection.texts import encode, python_manual
-    from ..models import EncoderDecoder
-
-    model = checkpoints.load(name).eval()
-    if isinstance(model, EncoderDecoder):
-        raise HeadwayError(f"{name} reads two texts, with an encoder and a decoder: give a model that reads one")
-    tokenizer, longest = checkpoints.tokenizer(name), longest_text(model)
-    texts = encode(tokenizer, python_manual(SENTENCES), longest=longest, too_long="leave out")
-    about = f"{len(texts)} sentences of Python's manual"
-    return Inspected(model_name(name), model, tokenizer, lambda: texts, about, longest)
-
-
-def small_model(language: str | None, given: Sequence[AnnotatedText], train: bool, tell: Tell) -> Inspected:
-    """Returns a small model of planted relations.
-
-    Args:
-        language: "chinese" or "english". Default: chinese if a text has Chinese characters or there is none.
-        train: whether it is trained here, or read from a training before, instead of the one that comes with headway.
-
-    Raises:
-        HeadwayError: if there is no such language, no seed meets the criteria, or the model cannot be kept.
-    """
-    from .._common.scripts import is_han
-    from ..study import planted
-
-    if language is None:
-        chinese = not given or any(is_han(character) for text in given for character in text.text)
-        language = "chinese" if chinese else "english"
-    of = planted.named_language(language)
-    small = planted.pretrain(of, tell=tell) if train else planted.pretrained(of)
-    texts = partial(planted.held_out_texts, of)
-    about = f"{planted.TEXTS} planted sentences in {of.name.capitalize()} with nouns that are new in their places"
-    return Inspected(f"small {of.name} model", small.model, planted.tokenizer(of), texts, about, None, small.roles)
-
-
 def _names(given: str | None, known: dict[str, Any], what: str) -> list[str] | None:
-    """The names in a list of an option. Raises HeadwayError for one that is not known."""
+    """The names in the value of an option. Raises HeadwayError for an unknown name."""
     if given is None:
         return None
     names = [name.strip() for name in given.split(",") if name.strip()]
@@ -361,13 +252,13 @@ def _names(given: str | None, known: dict[str, Any], what: str) -> list[str] | N
 # ---------------------------------------------------------------- what is printed
 
 
-def _print_roles(say: Console, found: HeadRoles) -> None:
-    """A small table of all heads, and one of the best head for each role."""
-    layers = found.layers
-    most = max(found.heads(layer) for layer in layers)
+def _print_roles(say: Console, measured: HeadRoles) -> None:
+    """Prints a small table of all heads, and one of the best head for each role."""
+    layers = measured.layers
+    most = max(measured.heads(layer) for layer in layers)
     lines = []
     for number, layer in enumerate(layers):
-        firsts = [next(iter(found.of(layer, head)), None) for head in range(found.heads(layer))]
+        firsts = [next(iter(measured.of(layer, head)), None) for head in range(measured.heads(layer))]
         names = ["·" if one is None else SHORT.get(one.role, one.role) for one in firsts]
         lines.append([str(number), *names, *[""] * (most - len(names))])
     say.print(Table(["layer", *map(str, range(most))], lines).rich(no_wrap=True))
@@ -375,8 +266,8 @@ def _print_roles(say: Console, found: HeadRoles) -> None:
     if shortened:
         say.print(", ".join(shortened), style="dim", markup=False)
     rows = []
-    for role in found.roles:
-        best = found.best(role)
+    for role in measured.roles:
+        best = measured.best(role)
         held = sorted((one for one in best if one.holds), key=lambda one: -one.figure)
         for one in held or best[:1]:
             baseline = "–" if one.baseline != one.baseline else f"{one.baseline:.2f}"
@@ -385,7 +276,7 @@ def _print_roles(say: Console, found: HeadRoles) -> None:
             rows.append([role, one.candidate, place, figure, baseline, f"{one.cases:,}", "yes" if one.holds else "no"])
     titles = ["role", "for", "best head", "figure (95 %)", "baseline", "cases", "holds"]
     say.print(Table(titles, rows).rich(no_wrap=True))
-    lacking = [f"{role.replace('_', ' ')}: needs {what}" for role, what in found.not_measured.items()]
+    lacking = [f"{role.replace('_', ' ')}: needs {what}" for role, what in measured.not_measured.items()]
     if lacking:
         say.print("not measured")
         points(say, lacking, style="dim")
@@ -395,7 +286,7 @@ def _print_roles(say: Console, found: HeadRoles) -> None:
 def _print_statistics(
     say: Console, model: nn.Module, texts: Sequence[EncodedText], names: Sequence[str], rows: DataTable
 ) -> None:
-    """A table of each statistic, the mean over the texts; ``rows`` gets a column for each."""
+    """Prints a table for each statistic, the means over the texts, and adds its column to ``rows``."""
     import torch
 
     from ..inspection import capture
@@ -410,15 +301,15 @@ def _print_statistics(
             for name, value in columns.items():
                 totals.setdefault((row["layer"], row["head"]), {}).setdefault(name, []).extend([value] * len(which))
     means = {
-        head: {name: sum(values) / len(values) for name, values in found.items()} for head, found in totals.items()
+        head: {name: sum(values) / len(values) for name, values in of_head.items()} for head, of_head in totals.items()
     }
     for row in rows:
         row |= means.get((row["layer"], row["head"]), {})
     layers = list(dict.fromkeys(row["layer"] for row in rows))
-    for name in dict.fromkeys(name for found in means.values() for name in found):
+    for name in dict.fromkeys(name for of_head in means.values() for name in of_head):
         lines = []
         for number, layer in enumerate(layers):
-            cells = [found.get(name) for (of, _), found in means.items() if of == layer]
+            cells = [of_head.get(name) for (of, _), of_head in means.items() if of == layer]
             lines.append([str(number), *("–" if cell is None else f"{cell:.3g}" for cell in cells)])
         most = max(map(len, lines))
         said = "mean over the texts" if len(texts) > 1 else "mean over the tokens"
@@ -441,17 +332,13 @@ def _device_of(model: nn.Module) -> torch.device:
     return next(parameter.device for parameter in model.parameters())
 
 
-def telling_heads(found: HeadRoles, most: int = SHOWN) -> list[tuple[str, str, int]]:
-    """Returns heads whose roles say most of a text: role, layer and number, the largest figures first.
-
-    Args:
-        most: the most heads.
-    """
+def telling_heads(measured: HeadRoles, most: int = SHOWN) -> list[tuple[str, str, int]]:
+    """Returns at most so many heads that say most about a text: role, layer and number, the largest figures first."""
     chosen: dict[tuple[str, int], str] = {}
-    telling = [role for role in found.roles if role not in SILENT]
-    for role in telling or found.roles:
+    telling = [role for role in measured.roles if role not in SILENT]
+    for role in telling or measured.roles:
         named: set[str] = set()
-        for one in sorted((one for one in found.role(role) if one.holds), key=lambda one: -one.figure):
+        for one in sorted((one for one in measured.role(role) if one.holds), key=lambda one: -one.figure):
             if one.candidate not in named:
                 named.add(one.candidate)
                 chosen.setdefault((one.layer, one.head), f"{one.role} ({one.candidate})")
@@ -459,7 +346,7 @@ def telling_heads(found: HeadRoles, most: int = SHOWN) -> list[tuple[str, str, i
 
 
 def _unknown_words(tokenizer: Any, texts: Sequence[EncodedText]) -> str:
-    """What the model does not know of the texts, which it reads as one and the same token; empty if it knows all."""
+    """A warning of tokens that the model does not know, all of which it reads as the same one; empty if it has none."""
     words = [one.tokens[i] for one in texts for i in _unknown(tokenizer, one)]
     if not words:
         return ""
@@ -483,34 +370,34 @@ def _marked(tokenizer: Any, text: EncodedText) -> EncodedText:
     return replace(text, tokens=tuple(f"{one} (?)" if i in unknown_ones else one for i, one in enumerate(text.tokens)))
 
 
-def _print_links(say: Console, found: HeadRoles, text: EncodedText, seen: Seen) -> None:
-    """The strongest links between the words of a text, for the heads that have roles."""
+def _print_links(say: Console, measured: HeadRoles, text: EncodedText, seen: Seen) -> None:
+    """Prints the strongest links between the words of a text, for the heads that have roles."""
     words = [i for i, word in enumerate(text.word_of) if word >= 0]
     lines = []
-    for role, layer, head in telling_heads(found) if len(words) > 1 else ():
+    for role, layer, head in telling_heads(measured) if len(words) > 1 else ():
         weights = seen.weights(layer, head)[0][words][:, words].float()
         weights.fill_diagonal_(-1)
         weight, at = weights.max(-1)
         strongest = weight.argsort(descending=True)[:LINKS].tolist()
         links = [f"{text.tokens[words[i]]} → {text.tokens[words[at[i]]]} {weight[i]:.2f}" for i in strongest]
-        lines.append([f"{found.layers.index(layer)}.{head}", role, ",  ".join(links)])
+        lines.append([f"{measured.layers.index(layer)}.{head}", role, ",  ".join(links)])
     if lines:
         titles = ["head", "role", "strongest links, from a token to another, with weights"]
         say.print(Table(titles, lines, right=()).rich())
 
 
 def _draw(
-    say: Console, out: Path, inspected: Inspected, found: HeadRoles, text: EncodedText | None, seen: Seen | None
+    say: Console, out: Path, title: str, measured: HeadRoles, text: EncodedText | None, seen: Seen | None
 ) -> list[Path]:
     make_folder(out)
     written = [out / "roles.png"]
-    found.plot(title=inspected.name, out=written[0])
+    measured.plot(title=title, out=written[0])
     if seen is not None and text is not None:
         written.append(out / "heads.png")
         seen.plot(out=written[-1])
-        for role, layer, head in telling_heads(found):
+        for role, layer, head in telling_heads(measured):
             name = role.partition(" ")[0]
-            written.append(out / f"{found.layers.index(layer)}.{head}-{name}.png")
+            written.append(out / f"{measured.layers.index(layer)}.{head}-{name}.png")
             kind = "arcs" if len(text) <= 80 else "map"
             seen.plot(layer, head, tokens=text.tokens, kind=kind, out=written[-1])
     say.print(f"pictures: {', '.join(map(str, written))}", markup=False, soft_wrap=True)

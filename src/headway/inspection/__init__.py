@@ -1,4 +1,4 @@
-"""Looking into attention: exact statistics of its weights, without holding them."""
+"""Inspection of attention: exact statistics of its weights, scores and roles of heads, captures of running models."""
 
 from types import ModuleType as _ModuleType
 

@@ -32,8 +32,8 @@ def ablate(model: nn.Module, heads: Mapping[tuple[int | str, int], str]) -> Iter
     query of a call, by its mean over the queries of all rows of this call; padding is left out where it is known, as
     ``AttentionRecord.padding`` has it. Gradients flow through the mean.
 
-    A forward pass that ``torch.utils.checkpoint`` computes again in a backward pass is ablated as the first one was,
-    also if the backward pass comes after the block.
+    A forward pass that ``torch.utils.checkpoint`` computes again in a backward pass is ablated like the first one, even
+    if the backward pass comes after the block.
 
     It takes the models that ``capture`` takes, and both may be nested in any order.
 
@@ -48,9 +48,9 @@ def ablate(model: nn.Module, heads: Mapping[tuple[int | str, int], str]) -> Iter
 
     Raises:
         HeadwayError: before the block, if a layer or head does not exist (the nearest is named) or the model is
-            compiled or scripted; in it, if a mean is to be taken over a single query, if an ``autograd.Function`` that
-            is not torch's checkpoint runs a layer for a gradient, or a backward pass does for a forward pass that is
-            not known to be of the block; at its end, if the model ran and a layer did not attend.
+            compiled or scripted; in it, if a mean would be over a single query, if an ``autograd.Function`` other than
+            torch's checkpoint runs a layer for a gradient, or if a backward pass runs a layer for a forward pass that
+            may be outside of the block; at its end, if the model ran and a layer did not attend.
 
     References:
         Michel et al. 2019, "Are Sixteen Heads Really Better than One?".

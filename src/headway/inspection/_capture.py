@@ -1,4 +1,4 @@
-"""Looking on at a model's attention while it runs."""
+"""Records a model's attention while it runs."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def capture(
     (with any ``attn_implementation``), ``nn.MultiheadAttention``, and every module that calls
     ``F.scaled_dot_product_attention``. The model computes the same numbers as without the block, bit by bit, with the
     same gradients. One exception: ``nn.MultiheadAttention`` and the layers of torch around it do not take their fast
-    paths for inference. Their results are then equal up to rounding, and ``note`` of their records says so. What
-    ``torch.utils.checkpoint`` computes again in a backward pass is no call of its own. An attention call that headway
+    paths for inference. Their results are then equal up to rounding, and ``note`` of their records says so. A call that
+    ``torch.utils.checkpoint`` computes again in a backward pass is not recorded again. An attention call that headway
     did not compute is checked: its output for three queries is compared with that of the captured queries, keys and
     mask.
 
-    A capture sees the calls of its own model in its own thread. Captures nest. Hooks are taken out at the end of the
-    block, whatever happens in it.
+    A capture sees the calls of its own model in its own thread. Captures nest. Hooks are removed at the end of the
+    block, even after an error.
 
     Args:
         model: the model, as it was before ``torch.compile``.
@@ -133,7 +133,7 @@ class _Capture(Observer):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Looks on at output projections and gradients too, where they are wanted."""
+        """Also observes output projections and gradients, if they are wanted."""
         with super().watching(), ExitStack() as block:
             if self.keep == "qkv":
                 for module in self.name_of:
@@ -177,7 +177,7 @@ class _Capture(Observer):
         return result, again
 
     def _filled(self, record: AttentionRecord, found: Found, site: Site) -> tuple[Any, Change | None]:
-        """Keeps of a call what is to be kept, and computes it; also returns how it is computed again."""
+        """Computes a call and keeps what ``keep`` asks for. Also returns the change for computing it again."""
         call = site.call
         with looking():
             if self.keep == "weights":
@@ -199,9 +199,9 @@ class _Capture(Observer):
     # ------------------------------------------------------------ output projections and gradients
 
     def _on_outputs(self, record: AttentionRecord, site: Site) -> tuple[Change | None, Change | None]:
-        """What looks at the heads' outputs, which it does not change, the first time and again; None where nobody does.
+        """The functions that read the heads' outputs, unchanged, in the first pass and when it is computed again.
 
-        Heads' outputs that are looked at may be computed in another way, which has to be the same again.
+        Reading the outputs may change how they are computed, so both passes need a function or neither.
         """
         self._awaited = None
         if self.keep == "gradients":
@@ -226,7 +226,7 @@ class _Capture(Observer):
         return out
 
     def _projecting(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """Sees a linear layer that is about to compute; the one that takes heads' outputs is their projection."""
+        """A hook before each linear layer: the one that reads the heads' outputs is their projection."""
         awaited = self._awaited
         if awaited is None or not self.at_work() or not args or self.in_backward():
             return
@@ -234,10 +234,10 @@ class _Capture(Observer):
             self._project(awaited, module, args[0])
 
     def _project(self, awaited: Awaited, module: nn.Module, x: Any) -> None:
-        if not awaited.projected_by(module, x):
+        if not awaited.are_in(x):
             return
         record, weight = awaited.record, weight_of(module)
-        adapted = self.name_of[module].endswith("base_layer")  # the adapter around it adds to what it computes
+        adapted = self.name_of[module].endswith("base_layer")  # an adapter adds to its output
         if adapted or record._value_norms is not None:
             record._value_norms, record._without_norms = None, "several linear layers project the outputs of its heads"
             self._awaited = None
@@ -245,7 +245,7 @@ class _Capture(Observer):
             record._value_norms, record._without_norms = value_norms(awaited.call.v, weight, record.heads), ""
 
     def _differentiated(self, record: AttentionRecord, out: Tensor) -> Tensor:
-        """Adds up Σ out·∂L/∂out of each query in the backward passes of the block."""
+        """Accumulates Σ out·∂L/∂out of each query over the backward passes of the block."""
         if self._of_gradients is None:
             return out
         held = out.detach()
@@ -265,7 +265,7 @@ class _Capture(Observer):
         return chosen, None if self.rows is None else sorted(set(slots_of(self.rows, n)))
 
     def _refuse_size(self, record: AttentionRecord, call: Call) -> None:
-        """Raises HeadwayError above the limit, of all layers that are like this one, before the first is computed."""
+        """Raises HeadwayError before the first layer if the weights of all layers like this one exceed the limit."""
         size = size_of(call, *self._chosen(call))
         kind = type(self.model.get_submodule(record.module))
         alike = [name for module, name in self.name_of.items() if type(module) is kind]
@@ -276,7 +276,7 @@ class _Capture(Observer):
         refuse_above_limit(self.seen.size + size * left, f"its weights{more}")
 
     def _owned(self, call: Call, number: int) -> Call:
-        """The call with copies of its tensors, which nobody writes into. Layers share the copies of what they share."""
+        """The call with copies of its tensors, so that later writes do not reach it. Layers share copies."""
         if number != self._copied_in:
             self._copies, self._copied_in = {}, number
         tensors: list[Tensor] = []
@@ -293,10 +293,7 @@ class _Capture(Observer):
         return owned
 
     def check(self) -> None:
-        """Raises HeadwayError if the model ran and nothing was found.
-
-        Otherwise what was found stands.
-        """
+        """Raises HeadwayError if the model ran and no attention was captured."""
         if self.seen.records or not self.ran:
             self._warn()
             return
@@ -314,7 +311,7 @@ class _Capture(Observer):
         )
 
     def _warn(self) -> None:
-        """Warns of modules that seem to be attention and could not be seen."""
+        """Warns of modules that look like attention but were not captured."""
         names = [f"{name or 'the model'} ({kind})" for name, kind in self.missed.items()]
         if names and self.seen.records:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -332,14 +329,14 @@ def _detached(call: Call) -> Call:
 
 
 def _without_values(call: Call) -> Call:
-    """The call without what only its output depends on."""
+    """The call without the parts that only affect its output."""
     terms = tuple(term for term in call.terms if not isinstance(term, RelativeValues))
     return without_tables(call)._with(
         v=call.k[..., :0], terms=terms, v_rotation=None, dropout=0.0, seed=None, wants_lse=False
     )
 
 
-# ---------------------------------------------------------------- the check of what headway did not compute
+# ---------------------------------------------------------------- the check of calls that headway did not compute
 
 
 def _check_translation(site: Site, result: Any) -> None:
@@ -351,9 +348,9 @@ def _check_translation(site: Site, result: Any) -> None:
         return
     with looking(), without_autocast(call.q):
         computed = spec.computed(_detached(call))
-        found = [spec.run_block(spec.QueryBlock(computed, row, row + 1)) for row in rows]
-        ours = torch.cat([one.out for one in found], dim=2)
-        sees = torch.cat([one.row_sum for one in found], dim=2) > 0
+        blocks = [spec.run_block(spec.QueryBlock(computed, row, row + 1)) for row in rows]
+        ours = torch.cat([one.out for one in blocks], dim=2)
+        sees = torch.cat([one.row_sum for one in blocks], dim=2) > 0
         theirs = site.rows(result, rows).detach().to(ours.dtype)
         largest = call.v.detach().abs().amax().to(ours.dtype)
         if theirs.ndim == ours.ndim:

@@ -1,4 +1,4 @@
-"""What a model's outputs lose without a head: each head is ablated alone."""
+"""The effect of each head on a model's outputs: each head is ablated alone."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from ._table import DataTable
 from .scores import HeadScores
 
 Effect = Callable[[Any, Any, Any], Tensor]
-"""Of the outputs of the whole model, of the model without a head, and the inputs: what has changed."""
+"""Maps the outputs of the whole model, those without a head, and the inputs to the change."""
 
 
 class HeadEffects(HeadScores):
-    """What changes without each head, of each text.
+    """The effects of removing each head, for each text.
 
     It is read as other scores are, by layer: ``effects["encoder.layers.0.attention"]`` is [texts, heads], the mean of
     each text. Means over all texts are means over everything that counts, so long texts weigh more.
@@ -132,17 +132,7 @@ def head_effects(
     References:
         Michel et al. 2019, "Are Sixteen Heads Really Better than One?", section 3.
     """
-    if replacement not in REPLACEMENTS:
-        raise HeadwayError(f"replacement is {replacement!r}: give {' or '.join(map(repr, REPLACEMENTS))}")
-    if not callable(effect) and effect not in KNOWN:
-        raise HeadwayError(
-            f"effect is {effect!r}: give {', '.join(map(repr, KNOWN))} or a function of both outputs and the batch"
-        )
-    if isinstance(batches, (Tensor, dict)):
-        raise HeadwayError(f"batches is one {type(batches).__name__}: give a list of batches, such as [ids]")
-    listed = [checked_inputs(batch, f"batch {number}") for number, batch in enumerate(batches)]
-    if not listed:
-        raise HeadwayError("batches is empty: give at least one, such as [ids]")
+    listed = _checked(batches, effect, replacement)
     name = effect if isinstance(effect, str) else getattr(effect, "__name__", type(effect).__name__)
     path = None if file is None else Path(file)
     of = None if path is None else _digest(model, listed, effect)
@@ -162,18 +152,29 @@ def head_effects(
                     measured.add((number, layer, head), *whole.change(without))
                 if watch is not None:
                     watch(done, len(places) * len(listed))
-    totals, counts = {}, {}
-    for layer, count in heads.items():
-        parts = [[measured[number, layer, head] for head in range(count)] for number in range(len(listed))]
-        if any(len({len(total) for total, _ in part}) > 1 for part in parts):
-            raise HeadwayError(f"{path} has heads of {layer!r} of other texts: delete it to measure them again")
-        totals[layer] = torch.cat([torch.stack([total for total, _ in part], dim=1) for part in parts])
-        counts[layer] = torch.cat([torch.stack([how_many for _, how_many in part], dim=1) for part in parts])
+    layers_of = {layer: measured.of_layer(layer, count, len(listed)) for layer, count in heads.items()}
+    totals, counts = ({layer: both[i] for layer, both in layers_of.items()} for i in (0, 1))
     return HeadEffects(name, totals, counts, replacement)
 
 
+def _checked(batches: Iterable[Any], effect: str | Effect, replacement: str) -> list[Any]:
+    """The batches as a list. Raises HeadwayError for arguments that ``head_effects`` does not take."""
+    if replacement not in REPLACEMENTS:
+        raise HeadwayError(f"replacement is {replacement!r}: give {' or '.join(map(repr, REPLACEMENTS))}")
+    if not callable(effect) and effect not in KNOWN:
+        raise HeadwayError(
+            f"effect is {effect!r}: give {', '.join(map(repr, KNOWN))} or a function of both outputs and the batch"
+        )
+    if isinstance(batches, (Tensor, dict)):
+        raise HeadwayError(f"batches is one {type(batches).__name__}: give a list of batches, such as [ids]")
+    listed = [checked_inputs(batch, f"batch {number}") for number, batch in enumerate(batches)]
+    if not listed:
+        raise HeadwayError("batches is empty: give at least one, such as [ids]")
+    return listed
+
+
 class _Whole:
-    """A batch through the whole model, what was seen of its attention, and what is measured of its output."""
+    """A batch with the output of the whole model, its captured attention, and the measure of its output."""
 
     def __init__(
         self, model: nn.Module, batch: Any, effect: str | Effect, layers: Collection[int | str] | None
@@ -193,7 +194,7 @@ class _Whole:
             self.measured = KNOWN[effect].of(self, self.output, batch)
 
     def change(self, without: Any) -> tuple[Tensor, Tensor]:
-        """What has changed in an output, summed for each text, and how many numbers that sums."""
+        """The change of an output, summed for each text, and the number of summands."""
         if isinstance(self.effect, str):
             known = KNOWN[self.effect]
             return _summed(known.change(self.measured, known.of(self, without, self.batch)), self)
@@ -201,8 +202,8 @@ class _Whole:
 
     def real(self, shape: torch.Size) -> Tensor | None:
         """The tokens of an output [rows, tokens, …] that are not padding; None if that is not known."""
-        found = [one.padding for one in self.seen.records if one.padding is not None]
-        return next((real for real in reversed(found) if real.shape == shape[:2]), None)
+        known = [one.padding for one in self.seen.records if one.padding is not None]
+        return next((real for real in reversed(known) if real.shape == shape[:2]), None)
 
 
 # ---------------------------------------------------------------- effects
@@ -210,21 +211,21 @@ class _Whole:
 
 @dataclass(frozen=True)
 class _Known:
-    """An effect that is known by name: what is computed of each output, and what of both results."""
+    """A named effect: a measure of each output, and the change from one measure to the other."""
 
     of: Callable[[_Whole, Any, Any], Tensor]
     change: Callable[[Tensor, Tensor], Tensor]
 
 
 def _directions(whole: _Whole, output: Any, batch: Any) -> Tensor:
-    """The outputs of tokens with a length of 1; those that are zero stay so."""
-    found = F.normalize(_tensor(output, "last_hidden_state", "cosine").double(), dim=-1)
-    _need_numbers(found.sum(-1), whole.real(found.shape), "cosine")
-    return found
+    """The outputs of tokens, normalized to length 1; zero vectors stay zero."""
+    units = F.normalize(_tensor(output, "last_hidden_state", "cosine").double(), dim=-1)
+    _need_numbers(units.sum(-1), whole.real(units.shape), "cosine")
+    return units
 
 
 def _apart(before: Tensor, after: Tensor) -> Tensor:
-    """1 − cos without cancellation: ½·|a − b|², and 1 where one of both is zero."""
+    """1 − cos without cancellation: ½·|a − b|², and 1 if one of both is zero."""
     lengths = before.square().sum(-1) - after.square().sum(-1)
     return ((before - after).square().sum(-1) + lengths.abs()) / 2
 
@@ -236,16 +237,16 @@ def _surprise(whole: _Whole, output: Any, batch: Any) -> Tensor:
         raise HeadwayError(
             "'cross_entropy' needs the model's ids [rows, tokens]: give them as the batch, or a function"
         )
-    pairs = zip(logits, ids.to(logits.device), strict=True)  # one at a time, since double takes memory
-    found = torch.stack([F.cross_entropy(one[:-1].double(), row[1:], reduction="none") for one, row in pairs])
+    pairs = zip(logits, ids.to(logits.device), strict=True)  # row by row, since float64 takes memory
+    nats = torch.stack([F.cross_entropy(one[:-1].double(), row[1:], reduction="none") for one, row in pairs])
     real = whole.real(logits.shape)
     both = None if real is None else real[:, 1:] & real[:, :-1]
-    _need_numbers(found, both, "cross_entropy")
-    return found if both is None else found.masked_fill(~both, torch.nan)
+    _need_numbers(nats, both, "cross_entropy")
+    return nats if both is None else nats.masked_fill(~both, torch.nan)
 
 
 def _need_numbers(of_tokens: Tensor, real: Tensor | None, effect: str) -> None:
-    """Raises HeadwayError if what is measured of a token that is no padding is no number: NaN would not count."""
+    """Raises HeadwayError if the measure of a real token is not finite, since NaN would not count."""
     damaged = ~of_tokens.isfinite() if real is None else ~of_tokens.isfinite() & real
     if bool(damaged.any()):
         row, token = damaged.nonzero()[0].tolist()
@@ -272,14 +273,14 @@ def _refuse_known_answers(seen: Records) -> None:
 
 
 def _tensor(output: Any, attribute: str, effect: str) -> Tensor:
-    found = output if isinstance(output, Tensor) else getattr(output, attribute, None)
-    if not isinstance(found, Tensor) or found.ndim != 3:
-        said = f"of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(output).__name__}"
+    tensor = output if isinstance(output, Tensor) else getattr(output, attribute, None)
+    if not isinstance(tensor, Tensor) or tensor.ndim != 3:
+        said = f"of shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else f"a {type(output).__name__}"
         raise HeadwayError(
             f"{effect!r} needs a tensor [rows, tokens, …], or an output with {attribute}, and this one is {said}: give "
             "a function of both outputs and the batch"
         )
-    return found
+    return tensor
 
 
 def _summed(change: Any, whole: _Whole) -> tuple[Tensor, Tensor]:
@@ -302,11 +303,11 @@ LINE: Kind = {"batch": int, "layer": str, "head": int, "totals": [float], "count
 
 
 class _Measured:
-    """The measurements that are there: those of a file, to which new ones are added."""
+    """Measurements, which are also appended to a file and read back from it."""
 
     def __init__(self, path: Path | None, header: dict[str, Any]) -> None:
         self.path = path
-        self._found: dict[tuple[int, str, int], tuple[Tensor, Tensor]] = {}
+        self._known: dict[tuple[int, str, int], tuple[Tensor, Tensor]] = {}
         if path is None:
             return
         lines = read_lines(path, "give a file that head_effects wrote, or delete it")
@@ -320,16 +321,21 @@ class _Measured:
             if not fits(line, LINE) or len(line["totals"]) != len(line["counts"]):
                 raise HeadwayError(f"{path} line {number} is no measurement: delete it to measure it again")
             totals, counts = (torch.tensor(line[name], dtype=torch.float64) for name in ("totals", "counts"))
-            self._found[line["batch"], line["layer"], line["head"]] = totals, counts
+            self._known[line["batch"], line["layer"], line["head"]] = totals, counts
 
     def __contains__(self, key: tuple[int, str, int]) -> bool:
-        return key in self._found
+        return key in self._known
 
-    def __getitem__(self, key: tuple[int, str, int]) -> tuple[Tensor, Tensor]:
-        return self._found[key]
+    def of_layer(self, layer: str, heads: int, batches: int) -> tuple[Tensor, Tensor]:
+        """The totals and counts of all texts, [texts, heads] each."""
+        parts = [[self._known[batch, layer, head] for head in range(heads)] for batch in range(batches)]
+        if any(len({len(total) for total, _ in part}) > 1 for part in parts):
+            raise HeadwayError(f"{self.path} has heads of {layer!r} of other texts: delete it to measure them again")
+        totals, counts = (torch.cat([torch.stack([one[i] for one in part], dim=1) for part in parts]) for i in (0, 1))
+        return totals, counts
 
     def add(self, key: tuple[int, str, int], totals: Tensor, counts: Tensor) -> None:
-        self._found[key] = totals, counts
+        self._known[key] = totals, counts
         if self.path is not None:
             batch, layer, head = key
             values = {"totals": totals.tolist(), "counts": counts.tolist()}
@@ -338,51 +344,51 @@ class _Measured:
 
 def _digest(model: nn.Module, batches: Sequence[Any], effect: str | Effect) -> str:
     """A hash of a model's parts, settings and parameters, of all batches, and of the code of a function."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     config: Any = getattr(model, "config", None)
     settings = config.to_dict() if hasattr(config, "to_dict") else {"config": config}
-    found.update(_without_addresses([model, *sorted((k, v) for k, v in settings.items() if k not in ELSEWHERE)]))
+    digest.update(_without_addresses([model, *sorted((k, v) for k, v in settings.items() if k not in ELSEWHERE)]))
     if isinstance(code := getattr(effect, "__code__", None), CodeType):
-        _add_code(found, code)
+        _add_code(digest, code)
     for name, x in model.state_dict().items():
-        found.update(name.encode())
-        _add(found, x)
+        digest.update(name.encode())
+        _add(digest, x)
     for batch in batches:
-        _add(found, batch)
-    return found.hexdigest()
+        _add(digest, batch)
+    return digest.hexdigest()
 
 
 ELSEWHERE = ("_name_or_path", "transformers_version")
-"""Settings of transformers that change nothing in a model."""
+"""Settings of transformers that do not affect the model."""
 
 
 def _without_addresses(value: Any) -> bytes:
     return re.sub(r"0x[0-9a-f]+", "", repr(value)).encode()
 
 
-def _add_code(found: Any, code: CodeType) -> None:
-    found.update(code.co_code)
-    found.update(repr(code.co_names).encode())
+def _add_code(digest: Any, code: CodeType) -> None:
+    digest.update(code.co_code)
+    digest.update(repr(code.co_names).encode())
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            _add_code(found, constant)
+            _add_code(digest, constant)
         else:
             ordered = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
-            found.update(_without_addresses(ordered))
+            digest.update(_without_addresses(ordered))
 
 
-def _add(found: Any, value: Any) -> None:
+def _add(digest: Any, value: Any) -> None:
     if isinstance(value, Tensor):
-        found.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     elif hasattr(value, "items"):
         for name, one in value.items():
-            found.update(str(name).encode())
-            _add(found, one)
+            digest.update(str(name).encode())
+            _add(digest, one)
     elif isinstance(value, (tuple, list)):
         for one in value:
-            _add(found, one)
+            _add(digest, one)
     elif hasattr(value, "__dict__"):
-        _add(found, vars(value))
+        _add(digest, vars(value))
     else:
-        found.update(repr(value).encode())
+        digest.update(repr(value).encode())

@@ -1,4 +1,4 @@
-"""Forward passes that leave nothing behind: no gradients, no drawn numbers, and each module in the mode that it had."""
+"""Forward passes without side effects on gradients, random numbers and the modes of modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import HeadwayError
 
 IDS = ("ids", "input_ids")
-"""What models call token ids."""
+"""The names of token ids in a model's arguments."""
 
 
 @contextmanager
@@ -42,12 +42,12 @@ def called(model: nn.Module, inputs: Any) -> Any:
 def ids_in(inputs: Any) -> Tensor | None:
     """The token ids [rows, tokens] that a model is given; None if there are none."""
     if isinstance(inputs, Mapping):
-        found = next((inputs[name] for name in IDS if inputs.get(name) is not None), None)
+        ids = next((inputs[name] for name in IDS if inputs.get(name) is not None), None)
     else:
-        found = inputs[0] if isinstance(inputs, (tuple, list)) and inputs else inputs
-    if not isinstance(found, Tensor) or found.is_floating_point() or found.dtype == torch.bool or found.ndim != 2:
+        ids = inputs[0] if isinstance(inputs, (tuple, list)) and inputs else inputs
+    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool or ids.ndim != 2:
         return None
-    return found
+    return ids
 
 
 def checked_inputs(inputs: Any, name: str) -> Any:

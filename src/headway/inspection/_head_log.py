@@ -1,4 +1,4 @@
-"""What the heads of a model do while it is trained: a file that grows by a line every so many steps."""
+"""A log of what a model's heads do during training: a file that gets a line every so many steps."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ._table import DataTable
 from .scores import Induction, PreviousToken
 
 COLUMNS = ("normalized_entropy", "first", "sink", "previous_token", "induction")
-"""What is written of each head."""
+"""The numbers that are written of each head."""
 LINE: Kind = {"step": int, "layers": {str: {str: [(float, None)]}}}
-"""What is read of a line."""
+"""The form of a line in the file."""
 ROWS, REPEATED = 4, 32
 """The random tokens of induction: rows, and tokens in each half of a row at most."""
 
@@ -49,12 +49,12 @@ class HeadLog:
     - ``induction``: the same for the token after an earlier copy of the query's token, of random tokens that are
       repeated once; the tokens are the same at each step.
 
-    The file has a line of JSON for each step. A step that is written again, as a training does that has resumed from
-    an earlier checkpoint, replaces what is there from that step on.
+    The file has a line of JSON for each step. A step that is written again, as after resuming from an earlier
+    checkpoint, replaces the lines from that step on.
 
     Args:
         model: the model, as ``capture`` takes it: the one before ``torch.compile``, which shares its parameters.
-        path: the file; it is continued if it is there.
+        path: the file; lines are added to one that exists.
         every: the steps from one line to the next.
         vocab_size: the ids from which random tokens are drawn; 0 leaves induction out. Default:
             ``model.config.vocab_size``.
@@ -122,11 +122,11 @@ class HeadLog:
         with capture(self.model, statistics=statistics) as seen:
             called(self.model, inputs)
         records = _of_self_attention(seen)
-        found = {layer: _columns(record) for layer, record in records.items()}
+        columns = {layer: _columns(record) for layer, record in records.items()}
         if self.vocab_size:
             for layer, induction in self._induction(inputs, seen).items():
-                found[layer]["induction"] = _listed(induction)
-        return found
+                columns[layer]["induction"] = _listed(induction)
+        return columns
 
     def _induction(self, inputs: Any, seen: Records) -> dict[str, Tensor]:
         """The mean induction score of each head, by layer."""
@@ -156,13 +156,13 @@ def _of_self_attention(seen: Records) -> dict[str, AttentionRecord]:
 
 
 def _columns(record: AttentionRecord) -> dict[str, list[float | None]]:
-    found = record.statistics()
-    several = found.counted & (found.visible >= 2)  # a single key says nothing
-    previous, targets = found.previous_token
+    statistics = record.statistics()
+    several = statistics.counted & (statistics.visible >= 2)  # a single key says nothing
+    previous, targets = statistics.previous_token
     means = {
-        "normalized_entropy": _mean(found.entropy / found.visible.clamp(min=2).log(), several),
-        "first": _mean(found.first, found.counted),
-        "sink": _mean(found.sink, found.counted),
+        "normalized_entropy": _mean(statistics.entropy / statistics.visible.clamp(min=2).log(), several),
+        "first": _mean(statistics.first, statistics.counted),
+        "sink": _mean(statistics.sink, statistics.counted),
         "previous_token": _mean(previous, targets > 0),
     }
     return {name: _listed(mean) for name, mean in means.items()}

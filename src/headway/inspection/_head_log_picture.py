@@ -99,7 +99,7 @@ def _look(number: int, count: int) -> dict[str, Any]:
 
 
 def _name_layers(figure: Figure, layers: list[str]) -> None:
-    """A legend of the layers; of many, the first, some in between and the last."""
+    """Adds a legend of the layers; of many layers, only some."""
     from matplotlib.lines import Line2D
 
     step = -(-len(layers) // 8)

@@ -11,7 +11,7 @@ from ..terms import DenseBias
 
 
 def read_mask(mask: Tensor) -> tuple[Mask | None, DenseBias | None]:
-    """A mask of four dimensions: booleans, True for keys to attend to, or floats that are added to scores.
+    """Reads a mask [batch, heads, n, m]: booleans, True for keys to attend to, or floats that are added to scores.
 
     −∞ and the lowest floats exclude a key.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,18 +24,18 @@ WIDTH = ("embed_dim", "hidden_size", "d_model", "n_embd")
 
 
 def heads_of(module: nn.Module) -> int | None:
-    """The number of query heads of an attention module; None if it does not say it."""
+    """The number of query heads of an attention module; None if unknown."""
     return _said(module, HEADS)
 
 
 def _said(module: nn.Module, names: tuple[str, ...]) -> int | None:
-    found = [getattr(place, name, None) for place in (module, getattr(module, "config", None)) for name in names]
-    return next((x for x in found if isinstance(x, int) and not isinstance(x, bool)), None)
+    values = [getattr(place, name, None) for place in (module, getattr(module, "config", None)) for name in names]
+    return next((x for x in values if isinstance(x, int) and not isinstance(x, bool)), None)
 
 
 @dataclass
 class Shape:
-    """The sizes of an attention module that memory depends on; it keeps no module alive."""
+    """The sizes of an attention module that memory depends on, without a reference to the module."""
 
     name: str
     heads: int | None
@@ -44,7 +44,7 @@ class Shape:
 
     @classmethod
     def of(cls, module: nn.Module, name: str) -> Shape:
-        """The sizes that a module says."""
+        """The sizes of a module."""
         heads, width = heads_of(module), _said(module, WIDTH)
         head_dim = _said(module, HEAD_DIM)
         if head_dim is None and width is not None and heads:
@@ -54,25 +54,16 @@ class Shape:
 
 @dataclass
 class Estimate:
-    """What a call of a model will take of memory.
-
-    Attributes:
-        model: the model's class.
-        shapes: the sizes of the layers that are kept.
-        keep: what is kept.
-        dtype: the model's dtype.
-        statistics: those that are kept.
-        heads: the heads whose weights are kept; None for all.
-        rows: the queries whose weights are kept; None for all.
-    """
+    """The memory that a capture of a call will take, by what the capture keeps."""
 
     model: str
+    """The name of the model's class."""
     shapes: Sequence[Shape]
     keep: str
     dtype: torch.dtype
     statistics: Any
     heads: Sequence[int] | None
-    rows: Any = field(default=None)
+    rows: Any
 
     def __call__(self, batch: int, n: int, m: int | None) -> int:
         """The bytes of a call of the model on ``batch`` rows of n queries and m keys."""
@@ -109,17 +100,17 @@ class Estimate:
         q, k = torch.zeros(batch, 1, n, 1, dtype=self.dtype), torch.zeros(batch, 1, m, 1, dtype=self.dtype)
         at = Coordinates.span(n), Coordinates.span(m)
         call = make_call(q, k, k, mask=Window(0, 0), q_positions=at[0], k_positions=at[1])
-        found = statistics_of(call, self.statistics)
-        return bytes_in([found.counted, *(found[name] for name in found)])
+        statistics = statistics_of(call, self.statistics)
+        return bytes_in([statistics.counted, *(statistics[name] for name in statistics)])
 
 
 def bytes_in(part: Any) -> int:
     """The bytes of the different tensors in records, lists and dictionaries."""
-    found: dict[int, Tensor] = {}
+    tensors: dict[int, Tensor] = {}
 
     def look(x: Any) -> None:
         if isinstance(x, Tensor):
-            found[id(x)] = x
+            tensors[id(x)] = x
         elif isinstance(x, dict):
             for value in x.values():
                 look(value)
@@ -130,4 +121,4 @@ def bytes_in(part: Any) -> int:
             look(vars(x))
 
     look(part)
-    return sum(x.numel() * x.element_size() for x in found.values())
+    return sum(x.numel() * x.element_size() for x in tensors.values())

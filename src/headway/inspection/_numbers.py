@@ -24,24 +24,24 @@ def whole(number: Any) -> int | None:
 
 def numbers_of(given: Any, name: str) -> list[int]:
     """A whole number, or some, as ints. Raises HeadwayError for anything else; the message names the argument."""
-    found = [whole(one) for one in (given if isinstance(given, Iterable) and whole(given) is None else [given])]
-    numbers = [number for number in found if number is not None]
-    if len(numbers) < len(found):
+    parsed = [whole(one) for one in (given if isinstance(given, Iterable) and whole(given) is None else [given])]
+    numbers = [number for number in parsed if number is not None]
+    if len(numbers) < len(parsed):
         raise HeadwayError(f"{name} is {given!r}: give whole numbers, such as 0 or [0, 3]")
     return numbers
 
 
 def index_of(number: Any, count: int, what: str, *, negative: bool = False) -> int:
     """A number from 0 to count − 1. Raises HeadwayError for another one; the message names the nearest."""
-    found = whole(number)
-    if found is None:
+    index = whole(number)
+    if index is None:
         raise HeadwayError(f"there is no {what} {number!r}: give a whole number")
-    if 0 <= found < count:
-        return found
-    if negative and -count <= found < 0:
-        return found + count
-    near = f"the nearest is {0 if found < 0 else count - 1}" if count else "there is none"
-    raise HeadwayError(f"there is no {what} {found}: {near}")
+    if 0 <= index < count:
+        return index
+    if negative and -count <= index < 0:
+        return index + count
+    near = f"the nearest is {0 if index < 0 else count - 1}" if count else "there is none"
+    raise HeadwayError(f"there is no {what} {index}: {near}")
 
 
 def slots_of(rows: slice | int | Sequence[int], n: int) -> list[int]:

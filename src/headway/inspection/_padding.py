@@ -1,4 +1,4 @@
-"""Which tokens of a call are padding, and where the others stand: by its mask, and by what its modules were given."""
+"""Which tokens of a call are padding, and the positions of the others: from its mask and its modules' arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def padding_of(stack: Sequence[Frame], call: Call) -> Tensor | None:
     batch, n, m = call.q.shape[0], call.q.shape[2], call.k.shape[2]
     real = real_queries(call)
     if real is None and (tokens := _tokens(stack, n, m)) is not None:
-        stop = _total(stack, n) or tokens.shape[1]  # a mask may reach over the whole of a cache that has places left
+        stop = _total(stack, n) or tokens.shape[1]  # a mask may cover a whole cache that is not full
         real = tokens[:, min(stop, tokens.shape[1]) - n :][:, :n]
     if real is None or real.shape[0] not in (1, batch):
         return None

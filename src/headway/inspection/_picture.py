@@ -42,23 +42,30 @@ TAKEN = 0.02
 BLUE = COLOURS[0]
 
 
+@dataclass(frozen=True)
+class Options:
+    """The options of ``Seen.plot`` that all pictures have."""
+
+    tokens: Sequence[str] | None
+    key_tokens: Sequence[str] | None
+    example: int
+    sinks: bool
+    hide: Sequence[int]
+
+
 @dataclass(frozen=True, eq=False)
 class View:
-    """The weights of some heads on a grid.
-
-    Attributes:
-        weights: [heads, R, C], NaN where a query sees no key of a cell; with a last column for sinks if they take part.
-        queries: the slots of the queries that are drawn.
-        keys: likewise of the keys.
-        pooled: whether a cell holds several queries and keys.
-        sinks: whether the last column is that of sinks.
-    """
+    """The weights of some heads on a grid."""
 
     weights: Tensor
+    """[heads, R, C], NaN where a query sees no key of a cell."""
     queries: list[int]
+    """The slots of the queries that are drawn."""
     keys: list[int]
     pooled: bool
+    """Whether a cell holds several queries and keys."""
     sinks: bool
+    """Whether the last column is that of sinks."""
 
 
 def view_of(record: AttentionRecord, heads: Sequence[int], example: int, cells: int, sinks: bool) -> View:
@@ -77,9 +84,9 @@ def view_of(record: AttentionRecord, heads: Sequence[int], example: int, cells: 
     if not queries or not keys:
         raise HeadwayError(f"{record.layer!r} has no token in example {example}: choose another by example=")
     if max(len(queries), len(keys)) <= TOKENS and record._statistics is None:
-        found = record.weights()[example] if len(heads) > 1 else record.weights(heads[0])[[example]][0][None]
-        found = found[list(heads)] if len(heads) > 1 else found
-        weights = found.float()[:, queries][:, :, keys]
+        of_heads = record.weights()[example] if len(heads) > 1 else record.weights(heads[0])[[example]][0][None]
+        of_heads = of_heads[list(heads)] if len(heads) > 1 else of_heads
+        weights = of_heads.float()[:, queries][:, :, keys]
         return _with_sinks(weights, weights == 0, queries, keys, False, sinks)
     mass = _pooled(record, cells, queries, keys)[example][list(heads)].float()
     return _with_sinks(mass, mass == 0, queries, keys, True, sinks)
@@ -98,12 +105,12 @@ def _pooled(record: AttentionRecord, cells: int, queries: list[int], keys: list[
         return weights
     asked: Any = "pooled_map" if record._statistics is not None else PooledMap(cells, cells)
     try:
-        found: WeightMap = record.statistics(asked).pooled_map
+        pooled: WeightMap = record.statistics(asked).pooled_map
     except HeadwayError as error:
         raise HeadwayError(f"{error}; of statistics, plot draws 'pooled_map'") from None
-    rows = (torch.tensor(queries) * found.mass.shape[2] // record.n).unique()
-    columns = (torch.tensor(keys) * found.mass.shape[3] // record.m).unique()
-    return found.mass[:, :, rows][:, :, :, columns].cpu()
+    rows = (torch.tensor(queries) * pooled.mass.shape[2] // record.n).unique()
+    columns = (torch.tensor(keys) * pooled.mass.shape[3] // record.m).unique()
+    return pooled.mass[:, :, rows][:, :, :, columns].cpu()
 
 
 def _with_sinks(
@@ -122,25 +129,15 @@ def _with_sinks(
 # ---------------------------------------------------------------- the pictures
 
 
-def picture_of_head(
-    record: AttentionRecord,
-    head: int,
-    *,
-    kind: str,
-    tokens: Sequence[str] | None,
-    key_tokens: Sequence[str] | None,
-    example: int,
-    sinks: bool,
-    hide: Sequence[int],
-) -> Figure:
+def picture_of_head(record: AttentionRecord, head: int, kind: str, options: Options) -> Figure:
     """One head of a record, as a map or as arcs."""
     head = index_of(head, record.heads, "head")
-    view = view_of(record, [head], example, CELLS, sinks)
-    rows, columns = _labels(record, view, tokens, key_tokens)
+    view = view_of(record, [head], options.example, CELLS, options.sinks)
+    rows, columns = _labels(record, view, options)
     title = f"{record.layer or record.module or 'attention'}, head {head}"
     with style([title, *rows, *columns]) as fonts:
         down, across = [_shown(x, fonts) for x in rows], [_shown(x, fonts) for x in columns]
-        weights = _without(view, hide)
+        weights = _without(view, options.hide)
         if kind == "arcs":
             if view.pooled or max(len(down), len(across)) > ARCS:
                 raise HeadwayError(
@@ -148,28 +145,23 @@ def picture_of_head(
                     f"most {ARCS} tokens"
                 )
             return _arcs(weights[0], down, across, title, same=rows == columns and not view.sinks, view=view)
-        return _map(weights[0], view, down, across, title, hide, named=tokens is not None or key_tokens is not None)
+        named = options.tokens is not None or options.key_tokens is not None
+        return _map(weights[0], view, down, across, title, options.hide, named=named)
 
 
-def picture_of_heads(
-    records: Sequence[AttentionRecord],
-    model: str,
-    *,
-    tokens: Sequence[str] | None,
-    key_tokens: Sequence[str] | None,
-    example: int,
-    sinks: bool,
-    hide: Sequence[int],
-) -> Figure:
+def picture_of_heads(records: Sequence[AttentionRecord], model: str, options: Options) -> Figure:
     """All heads of the records: of one in a block, of several in a line each."""
-    views = [view_of(record, range(record.heads), example, SMALL, sinks) for record in records]
+    hide = options.hide
+    views = [view_of(record, range(record.heads), options.example, SMALL, options.sinks) for record in records]
     if len(records) == 1:
         record, view = records[0], views[0]
-        rows, columns = _labels(record, view, tokens, key_tokens)
+        rows, columns = _labels(record, view, options)
         with style([*rows, *columns, record.layer]) as fonts:
             down, across = [_shown(x, fonts) for x in rows], [_shown(x, fonts) for x in columns]
             shown = _without(view, hide)
-            return _block(shown, view, record.layer or "attention", down, across, hide, named=tokens is not None)
+            return _block(
+                shown, view, record.layer or "attention", down, across, hide, named=options.tokens is not None
+            )
     with style([model, *(record.layer for record in records)]):
         return _lines(records, [_without(view, hide) for view in views], views, model, hide)
 
@@ -353,10 +345,9 @@ def _lines(
 # ---------------------------------------------------------------- parts of pictures
 
 
-def _labels(
-    record: AttentionRecord, view: View, tokens: Sequence[str] | None, key_tokens: Sequence[str] | None
-) -> tuple[list[str], list[str]]:
+def _labels(record: AttentionRecord, view: View, options: Options) -> tuple[list[str], list[str]]:
     """The names of the queries and keys that are drawn: their tokens, or else the numbers of their slots."""
+    tokens, key_tokens = options.tokens, options.key_tokens
     if record.kind == "self" and key_tokens is None and tokens is not None and record.n < record.m:
         key_tokens, tokens = tokens, tokens[-record.n :] if len(tokens) == record.m else tokens  # of all steps so far
     rows = _chosen(tokens, "tokens", record.n, view.queries)
@@ -430,7 +421,7 @@ def _colours() -> Any:
     return colormaps[AMOUNT].with_extremes(bad=HIDDEN)
 
 
-def _bar(image: Any, axes: Any, view: View, hide: Sequence[int] = ()) -> None:
+def _bar(image: Any, axes: Any, view: View, hide: Sequence[int]) -> None:
     """The colours and what they mean."""
     meaning = "attention weight" if not view.pooled else "weight of a query in a cell, mean of its queries"
     left = f", or left out: key {', '.join(map(str, hide))}" if hide else ""

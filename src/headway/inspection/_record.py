@@ -103,22 +103,22 @@ class AttentionRecord:
         heads = None if head is None else [index_of(head, self.heads, "head")]
         slots = None if rows is None else slots_of(rows, self.n)
         if self._weights is not None:
-            found = self._weights
+            weights = self._weights
             if heads is not None:
-                found = found[:, [_kept("head", heads[0], self._heads)]]
+                weights = weights[:, [_kept("head", heads[0], self._heads)]]
             if slots is not None:
-                found = found[:, :, [_kept("row", slot, self._rows) for slot in slots]]
+                weights = weights[:, :, [_kept("row", slot, self._rows) for slot in slots]]
         elif self._kept_call is not None:
             size = size_of(self._kept_call, heads, slots)
             refuse_above_limit(size, f"the weights of {self.layer!r}")
             ordered = None if slots is None else sorted(set(slots))
-            found = dense_weights(self._kept_call, heads, ordered)
+            weights = dense_weights(self._kept_call, heads, ordered)
             if slots is not None and ordered is not None and slots != ordered:
-                found = found[:, :, [ordered.index(slot) for slot in slots]]
+                weights = weights[:, :, [ordered.index(slot) for slot in slots]]
         else:
             kept = "statistics" if self._statistics is not None else "gradients"
             raise HeadwayError(f"keep={kept!r} keeps no weights: capture with keep='qk' or keep='weights'")
-        return found if heads is None else found[:, 0]
+        return weights if heads is None else weights[:, 0]
 
     @property
     def value_norms(self) -> Tensor | None:
@@ -143,14 +143,14 @@ def _among(kept: Statistics, asked: Asked) -> Statistics:
     """Some of the statistics that were kept."""
     values, statistics = {}, []
     for one in listed(asked):
-        found = next((own for own in kept._statistics if one in (own.name, own)), None)
-        if found is None:
+        statistic = next((own for own in kept._statistics if one in (own.name, own)), None)
+        if statistic is None:
             raise HeadwayError(
                 f"{one!r} was not kept, but {', '.join(kept.names)}: capture it by statistics=, or keep='qk', from "
                 "which any can be computed"
             )
-        values[found.name] = kept[found.name]
-        statistics.append(found)
+        values[statistic.name] = kept[statistic.name]
+        statistics.append(statistic)
     return Statistics(values, statistics, kept.counted)
 
 
@@ -235,17 +235,17 @@ class Records:
         """
         self._need_records()
         name = layer_named(layer, self.layers)
-        found = [one for one in self.records if one.layer == name]
+        records = [one for one in self.records if one.layer == name]
         if call is not None:
-            numbers, call = [one.call for one in found], numbers_of(call, "call")[0]
+            numbers, call = [one.call for one in records], numbers_of(call, "call")[0]
             if call < 0:
                 call = numbers[call] if -len(numbers) <= call else call
-            found = [one for one in found if one.call == call]
-            if not found:
+            records = [one for one in records if one.call == call]
+            if not records:
                 raise HeadwayError(f"{name!r} has no call {call}: its calls are {numbers[0]} … {numbers[-1]}")
-        elif len(found) > 1:
-            raise HeadwayError(f"{name!r} attended in {len(found)} calls of the model: give call=, such as call=-1")
-        return found[0]
+        elif len(records) > 1:
+            raise HeadwayError(f"{name!r} attended in {len(records)} calls of the model: give call=, such as call=-1")
+        return records[0]
 
     def weights(
         self,
@@ -343,9 +343,9 @@ class Records:
         self._need_records()
         rows = []
         for record in self.records:
-            found = record.statistics(statistics)
-            columns = {name: x.nanmean(0).tolist() for name, x in found.summary().items()}
-            counted, left_out = found.counted.sum((0, 2)).tolist(), found.left_out.sum(0).tolist()
+            measured = record.statistics(statistics)
+            columns = {name: x.nanmean(0).tolist() for name, x in measured.summary().items()}
+            counted, left_out = measured.counted.sum((0, 2)).tolist(), measured.left_out.sum(0).tolist()
             for head in range(record.heads):
                 row = {"layer": record.layer, "head": head, "call": record.call, "kind": record.kind}
                 row |= {"queries": counted[head], "left_out": left_out[head]}

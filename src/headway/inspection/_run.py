@@ -47,12 +47,12 @@ class Statistics:
         Raises:
             HeadwayError: if a class of ``Classes`` has the name of another column.
         """
-        found: dict[str, Tensor] = {}
+        numbers: dict[str, Tensor] = {}
         for statistic in self._statistics:
             columns = statistic.summary(self._values[statistic.name], self.counted)
-            refuse_twice(found, columns)
-            found |= columns
-        return found
+            refuse_twice(numbers, columns)
+            numbers |= columns
+        return numbers
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._values:
@@ -78,7 +78,7 @@ class Statistics:
 
 
 def refuse_twice(known: Iterable[str], columns: Iterable[str]) -> None:
-    """Raises HeadwayError if a column has the name of one that is there."""
+    """Raises HeadwayError if a column has the name of a known one."""
     twice = next((name for name in columns if name in set(known)), None)
     if twice is not None:
         raise HeadwayError(f"there is a column {twice!r} already: give Classes other names")
@@ -132,7 +132,7 @@ def chosen(statistics: str | Statistic | Sequence[str | Statistic]) -> tuple[Sta
 
     Raises HeadwayError for a name that is not known or that hides an attribute, and for two results of one name.
     """
-    found: dict[str, Statistic] = {}
+    by_name: dict[str, Statistic] = {}
     for one in listed(statistics):
         statistic = _by_name(one) if isinstance(one, str) else one
         if not isinstance(statistic, Statistic):
@@ -142,12 +142,12 @@ def chosen(statistics: str | Statistic | Sequence[str | Statistic]) -> tuple[Sta
                 f"{type(statistic).__name__} is called {statistic.name!r}, as an attribute of Statistics: give it "
                 "another name"
             )
-        if statistic.name in found:
+        if statistic.name in by_name:
             raise HeadwayError(f"statistics holds {statistic.name!r} twice: give it once, or ask in two calls")
-        found[statistic.name] = statistic
-    if not found:
+        by_name[statistic.name] = statistic
+    if not by_name:
         raise HeadwayError(f"statistics is empty: give one or more of {', '.join(STATISTICS)}")
-    return tuple(found.values())
+    return tuple(by_name.values())
 
 
 def listed(statistics: str | Statistic | Sequence[str | Statistic]) -> list[str | Statistic]:
@@ -186,14 +186,9 @@ def statistics_of(
 
 
 class Wanted:
-    """Statistics of a call that are to be computed, as reductions of its weights.
+    """Statistics of a call that are to be computed, as reductions of its weights; ``queries`` are those that count.
 
-    Args:
-        statistics: the statistics, each of another name.
-        queries: as for ``attention_statistics``.
-
-    Raises:
-        HeadwayError: if a statistic does not fit the call.
+    Raises HeadwayError if a statistic does not fit the call.
     """
 
     def __init__(self, call: Call, statistics: Sequence[Statistic], queries: Tensor | None) -> None:
@@ -205,13 +200,13 @@ class Wanted:
         self.reductions = [VisibleKeys(), *(one for each in self._parts for one in each)]
 
     def found(self, values: Sequence[Any]) -> Statistics:
-        """The statistics, of the values of ``reductions``."""
+        """The statistics, computed from the values of ``reductions``."""
         visible, *rest = values
         counted = visible > 0 if self.queries is None else (visible > 0) & self.queries[:, None]
-        found, left = {}, iter(rest)
+        results, left = {}, iter(rest)
         for statistic, parts in zip(self.statistics, self._parts, strict=True):
-            found[statistic.name] = statistic.result(self.call, [next(left) for _ in parts], counted)
-        return Statistics(found, self.statistics, counted)
+            results[statistic.name] = statistic.result(self.call, [next(left) for _ in parts], counted)
+        return Statistics(results, self.statistics, counted)
 
 
 def _checked(queries: Tensor, call: Call) -> Tensor:

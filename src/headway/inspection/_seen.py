@@ -1,4 +1,4 @@
-"""What a capture has seen, with its scores and pictures."""
+"""The records of a capture, with scores and pictures."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Seen(Records):
             key_tokens: the tokens of the keys, in cross-attention.
             kind: of one head, "map" for a heat map or "arcs" for arcs over the sentence.
             example: the row of the batch.
-            sinks: whether what learned sinks take is shown in a last column, if they take part.
+            sinks: whether the weight of learned sinks is shown in a last column, if there are any.
             hide: keys that are left blank, as numbers, such as 0 for a first token that takes most of the weight.
             call: the number of the model's call. Default: the only one.
             out: a file to which the picture is written too, by the ending of its name, such as .png or .svg.
@@ -101,11 +101,11 @@ class Seen(Records):
                 or arcs are asked for of several heads or of many tokens.
         """
         from .._common.pictures import save
-        from ._picture import check, picture_of_head, picture_of_heads
+        from ._picture import Options, check, picture_of_head, picture_of_heads
 
         check(kind, out)
         self._need_records()
-        shared: Any = {"tokens": tokens, "key_tokens": key_tokens, "example": example, "sinks": sinks, "hide": hide}
+        options = Options(tokens, key_tokens, example, sinks, hide)
         if layer is None and head is not None:
             raise HeadwayError(f"head {head} is given without a layer: give both, or none for all heads")
         if head is None and kind == "arcs":
@@ -114,11 +114,11 @@ class Seen(Records):
             chosen = self if call is None else self.of_call(call)
             if chosen.calls > 1:
                 raise HeadwayError(f"the model was called {chosen.calls} times: give call=, such as call=-1")
-            figure = picture_of_heads(chosen.records, self._model, **shared)
+            figure = picture_of_heads(chosen.records, self._model, options)
         elif head is None:
-            figure = picture_of_heads([self.record(layer, call=call)], self._model, **shared)
+            figure = picture_of_heads([self.record(layer, call=call)], self._model, options)
         else:
-            figure = picture_of_head(self.record(layer, call=call), head, kind=kind, **shared)
+            figure = picture_of_head(self.record(layer, call=call), head, kind, options)
         if out is not None:
             save(figure, out)
         return figure

@@ -16,14 +16,7 @@ class DataTable(list[dict[str, Any]]):
     """Rows as plain dictionaries that share their keys, as ``pandas.DataFrame`` and ``json`` take them."""
 
     def csv(self, path: str | Path) -> None:
-        """Writes the rows to a CSV file, with a first line of names; a number that is NaN is left empty.
-
-        Args:
-            path: the file, which is there whole or not at all.
-
-        Raises:
-            HeadwayError: if it cannot be written.
-        """
+        """Writes the rows to a CSV file, with a first line of names. NaN becomes an empty cell."""
         names = list(dict.fromkeys(name for row in self for name in row))
         text = io.StringIO()
         writer = csv.DictWriter(text, names)
@@ -32,14 +25,7 @@ class DataTable(list[dict[str, Any]]):
         write_text(Path(path), text.getvalue())
 
     def json(self, path: str | Path) -> None:
-        """Writes the rows to a JSON file, as a list of objects; a number that is NaN is null.
-
-        Args:
-            path: the file, which is there whole or not at all.
-
-        Raises:
-            HeadwayError: if it cannot be written.
-        """
+        """Writes the rows to a JSON file, as a list of objects. NaN becomes null."""
         text = json.dumps(list(map(_without_nan, self)), indent=1, ensure_ascii=False, allow_nan=False)
         write_text(Path(path), text + "\n")
 

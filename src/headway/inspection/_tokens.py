@@ -1,4 +1,4 @@
-"""What the mask and the coordinates of a call say of its tokens: documents, padding."""
+"""The documents and the padding of a call's tokens, from its mask and coordinates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which module an attention call belongs to, for the duration of a block: hooks on a model, a stack for its thread."""
+"""Finds the module of each attention call in a block: hooks on a model keep a stack of the modules that run."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Source(Protocol):
     """A method of finding the attention calls of a model."""
 
     def is_layer(self, module: nn.Module) -> bool:
-        """Whether it is known, before it runs, that a module computes attention that this source finds."""
+        """Whether this source knows, before a module runs, that it computes attention."""
 
     def found_by(self, finder: Finder) -> AbstractContextManager[None]:
-        """Hands each attention call to ``finder.found`` for the duration of a block, wherever ``finder.awake()``."""
+        """For the duration of a block, passes each attention call to ``finder.found`` if ``finder.awake()``."""
 
 
 Change = Callable[[Tensor], Tensor]
-"""What becomes of the heads' outputs, [batch, heads, n, v_dim], before the output projection."""
+"""Changes the heads' outputs, [batch, heads, n, v_dim], before the output projection."""
 
 
 class _Changes(threading.local):
@@ -50,7 +50,7 @@ class _Changes(threading.local):
 
 
 changes = _Changes()
-"""How many outputs have been changed in this thread, so that a check of what a model computes knows of it."""
+"""The number of outputs changed in this thread, so that a check of a model's output can allow for changes."""
 
 
 @dataclass(eq=False)
@@ -93,65 +93,54 @@ def _parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class Site:
-    """What can be seen of an attention call that is about to be computed.
-
-    Attributes:
-        source: how it was found: the name of one of ``SOURCES``.
-        kind: "self" or "cross".
-        call: the call as headway computes it.
-        rows: of what ``Found.run`` returned, the given queries: the heads' outputs [batch, heads, rows, v_dim], or what
-            ``projected`` makes of them.
-        projected: what the model makes of the heads' outputs before ``Found.run`` returns.
-        exact: whether ``call`` is the very call that is computed, rather than a translation of it.
-        padding: the queries that are not padding, [batch, n] bool; None if that is not known.
-        dropout: the share of the weights that the model drops.
-        note: what a reader of the record should know.
-        run_and_reduce: computes it as ``Found.run`` does, bit for bit, and reductions of its weights in one pass;
-            returns None where there is no such pass. None where no kernel of headway computes the call.
-        replaces_output: whether the module computes its output once more, so that a change would be lost.
-        output_weight: the weight of the output projection, [width, heads·v_dim], where ``Found.run`` applies it
-            itself.
-    """
+    """A description of an attention call that is about to be computed."""
 
     source: str
+    """The name of one of ``SOURCES``."""
     kind: str
+    """"self" or "cross"."""
     call: Call
+    """The call as headway computes it."""
     rows: Callable[[Any, list[int]], Tensor] = lambda result, rows: result
+    """Selects queries of what ``Found.run`` returned: the heads' outputs [batch, heads, rows, v_dim], or ``projected``
+    of them."""
     projected: Callable[[Tensor], Tensor] = lambda out: out
+    """What the model computes from the heads' outputs before ``Found.run`` returns."""
     exact: bool = False
+    """Whether ``call`` is the very call that is computed, rather than a translation of it."""
     padding: Tensor | None = None
+    """The queries that are not padding, [batch, n] bool; None if unknown."""
     dropout: float = 0.0
     note: str = ""
+    """The note of the record."""
     replaces_output: bool = False
+    """Whether the module computes its output once more, so that a change would be lost."""
     run_and_reduce: Callable[[Sequence[Reduction], Tensor | None], tuple[Any, list[Any]] | None] | None = None
+    """Computes the same as ``Found.run``, bit for bit, and reductions of the weights in one pass. It returns None if
+    there is no such pass, and is None if no kernel of headway computes the call."""
     output_weight: Tensor | None = None
+    """The weight of the output projection, [width, heads·v_dim], if ``Found.run`` applies it."""
 
 
 @dataclass(eq=False)
 class Found:
-    """An attention call of a model that is about to be computed.
-
-    Attributes:
-        module: the module that it belongs to.
-        run: computes it as the model does, with a change of the heads' outputs if one is given.
-        site: what can be seen of it.
-    """
+    """An attention call of a model that is about to be computed."""
 
     module: nn.Module
     run: Callable[[Change | None], Any]
+    """Computes the call as the model does, with a change of the heads' outputs if one is given."""
     site: Callable[[], Site]
 
     def look(self) -> Site:
-        """Returns what can be seen of the call; the model has no trace of this."""
+        """Returns the description of the call, without an effect on the model."""
         with looking():
             return self.site()
 
 
 class Mode(TorchFunctionMode):
-    """A mode that sees every function of torch which this thread calls, for the duration of a block, and takes one.
+    """Passes the calls of one function of torch in this thread to a finder, for the duration of a block.
 
-    Args:
-        found: makes what is handed over, from the stack of running modules and the function's arguments.
+    ``found`` describes the call, from the stack of running modules and the function's arguments.
     """
 
     def __init__(self, finder: Finder, function: Callable[..., Any], found: Callable[..., Found]) -> None:
@@ -174,9 +163,9 @@ def unwatched() -> AbstractContextManager[None]:
 
 @contextmanager
 def looking() -> Iterator[None]:
-    """A block that computes for those who look at a model: no graph and no mode of the model has a trace of it.
+    """A block of computations about a model that its graph and its modes do not see.
 
-    What a checkpoint saves, and what it recomputes, is therefore the same as without it.
+    A checkpoint therefore saves and recomputes the same as without them.
     """
     with torch.no_grad(), without_dispatch_modes(), unwatched():
         yield
@@ -185,11 +174,8 @@ def looking() -> Iterator[None]:
 class Finder:
     """Finds the attention calls of one model in one thread, while ``finding``.
 
-    Args:
-        purpose: what messages call the block, such as "capture".
-        name_of: the names of the modules of the model.
-        finders: all that find for the same block. In each thread it is the last one that does.
-        stack: the modules that run, the innermost last.
+    ``purpose`` is the name of the block in messages, such as "capture". Of the ``finders`` of a block, the last one of
+    each thread is active. ``stack`` has the modules that run, the innermost last.
     """
 
     def __init__(
@@ -204,15 +190,15 @@ class Finder:
         self.stack = [*stack]
         self._thread = threading.get_ident()
         self._busy = False
-        # compiled code that runs a module of the model breaks its graph here, and what it finds is right
+        # compiled code that runs a module of the model breaks its graph here
         self.awake, self.found = never_compiled(self._awake), never_compiled(self._found)
 
     def computed(self, found: Found) -> Any:
-        """Computes an attention call, and does with it what the block is for."""
+        """Computes an attention call and performs the block's purpose on it."""
         raise NotImplementedError
 
     def recomputation(self, stack: Sequence[Frame]) -> Callable[[], Recomputation]:
-        """What makes the finder that recomputes the attention calls which come next."""
+        """Returns a function that creates the finder for recomputing the next attention calls."""
         raise NotImplementedError
 
     def begins(self, frame: Frame) -> None:
@@ -222,14 +208,14 @@ class Finder:
         """Is called for each module whose forward has returned or raised."""
 
     def at_work(self) -> bool:
-        """Whether it is the one that finds attention calls in this thread."""
+        """Whether this finder is the active one of its thread."""
         here = threading.get_ident()
         return next((one for one in reversed(self.finders) if one._thread == here), None) is self
 
-    # ------------------------------------------------------------ what sources ask
+    # ------------------------------------------------------------ called by sources
 
     def _awake(self) -> bool:
-        """Whether an attention call of this thread, here and now, is one of the model's that nobody has taken."""
+        """Whether an attention call at this point belongs to the model, and no source has taken it."""
         if self._busy or not self.stack or not self.at_work():
             return False
         if torch.compiler.is_compiling():
@@ -241,7 +227,7 @@ class Finder:
         return True
 
     def _found(self, found: Found) -> Any:
-        """Computes an attention call that a source has found; other sources do not see it again."""
+        """Computes an attention call of a source; other sources do not see it again."""
         self._busy = True
         try:
             return self.computed(found)
@@ -260,7 +246,7 @@ class Finder:
 
     @contextmanager
     def finding(self) -> Iterator[None]:
-        """Finds attention calls for the duration of a block, and takes every hook out at its end."""
+        """Finds attention calls for the duration of a block, and removes every hook at its end."""
         with ExitStack() as block:
             self.finders.append(self)
             block.callback(self.finders.remove, self)
@@ -275,7 +261,7 @@ class Finder:
             yield
 
     def _recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What computes a function of a checkpoint again, with the changes that it is computed with now."""
+        """Returns a function that recomputes one of a checkpoint with the same changes as now."""
         if self._busy or not self.at_work():
             return function
         made = self.recomputation([Frame(frame.name, frame.module, (), {}) for frame in self.stack])
@@ -307,13 +293,8 @@ class Finder:
 class Turn:
     """An attention call that a block has computed, or the one that it computes next.
 
-    A checkpoint holds the turn with which it begins, and each turn the one after it: calls that no checkpoint can
-    compute again are forgotten.
-
-    Attributes:
-        module: the module that it belongs to; None before it is computed.
-        change: what changed its heads' outputs.
-        after: the turn after it; None before it is computed.
+    A checkpoint holds the turn with which it begins, and each turn the next one, so that Python frees calls that no
+    checkpoint can compute again. All fields are None before the call is computed.
     """
 
     module: nn.Module | None = None
@@ -324,14 +305,9 @@ class Turn:
 class Observer(Finder):
     """Looks at the attention calls of one model in one thread, or changes them, while ``watching``.
 
-    It is given each call once, by ``around``. What a backward pass computes again, for ``torch.utils.checkpoint``, is
-    changed as it was the first time by a ``Recomputation``, also after the block and in the threads of autograd.
-
-    Args:
-        purpose: what messages call the block, such as "capture".
-
-    Raises:
-        HeadwayError: if the model is not a module, or is compiled or scripted.
+    ``around`` gets each call once. If a backward pass computes a call again, for ``torch.utils.checkpoint``, a
+    ``Recomputation`` applies the same change as the first time, also after the block and in the threads of autograd.
+    Raises HeadwayError if the model is not a module, or is compiled or scripted.
     """
 
     def __init__(self, model: nn.Module, purpose: str, sources: Collection[Source]) -> None:
@@ -350,11 +326,11 @@ class Observer(Finder):
         super().__init__(purpose, sources, {module: name for name, module in model.named_modules()}, [])
         self.model = model
         self.calls = 0
-        """Calls of the model in which attention was found; the current one included."""
+        """Calls of the model in which attention was found, including the current one."""
         self.ran = False
         """Whether the model, or a part of it, was called."""
         self.missed: dict[str, str] = {}
-        """The class of each module that seems to be attention and ran without an attention call, by name."""
+        """The class of each module, by name, that looks like attention and ran without an attention call."""
         self._outermost: Frame | None = None
         self._turns: Counter[str] = Counter()
         self._turn = Turn()
@@ -362,13 +338,13 @@ class Observer(Finder):
         self._begun_in = backward_pass()  # a checkpointed function may have the block in it
 
     def in_backward(self) -> bool:
-        """Whether this thread runs a backward pass of the block, and so for a forward pass that is not known."""
+        """Whether this thread runs a backward pass inside the block, whose forward pass is unknown."""
         return backward_pass() != self._begun_in
 
     def around(self, found: Found) -> tuple[Any, Change | None]:
-        """Computes an attention call, and does with it what the block is for.
+        """Computes an attention call and performs the block's purpose on it.
 
-        Returns what ``found.run`` returned, and the change with which a backward pass computes it again.
+        Returns what ``found.run`` returned, and the change for computing it again in a backward pass.
         """
         raise NotImplementedError
 
@@ -394,12 +370,11 @@ class Observer(Finder):
             self.missed[frame.name] = type(frame.module).__name__
 
     def watching(self) -> AbstractContextManager[None]:
-        """Watches a model for the duration of a block, and removes every hook at its end."""
+        """Observes a model for the duration of a block, and removes every hook at its end."""
         return self.finding()
 
     def label(self, found: Found) -> tuple[str, str, int]:
-        """A name of the layer that no other attention call of this call of the model has, the module's name and the
-        number of the model's call.
+        """A name of the layer that is unique in this call of the model, the module's name, and the number of the call.
 
         A module that attends several times in one call is "name", "name#2", "name#3", …
         """
@@ -427,10 +402,9 @@ class Observer(Finder):
 
 
 class Recomputation(Finder):
-    """What a checkpoint computes again: with the changes that it was computed with at first, and nobody who looks.
+    """Recomputes attention calls for a checkpoint, with the changes of the first time and without observing them.
 
-    Args:
-        stack: the modules that ran when it began at first.
+    ``stack`` has the modules that ran when the checkpoint first began.
     """
 
     def __init__(self, of: Finder, turn: Turn | None, stack: Sequence[Frame]) -> None:

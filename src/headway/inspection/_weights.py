@@ -1,4 +1,4 @@
-"""The weights of a call as one tensor, for chosen heads and queries, and what may be held of them."""
+"""The weights of a call as one tensor, for chosen heads and queries, and the limit of its size."""
 
 from __future__ import annotations
 
@@ -19,18 +19,14 @@ REMEDY = "take fewer of them by layers=, heads= or rows=, or keep='statistics' o
 
 
 def dense_weights(call: Call, heads: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Tensor:
-    """The weights before dropout, [batch, heads, rows, m] in q's dtype, of chosen heads and queries.
+    """The weights before dropout, [batch, heads, rows, m] in q's dtype, of chosen heads and queries; None for all.
 
-    Memory beyond the result does not grow with the queries.
-
-    Args:
-        heads: the heads. Default: all.
-        rows: the slots of the queries, in rising order. Default: all.
+    Rows are slots in rising order. Memory beyond the result does not grow with the queries.
     """
     batch, all_heads, n, _ = call.q.shape
     m = call.k.shape[2]
     chosen = range(n) if rows is None else rows
-    found = call.q.new_zeros(batch, all_heads if heads is None else len(heads), len(chosen), m)
+    dense = call.q.new_zeros(batch, all_heads if heads is None else len(heads), len(chosen), m)
     with torch.no_grad(), without_autocast(call.q):
         computed = spec.computed(call)
         most, done = spec.block_rows(computed), 0
@@ -38,20 +34,20 @@ def dense_weights(call: Call, heads: Sequence[int] | None = None, rows: Sequence
             block = spec.QueryBlock(computed, start, stop)
             weights, *_ = spec.softmax(block, spec.masked(block, spec.scores(block)))
             weights = weights if heads is None else weights[:, list(heads)]
-            found[:, :, done : done + stop - start, block.keys] = weights.to(found.dtype)
+            dense[:, :, done : done + stop - start, block.keys] = weights.to(dense.dtype)
             done += stop - start
-    return found
+    return dense
 
 
 def _runs(slots: Sequence[int], most: int) -> list[tuple[int, int]]:
     """The slots as ranges start … stop − 1 of at most so many."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for slot in slots:
-        if found and found[-1][1] == slot and slot - found[-1][0] < most:
-            found[-1] = (found[-1][0], slot + 1)
+        if ranges and ranges[-1][1] == slot and slot - ranges[-1][0] < most:
+            ranges[-1] = (ranges[-1][0], slot + 1)
         else:
-            found.append((slot, slot + 1))
-    return found
+            ranges.append((slot, slot + 1))
+    return ranges
 
 
 def size_of(call: Call, heads: Sequence[int] | None, rows: Sequence[int] | None) -> int:
@@ -62,7 +58,7 @@ def size_of(call: Call, heads: Sequence[int] | None, rows: Sequence[int] | None)
 
 
 def refuse_above_limit(size: int, what: str) -> None:
-    """Raises HeadwayError if so many bytes of weights may not be held."""
+    """Raises HeadwayError if a number of bytes of weights is above the limit."""
     if size > LIMIT:
         raise HeadwayError(f"{what} would take {said(size)}, above the limit of {said(LIMIT)}: {REMEDY}")
 

@@ -52,20 +52,9 @@ class HeadwayAttention(nn.MultiheadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Returns the output in the layout of query, and the weights or None.
 
-        Args:
-            query: [n, batch, embed_dim]; with ``batch_first`` [batch, n, embed_dim]; without a batch [n, embed_dim].
-            key: [m, batch, kdim], laid out as query.
-            value: [m, batch, vdim], laid out as query.
-            key_padding_mask: [batch, m]; booleans, True for padding, or floats that are added to scores.
-            need_weights: whether to return the weights; False is faster, since the n·m weights of each head are not
-                stored.
-            attn_mask: [n, m] or [batch·heads, n, m]; booleans, True excludes a key, or floats that are added.
-            average_attn_weights: whether the weights are averaged over heads, [batch, n, m], or not, [batch, heads, n,
-                m].
-            is_causal: whether attn_mask, which must be given, is causal.
-
-        Raises:
-            HeadwayError: if shapes or masks do not fit.
+        Arguments are those of ``nn.MultiheadAttention``, in its layouts. ``need_weights=False`` is faster, since the
+        n·m weights of each head are not stored. ``is_causal`` requires ``attn_mask``. Raises HeadwayError if shapes or
+        masks do not fit.
         """
         refuse_tracers(query)
         self._check(query, key, value, key_padding_mask, attn_mask, is_causal)
@@ -145,19 +134,19 @@ class HeadwayAttention(nn.MultiheadAttention):
 
     def _masks(self, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> tuple[Mask | None, list[Term]]:
         """Torch's masks as masks and terms: True and −∞ exclude a key, other floats are added to scores."""
-        found: list[Mask] = []
+        masks: list[Mask] = []
         terms: list[Term] = []
         if attn_mask is not None:
             by_head = attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (-1, self.num_heads))
             allowed, added = _read(self._with_extra(by_head))
-            found.append(Boolean(allowed))
+            masks.append(Boolean(allowed))
             terms += [] if added is None else [DenseBias(added)]
         if key_padding_mask is not None:
             rows = key_padding_mask if key_padding_mask.dim() == 2 else key_padding_mask[None]
             allowed, added = _read(self._with_extra(rows))
-            found.append(Boolean(allowed[:, None, None]))
+            masks.append(Boolean(allowed[:, None, None]))
             terms += [] if added is None else [TokenBias(keys=added[:, None])]
-        return (And(tuple(found)) if found else None), terms
+        return (And(tuple(masks)) if masks else None), terms
 
     def _with_extra(self, mask: Tensor) -> Tensor:
         """The mask with the key of add_bias_kv, to which all queries attend."""
@@ -358,15 +347,12 @@ def swapped_attention(model: nn.Module) -> list[str]:
 
 
 class LinearLayers(NamedTuple):
-    """The linear maps of a model, by name.
-
-    Attributes:
-        swapped: those that ``swap_attention`` has swapped.
-        left: those that it leaves as they are: of a subclass of nn.Linear, parametrized, quantized or adapted.
-    """
+    """The names of the linear maps of a model."""
 
     swapped: list[str]
+    """Those that ``swap_attention`` has swapped."""
     left: list[str]
+    """Those that it leaves as they are: of a subclass of nn.Linear, parametrized, quantized or adapted."""
 
 
 def swapped_linear(model: nn.Module) -> LinearLayers:
@@ -376,13 +362,13 @@ def swapped_linear(model: nn.Module) -> LinearLayers:
         model: the model, after the call.
     """
     within = {id(layer.out_proj) for layer in _swapped(model).values()}  # computed by headway in any case
-    found = LinearLayers([], [])
+    layers = LinearLayers([], [])
     for name, part in model.named_modules():
         if type(part) is Linear:
-            found.swapped.append(name)
+            layers.swapped.append(name)
         elif hasattr(part, "in_features") and hasattr(part, "out_features") and id(part) not in within:
-            found.left.append(name)
-    return found
+            layers.left.append(name)
+    return layers
 
 
 def _swapped(model: nn.Module) -> dict[str, HeadwayAttention]:

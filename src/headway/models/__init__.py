@@ -7,10 +7,10 @@ from .generate import generate as generate
 from .generate import probabilities as probabilities
 from .generate import stream as stream
 from .recurrent import RecurrentLM as RecurrentLM
+from .stack import Stack as Stack
 from .transformer import Decoder as Decoder
 from .transformer import Encoder as Encoder
 from .transformer import EncoderDecoder as EncoderDecoder
-from .transformer import Stack as Stack
 from .transformer import Transformer as Transformer
 
 __all__ = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any
 
@@ -103,7 +103,7 @@ class Comparison(WordVectorResults):
         return [sentence for find in (self._words, self._context, self._transformers) for sentence in find()]
 
     def _words(self) -> list[str]:
-        ranking = self._ranking("wordsim353", max)
+        ranking = self._ranking()
         if not ranking:
             return []
         (best, value), rest = ranking[0], ranking[1:]
@@ -154,9 +154,9 @@ class Comparison(WordVectorResults):
             said.append("There is one seed: use --seeds 3 to see how much these differences vary between seeds.")
         return said
 
-    def _ranking(self, field: str, best: Callable[[Sequence[float]], float]) -> list[tuple[str, float]]:
-        means = [(method, mean(values)) for method in self.methods if (values := self.values(method, field))]
-        return sorted(means, key=lambda pair: pair[1], reverse=best is max)
+    def _ranking(self) -> list[tuple[str, float]]:
+        means = [(method, mean(values)) for method in self.methods if (values := self.values(method, "wordsim353"))]
+        return sorted(means, key=lambda pair: -pair[1])
 
     # ---------------------------------------------------------------- written
 

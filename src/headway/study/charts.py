@@ -147,11 +147,11 @@ def by_position(results: ComparisonResults) -> list[Line]:
     return lines
 
 
-def by_length(results: ComparisonResults, field: str = "bits_per_byte") -> list[Line]:
-    """Returns lines of a field by the length of the window."""
+def by_length(results: ComparisonResults) -> list[Line]:
+    """Returns lines of the bits per byte by the length of the window."""
     lines = []
     for name in results.names:
-        losses = [(length, list(results.by_seed(name, length, field).values())) for length in results.lengths]
+        losses = [(length, list(results.by_seed(name, length, "bits_per_byte").values())) for length in results.lengths]
         losses = [(length, values) for length, values in losses if values]
         if losses:
             lines.append(_line(name, [length for length, _ in losses], [values for _, values in losses]))

@@ -17,20 +17,10 @@ def by_name(*checks: Callable[[T], None]) -> dict[str, Callable[[T], None]]:
 
 
 def run_checks(name: str, checks: Mapping[str, Callable[[T], None]], subject: T, about: str = "") -> list[str]:
-    """Runs every check on a subject.
+    """Runs every check on a subject, and returns the names of the checks.
 
-    Args:
-        name: the name of the subject, for messages.
-        checks: functions by name, each of which raises an error if the subject fails it: AssertionError with what it
-            found, or whatever the subject raises.
-        subject: the argument of each check.
-        about: the circumstances of the checks, for messages about errors that the subject raises.
-
-    Returns:
-        The names of the checks.
-
-    Raises:
-        AssertionError: at the first check that fails; the message names the check and says what it found.
+    Raises AssertionError at the first check that fails. The message has the name of the subject, that of the check and
+    its result, and ``about``, the circumstances, if the subject raised another error.
     """
     for each, check in checks.items():
         try:

@@ -1,4 +1,4 @@
-"""Which operation of an encoding rounds, and in which line of a user's file an error arose, for messages of checks."""
+"""Hints for messages of checks: the operation of an encoding that rounds, the line of a user's file with an error."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Operations(TorchDispatchMode):
     def __init__(self, dtype: torch.dtype, rounded: Operation | None = None) -> None:
         super().__init__()
         self.dtype, self.rounded = dtype, rounded
-        self.narrow: list[Operation] = []
+        self.found: list[Operation] = []
         self.count: Counter[tuple[Where, str]] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -63,47 +63,41 @@ class _Operations(TorchDispatchMode):
         self.count[where, name] += 1
         operation = (where, name, self.count[where, name])
         if result.dtype == self.dtype:
-            self.narrow.append(operation)
+            self.found.append(operation)
         return result.to(self.dtype).to(result.dtype) if operation == self.rounded else result
 
 
 def _stack() -> list[Where]:
     """The lines that are running inside the hooks, outermost first."""
-    places: list[Where] = []
+    lines: list[Where] = []
     frame = sys._getframe(2)
     while frame.f_back is not None and not frame.f_code.co_filename.startswith(TESTING):
-        places.append((frame.f_code.co_filename, frame.f_lineno))
+        lines.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
-    return places[::-1]
+    return lines[::-1]
 
 
 def narrow_operation(hooks: Callable[[], Any], dtype: torch.dtype) -> str:
     """Returns a hint at the first operation of ``hooks`` whose result has ``dtype``; empty if there is none."""
     with _Operations(dtype) as operations:
         hooks()
-    if not operations.narrow:
+    if not operations.found:
         return ""
-    where, name, _ = operations.narrow[0]
+    where, name, _ = operations.found[0]
     return f"{name} at {in_words(where)} computes in {dtype}"
 
 
 def rounding_operation(hooks: Callable[[], Any], exact_hooks: Callable[[], Any], dtype: torch.dtype) -> str:
     """Returns a hint at the operation whose rounding to ``dtype`` changes what hooks return the most.
 
-    Each operation that ``hooks`` computes in ``dtype`` is rounded alone, in hooks that otherwise compute in float64.
-
-    Args:
-        hooks: calls the hooks with tensors of ``dtype``.
-        exact_hooks: calls them with the same numbers in float64, and returns what they return.
-
-    Returns:
-        The hint, or an empty string if no operation changes the results.
+    Each operation that ``hooks`` computes in ``dtype`` is rounded alone, in ``exact_hooks``, which otherwise compute in
+    float64. The hint is empty if no operation changes the results.
     """
     with _Operations(dtype) as operations:
         hooks()
     exact = _tensors(exact_hooks())
     worst, most = None, 0.0
-    for operation in operations.narrow:
+    for operation in operations.found:
         with _Operations(dtype, operation):
             rounded = _tensors(exact_hooks())
         change = max((_change(a, b) for a, b in zip(rounded, exact, strict=True)), default=0.0)
@@ -118,11 +112,11 @@ def rounding_operation(hooks: Callable[[], Any], exact_hooks: Callable[[], Any],
     )
 
 
-def _change(actual: Tensor, exact: Tensor) -> float:
+def _change(rounded: Tensor, exact: Tensor) -> float:
     """The largest difference as a share of the largest value."""
-    if not actual.numel():
+    if not rounded.numel():
         return 0.0
-    return ((actual - exact).abs().max() / exact.abs().max().clamp(min=1e-30)).item()
+    return ((rounded - exact).abs().max() / exact.abs().max().clamp(min=1e-30)).item()
 
 
 def _tensors(part: Any) -> list[Tensor]:

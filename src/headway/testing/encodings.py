@@ -24,7 +24,7 @@ from ..masks import Boolean, Causal, Documents, Mask, Padding
 from ..positions import Interpolated, Pair, PositionEncoding
 from ._checks import by_name, run_checks
 from ._rounding import in_words, narrow_operation, raised_at, rounding_operation
-from .inputs import CheckSizes, Layer, gaps, on_axes, randomized
+from .inputs import CheckSizes, Layer, gaps, on_axes, randomized, where
 from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
 
 Check = Callable[[PositionEncoding], None]
@@ -100,17 +100,8 @@ def kernel_reasons(layer: Layer, *, mask: Mask | None = None, wants_gradient: bo
     with torch.set_grad_enabled(wants_gradient):
         x = layer.embed(_x(layer, 1, 6), coordinates)
         q, k, v = layer.project(x)
-        explanation = explain(
-            q,
-            k,
-            v,
-            encoding=layer.in_attention,
-            mask=Causal() if mask is None and layer.encoding.causal_only else mask,
-            q_positions=coordinates,
-            k_positions=coordinates,
-            q_input=x,
-            k_input=x,
-        )
+        mask = Causal() if mask is None and layer.encoding.causal_only else mask
+        explanation = explain(q, k, v, encoding=layer.in_attention, mask=mask, **where(coordinates, x))
     assert set(explanation.reasons) == set(KERNELS)
     return explanation.reasons
 
@@ -124,33 +115,14 @@ def _step(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str, cached
     else:
         x = layer.embed(x, coordinates)
     q, k, v = layer.project(x)
-    if encoding is None or not cached or not encoding.cache_prepared:
-        return attention(
-            q[:, :, -1:],
-            k,
-            v,
-            encoding=encoding,
-            mask=Causal(),
-            q_positions=rows[-1],
-            k_positions=coordinates,
-            q_input=x[:, -1:],
-            k_input=x,
-            kernel=kernel,
-        )
-    placed = [encoding.place(row) for row in rows]
-    return attention(
-        q[:, :, -1:],
-        torch.cat([encoding.prepare_key(k[:, :, i : i + 1], placed[i]) for i in range(n)], dim=2),
-        torch.cat([encoding.prepare_value(v[:, :, i : i + 1], placed[i]) for i in range(n)], dim=2),
-        encoding=encoding,
-        mask=Causal(),
-        q_positions=placed[-1],
-        k_positions=coordinates,
-        q_input=x[:, -1:],
-        k_input=x,
-        prepared_by=encoding,
-        kernel=kernel,
-    )
+    arguments: dict[str, Any] = {"encoding": encoding, "mask": Causal(), "kernel": kernel, **where(coordinates, x)}
+    arguments |= {"q_positions": rows[-1], "q_input": x[:, -1:]}
+    if encoding is not None and cached and encoding.cache_prepared:
+        placed = [encoding.place(row) for row in rows]
+        k = torch.cat([encoding.prepare_key(k[:, :, i : i + 1], placed[i]) for i in range(n)], dim=2)
+        v = torch.cat([encoding.prepare_value(v[:, :, i : i + 1], placed[i]) for i in range(n)], dim=2)
+        arguments |= {"q_positions": placed[-1], "prepared_by": encoding}
+    return attention(q[:, :, -1:], k, v, **arguments)
 
 
 def depends_on_length(encoding: PositionEncoding) -> bool:
@@ -183,9 +155,9 @@ def matches_its_formula(encoding: PositionEncoding) -> None:
         expected = _by_oracle(layer, q, k, v, embedded[0], coordinates)
         for kernel, reasons in kernel_reasons(layer).items():
             if not reasons:
-                actual = layer(x, coordinates, kernel=kernel)[0]
+                ours = layer(x, coordinates, kernel=kernel)[0]
                 with _hint(_narrow_operation, layer, x, coordinates), _hint(_differing_score, layer, x, coordinates):
-                    assert_close(f"output on {kernel}, against the oracle", actual, expected, EXACT)
+                    assert_close(f"output on {kernel}, against the oracle", ours, expected, EXACT)
 
 
 ORACLES = {
@@ -262,12 +234,8 @@ def _hint(find: Callable[..., str], *arguments: Any) -> Iterator[None]:
 
 def _narrow_operation(layer: Layer, x: Tensor, coordinates: Coordinates) -> str:
     """A hint at an operation that computes in float32, in a layer of float64."""
-    operation = narrow_operation(_hooks(layer, x, coordinates), torch.float32)
-    return (
-        f"; {operation}: compute angles and positions in float64, as in coordinates.axis().double()"
-        if operation
-        else ""
-    )
+    hint = narrow_operation(_hooks(layer, x, coordinates), torch.float32)
+    return f"; {hint}: compute angles and positions in float64, as in coordinates.axis().double()" if hint else ""
 
 
 def _rounding_operation(encoding: PositionEncoding, dtype: torch.dtype) -> str:
@@ -276,9 +244,9 @@ def _rounding_operation(encoding: PositionEncoding, dtype: torch.dtype) -> str:
     exact = copy.deepcopy(layer).double()
     x, n = _x(layer, 1, 9), 9
     coordinates = _span(layer, n, start=0 if layer.sizes.max_length else 4000)
-    operation = rounding_operation(_hooks(layer, x, coordinates), _hooks(exact, x.double(), coordinates), dtype)
+    hint = rounding_operation(_hooks(layer, x, coordinates), _hooks(exact, x.double(), coordinates), dtype)
     wide = "compute angles, positions and sums over the input in float64, and round the result"
-    return f"; {operation}: {wide}" if operation else ""
+    return f"; {hint}: {wide}" if hint else ""
 
 
 def _differing_score(layer: Layer, x: Tensor, coordinates: Coordinates) -> str:
@@ -286,8 +254,7 @@ def _differing_score(layer: Layer, x: Tensor, coordinates: Coordinates) -> str:
     encoding, embedded = layer.encoding, layer.embed(x, coordinates)
     q, k, v = layer.project(embedded)
     mask = Causal() if encoding.causal_only else None
-    at: dict[str, Any] = {"q_positions": coordinates, "k_positions": coordinates}
-    call = make_call(q, k, v, encoding=encoding, mask=mask, q_input=embedded, k_input=embedded, **at)
+    call = make_call(q, k, v, encoding=encoding, mask=mask, **where(coordinates, embedded))
     scores = spec.steps(spec.computed(call))[1][0]
     scale = encoding.default_scale(q.shape[3])
     heads, n, _ = scores.shape
@@ -301,10 +268,10 @@ def _differing_score(layer: Layer, x: Tensor, coordinates: Coordinates) -> str:
     ours, theirs, pair = max(both, key=lambda one: abs(one[0] - one[1]))
     if math.isclose(ours, theirs, rel_tol=EXACT, abs_tol=EXACT):
         return "; all scores agree with oracle: compare oracle_weights and oracle_value"
-    where = f"head {pair.h}, query {pair.i}, key {pair.j} (distance {pair.distance:g})"
+    place = f"head {pair.h}, query {pair.i}, key {pair.j} (distance {pair.distance:g})"
     width = call.q.shape[3]
     prepared = f"; prepare makes queries and keys {width} wide of {q.shape[3]}" if width != q.shape[3] else ""
-    return f"; the largest difference of scores is at {where}: {ours:.6g}, and {theirs:.6g} by oracle{prepared}"
+    return f"; the largest difference of scores is at {place}: {ours:.6g}, and {theirs:.6g} by oracle{prepared}"
 
 
 def _by_oracle(layer: Layer, q: Tensor, k: Tensor, v: Tensor, x: Tensor, coordinates: Coordinates) -> Tensor:
@@ -329,19 +296,19 @@ def reads_only_what_it_declares(encoding: PositionEncoding) -> None:
         return
     x, coordinates = _x(layer, 1, 6), _span(layer, 6)
     q, k, v = layer.project(layer.embed(x, coordinates))
-    where: dict[str, Any] = {"q_positions": coordinates, "k_positions": coordinates, "mask": Causal()}
+    shared: dict[str, Any] = {"q_positions": coordinates, "k_positions": coordinates, "mask": Causal()}
     remedy = "declare reads_input = True in the class"
     try:
-        without = attention(q, k, v, encoding=layer.in_attention, **where)
+        without = attention(q, k, v, encoding=layer.in_attention, **shared)
     except Exception as error:
         try:
-            attention(q, k, v, encoding=layer.in_attention, q_input=x, k_input=x, **where)
+            attention(q, k, v, encoding=layer.in_attention, q_input=x, k_input=x, **shared)
         except Exception:
             return  # it fails with the input too: other checks say how
         at = raised_at(error)
         said = f"{type(error).__name__}: {error}" + (f"; at {in_words(at)}" if at else "")
         raise AssertionError(f"it reads q_input or k_input, which it is not given: {remedy} ({said})") from error
-    given = attention(q, k, v, encoding=layer.in_attention, q_input=x, k_input=x, **where)
+    given = attention(q, k, v, encoding=layer.in_attention, q_input=x, k_input=x, **shared)
     assert torch.equal(without, given), f"q_input and k_input change the output, and are not given in use: {remedy}"
 
 
@@ -375,14 +342,14 @@ def keeps_the_promise_in_every_dtype(encoding: PositionEncoding) -> None:
             naive = _gradients(layer, x, coordinates, None)
             exact = _gradients(exact_layer, x.double(), coordinates, "reference")
             for kernel in taken:
-                actual = _gradients(layer, x, coordinates, kernel)
-                assert set(actual) == set(naive) == set(exact), (
-                    f"on {kernel} gradients are missing: {set(exact) - set(actual)}"
+                ours = _gradients(layer, x, coordinates, kernel)
+                assert set(ours) == set(naive) == set(exact), (
+                    f"on {kernel} gradients are missing: {set(exact) - set(ours)}"
                 )
-                for name in actual:
+                for name in ours:
                     what, factor = f"{name} on {kernel}", OUTPUT_FACTOR if name == "output" else GRADIENT_FACTOR
                     comparison = comparisons.setdefault(what, Comparison(f"{what} in {dtype}", factor))
-                    comparison.add(actual[name], naive[name], exact[name])
+                    comparison.add(ours[name], naive[name], exact[name])
         for comparison in comparisons.values():
             with _hint(_rounding_operation, encoding, dtype):
                 comparison.check()
@@ -395,13 +362,13 @@ def embeds_far_away_as_near(encoding: PositionEncoding) -> None:
         n = 9
         start = min(4000, (layer.sizes.max_length or 4009) - n)
         x, coordinates = _x(layer, 1, n), _span(layer, n, start=start)
-        actual, exact = layer.embed(x, coordinates), copy.deepcopy(layer).double().embed(x.double(), coordinates)
-        assert actual.dtype == dtype, f"embed turned {dtype} into {actual.dtype}"
+        embedded, exact = layer.embed(x, coordinates), copy.deepcopy(layer).double().embed(x.double(), coordinates)
+        assert embedded.dtype == dtype, f"embed turned {dtype} into {embedded.dtype}"
         with _hint(_rounding_operation, encoding, dtype):
-            assert_close(f"embed in {dtype}", actual, exact, 2 * torch.finfo(dtype).eps)
+            assert_close(f"embed in {dtype}", embedded, exact, 2 * torch.finfo(dtype).eps)
         with torch.autocast("cpu", torch.bfloat16):
-            actual = layer.embed(x, coordinates)
-        assert_close(f"embed in {dtype} under autocast", actual, exact, 2 * torch.finfo(dtype).eps)
+            embedded = layer.embed(x, coordinates)
+        assert_close(f"embed in {dtype} under autocast", embedded, exact, 2 * torch.finfo(dtype).eps)
 
 
 def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | None) -> dict[str, Tensor]:
@@ -412,25 +379,17 @@ def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | 
     """
     encoding = copy.deepcopy(layer.encoding).double() if kernel is None else layer.encoding
     x = x.detach()
-    where = encoding.place(coordinates)
-    embedded = (
-        encoding.embed(x.double(), where).to(x.dtype) if kernel is None else layer.embed(x, coordinates)
-    ).detach()
-    leaves = dict(
-        zip(
-            ("its q", "its k", "its v"),
-            (part.detach().requires_grad_() for part in layer.project(embedded)),
-            strict=True,
-        )
-    )
+    if kernel is None:
+        embedded = encoding.embed(x.double(), encoding.place(coordinates)).to(x.dtype).detach()
+    else:
+        embedded = layer.embed(x, coordinates).detach()
+    projected = [part.detach().requires_grad_() for part in layer.project(embedded)]
+    leaves = dict(zip(("its q", "its k", "its v"), projected, strict=True))
     parameters = dict(encoding.named_parameters()) if layer.in_attention is not None else {}
     arguments: dict[str, Any] = {
         "encoding": None if layer.in_attention is None else encoding,
         "mask": Causal(),
-        "q_positions": coordinates,
-        "k_positions": coordinates,
-        "q_input": embedded if kernel else embedded.double(),
-        "k_input": embedded if kernel else embedded.double(),
+        **where(coordinates, embedded if kernel else embedded.double()),
     }
     if kernel is None:
         q, k, v = (leaf.double() for leaf in leaves.values())
@@ -444,14 +403,14 @@ def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | 
     upstream = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape).to(out.dtype)
     wanted = leaves | parameters
     grads = torch.autograd.grad(out, list(wanted.values()), upstream, allow_unused=True)
-    gradients = {"output": out.detach()}
+    results = {"output": out.detach()}
     for (name, leaf), grad in zip(wanted.items(), grads, strict=True):
         if grad is None:  # only the embeddings depend on it, which every_gradient_is_there checks
             assert name not in leaves, f"{name} has no gradient on {kernel or 'the naive computation'}"
             continue
         dtype = leaf.dtype if kernel or name in leaves else dict(layer.encoding.named_parameters())[name].dtype
-        gradients[name] = grad.to(dtype)
-    return gradients
+        results[name] = grad.to(dtype)
+    return results
 
 
 def every_gradient_is_there(encoding: PositionEncoding) -> None:
@@ -465,8 +424,8 @@ def every_gradient_is_there(encoding: PositionEncoding) -> None:
         out = layer(x, coordinates, mask=Causal(), kernel="reference")
         return (out * torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).sum()
 
-    gradients = torch.autograd.grad(loss(), list(leaves.values()), allow_unused=True)
-    for (name, leaf), grad in zip(leaves.items(), gradients, strict=True):
+    grads = torch.autograd.grad(loss(), list(leaves.values()), allow_unused=True)
+    for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
         assert grad is not None, f"{name} has no gradient"
         assert grad.abs().max() > 0, f"the gradient of {name} is zero"
         generator = torch.Generator().manual_seed(7)
@@ -610,8 +569,8 @@ def places_anew_what_another_placed(encoding: PositionEncoding) -> None:
     x, coordinates = _x(layer, 1, 6), _span(layer, 6)
     expected = layer(x, coordinates)
     for other in (_layer(encoding, seed=2).encoding, Interpolated(4.0)):
-        actual = layer(x, other.place(coordinates))
-        assert torch.equal(actual, expected), f"it uses positions or tables of another {type(other).__name__}"
+        again = layer(x, other.place(coordinates))
+        assert torch.equal(again, expected), f"it uses positions or tables of another {type(other).__name__}"
 
 
 def tables_are_of_coordinates_alone(encoding: PositionEncoding) -> None:
@@ -683,8 +642,7 @@ def computes_the_same_twice(encoding: PositionEncoding) -> None:
         return
     layer.train()
     q, k, v = layer.project(x)
-    where: dict[str, Any] = {"q_positions": coordinates, "k_positions": coordinates, "q_input": x, "k_input": x}
-    call = make_call(q, k, v, encoding=layer.in_attention, mask=Causal(), **where)
+    call = make_call(q, k, v, encoding=layer.in_attention, mask=Causal(), **where(coordinates, x))
     first, second = spec.forward(spec.computed(call))[0], spec.forward(spec.computed(call))[0]
     assert torch.equal(first, second), "a function in its terms gives another result when it runs again"
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..attention import attention
 from ..coordinates import Coordinates
 from ..masks import Causal
 from ..positions import PositionEncoding
@@ -104,25 +106,15 @@ class Layer(torch.nn.Module):
     def forward(
         self, x: Tensor, coordinates: Coordinates, *, mask: object = None, kernel: str = "auto", dropout: float = 0.0
     ) -> Tensor:
-        from ..attention import attention
-
         x = self.embed(x, coordinates)
-        q, k, v = self.project(x)
-        if mask is None and self.encoding.causal_only:
-            mask = Causal()
-        return attention(
-            q,
-            k,
-            v,
-            encoding=self.in_attention,
-            mask=mask,  # type: ignore[arg-type]
-            q_positions=coordinates,
-            k_positions=coordinates,
-            q_input=x,
-            k_input=x,
-            kernel=kernel,
-            dropout=dropout,
-        )
+        mask = Causal() if mask is None and self.encoding.causal_only else mask
+        shared: dict[str, Any] = {"mask": mask, "kernel": kernel, "dropout": dropout, **where(coordinates, x)}
+        return attention(*self.project(x), encoding=self.in_attention, **shared)
+
+
+def where(coordinates: Coordinates, x: Tensor) -> dict[str, Any]:
+    """Returns the arguments of self-attention that place its tokens, and its input."""
+    return {"q_positions": coordinates, "k_positions": coordinates, "q_input": x, "k_input": x}
 
 
 def on_axes(coordinates: Coordinates, axes: int | None) -> Coordinates:
@@ -155,9 +147,6 @@ def term_examples(
     """Returns examples of every kind of term in every form, some with several terms of one kind.
 
     Functions among them depend on all of their arguments. Positions must have two axes.
-
-    Args:
-        draw: returns a random leaf tensor of the given shape.
     """
     return {
         "temperature": [QueryScale(draw(1, heads, n))],

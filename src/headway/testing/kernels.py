@@ -19,7 +19,7 @@ from .inputs import term_examples
 from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
 
 CROSSINGS = ("alone", "sink", "cap", "log-sum-exp", "sink and log-sum-exp")
-"""What each term is combined with."""
+"""The combinations in which each term is checked."""
 POSITIONS = ("with gaps", "rising by one")
 """The positions of the tokens: with gaps on the second of two axes, or known to rise by one on both."""
 SHAPES = {"batch": 2, "heads": 4, "n": 7, "m": 11, "head_dim": 8, "v_dim": 6}
@@ -112,7 +112,7 @@ def leaves_of(term: Term, leaves: list[Tensor]) -> list[Tensor]:
     """The drawn leaves from which the tensors of a term are computed."""
     from ..kernels._problem import tensors_in
 
-    kept: list[Tensor] = []
+    used: list[Tensor] = []
     for tensor in tensors_in(term):
         if any(leaf is tensor for leaf in leaves):
             reached = [tensor]
@@ -121,8 +121,8 @@ def leaves_of(term: Term, leaves: list[Tensor]) -> list[Tensor]:
             reached = [leaf for leaf, grad in zip(leaves, grads, strict=True) if grad is not None]
         else:
             continue
-        kept += [leaf for leaf in reached if all(leaf is not other for other in kept)]
-    return kept
+        used += [leaf for leaf in reached if all(leaf is not other for other in used)]
+    return used
 
 
 def _results(call: Call, leaves: list[Tensor], kernel: str | None) -> list[Tensor]:
@@ -157,19 +157,9 @@ def upstream_of(out: Tensor) -> Tensor:
 def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window", positions: str = "with gaps") -> str:
     """Checks output, log-sum-exp and every gradient of a kernel against the naive computation and float64.
 
-    Every leaf must have a gradient, and one that is not zero unless the mask hides everything.
-
-    Args:
-        term: one of ``term_names()``.
-        crossing: one of ``CROSSINGS``.
-        mask: one of ``mask_names()``.
-        positions: one of ``POSITIONS``.
-
-    Returns:
-        "taken", or the reasons why the kernel does not take the call.
-
-    Raises:
-        AssertionError: if a result exceeds the bounds of ``Comparison``, or a gradient is missing or zero.
+    Every leaf must have a gradient, which is not zero unless the mask hides everything. The term is one of
+    ``term_names()``, the mask one of ``mask_names()``, with one of ``CROSSINGS`` and of ``POSITIONS``. Returns "taken",
+    or the reasons why the kernel does not take the call.
     """
     comparisons: dict[str, Comparison] = {}
     if term == "normalizer" and crossing not in ("alone", "cap"):
@@ -180,11 +170,11 @@ def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window
             reasons = KERNELS[kernel].why_not(Problem.of(call))
             if reasons:
                 return "; ".join(reasons)
-            actual = _results(call, leaves, kernel)
+            results = _results(call, leaves, kernel)
             naive = _expected(term, crossing, mask, dtype, positions)[draw]
             exact = _expected(term, crossing, mask, torch.float64, positions)[draw]
-            outputs = len(actual) - len(leaves)
-            for number, (a, b, c) in enumerate(zip(actual, naive, exact, strict=True)):
+            outputs = len(results) - len(leaves)
+            for number, (a, b, c) in enumerate(zip(results, naive, exact, strict=True)):
                 what = ("output", "log-sum-exp")[number] if number < outputs else f"gradient {number - outputs}"
                 assert a is not None, f"{what} of {term} ({crossing}) on {kernel} is missing"
                 assert mask == "nothing" or c.abs().max() > 0, (
@@ -221,15 +211,7 @@ def widest(kernel: str) -> torch.dtype:
 def obeys_the_mask(kernel: str, mask: str) -> str:
     """Checks that masked keys have no effect, even if they are NaN, and that a query without keys gives zeros.
 
-    Args:
-        mask: one of ``mask_names()``.
-
-    Returns:
-        "taken", or the reasons why the kernel does not take the call.
-
-    Raises:
-        AssertionError: if an output or gradient depends on a masked key, or a query without keys gives other than
-            zeros.
+    Returns "taken", or the reasons why the kernel does not take the call.
     """
     dtype = widest(kernel)
     call, leaves = build("none", "alone", mask, 0, dtype, dtype)
@@ -247,10 +229,12 @@ def obeys_the_mask(kernel: str, mask: str) -> str:
     poisoned[1][unseen], poisoned[2][unseen] = torch.nan, torch.nan
     poisoned = [leaf.requires_grad_() for leaf in poisoned]
     q, k, v = poisoned
-    actual = _results(replace(call, q=q, k=k, v=v), poisoned, kernel)
-    for what, a, b in zip(("output", "gradient of q", "gradient of k", "gradient of v"), actual, expected, strict=True):
+    results = _results(replace(call, q=q, k=k, v=v), poisoned, kernel)
+    for what, a, b in zip(
+        ("output", "gradient of q", "gradient of k", "gradient of v"), results, expected, strict=True
+    ):
         assert_close(f"{what} with {mask} on {kernel}", a, b, 1e-12 if dtype == torch.float64 else 1e-5)
-    blind = actual[0][~allowed.any(-1)]
+    blind = results[0][~allowed.any(-1)]
     assert not blind.numel() or blind.abs().max() == 0, f"a query without keys does not give zeros on {kernel}"
     return "taken"
 
@@ -258,16 +242,8 @@ def obeys_the_mask(kernel: str, mask: str) -> str:
 def gives_a_single_key_no_gradient(kernel: str, term: str) -> str:
     """Checks that queries that see one key have a gradient of 0: the weight is 1, whatever the score.
 
-    The gradient is a difference of equal sums. Native kernels must add both in the same way, so that 0 is exact.
-
-    Args:
-        term: one of ``term_names()``.
-
-    Returns:
-        "taken", or the reasons why the kernel does not take the call.
-
-    Raises:
-        AssertionError: if a gradient is not 0, beyond rounding for a kernel that is composed of torch's.
+    The gradient is a difference of equal sums. Native kernels must add both in the same way, so that 0 is exact; for
+    others it is 0 up to rounding. Returns "taken", or the reasons why the kernel does not take the call.
     """
     if term in ("sink by query", "normalizer"):
         return "the weight of a single key is not 1"
@@ -298,15 +274,15 @@ def check_kernel(kernel: str) -> dict[str, str]:
     Raises:
         AssertionError: if a result of a combination that the kernel takes is wrong.
     """
-    verdicts = {}
+    outcomes = {}
     for term in term_names():
         for crossing in CROSSINGS:
-            verdicts[f"{term}, {crossing}"] = keeps_the_promise(kernel, term, crossing)
-        verdicts[f"{term}, a single key"] = gives_a_single_key_no_gradient(kernel, term)
+            outcomes[f"{term}, {crossing}"] = keeps_the_promise(kernel, term, crossing)
+        outcomes[f"{term}, a single key"] = gives_a_single_key_no_gradient(kernel, term)
     for mask in mask_names():
-        verdicts[f"mask: {mask}"] = obeys_the_mask(kernel, mask)
-        verdicts[f"none, alone, {mask}"] = keeps_the_promise(kernel, "none", "alone", mask)
-    return verdicts
+        outcomes[f"mask: {mask}"] = obeys_the_mask(kernel, mask)
+        outcomes[f"none, alone, {mask}"] = keeps_the_promise(kernel, "none", "alone", mask)
+    return outcomes
 
 
 def term_names() -> list[str]:

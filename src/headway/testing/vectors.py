@@ -143,8 +143,8 @@ def knows_the_words(trial: Trial) -> None:
     kept = {word: count for word, count in counted.items() if count >= vectors.min_count}
     expected = sorted(kept, key=lambda word: (-kept[word], word))[: vectors.max_words]
     assert len(vectors) == len(expected), f"{len(vectors)} words, and the texts have {len(expected)}"
-    for actual, word in zip(vectors.words, expected, strict=True):
-        assert actual == word, f"{actual!r} is in the place of {word!r}: the order is not that of counts"
+    for own, word in zip(vectors.words, expected, strict=True):
+        assert own == word, f"{own!r} is in the place of {word!r}: the order is not that of counts"
     assert vectors.counts is not None, "no counts"
     assert vectors.counts.tolist() == [kept[word] for word in expected], "the counts are wrong"
 
@@ -205,11 +205,11 @@ def sums_up_a_document(trial: Trial) -> None:
     vectors; both only if vectors do not depend on the sentence.
     """
     vectors = trial.fitted
-    row = vectors.document(trial.text)
-    assert row.dtype == torch.float32, f"document gives {row.dtype}"
-    assert row.ndim == 1, f"document gives {tuple(row.shape)}"
-    assert torch.isfinite(row).all(), "document is not finite"
-    assert row.abs().max() > 0, "document is zero"
+    vector = vectors.document(trial.text)
+    assert vector.dtype == torch.float32, f"document gives {vector.dtype}"
+    assert vector.ndim == 1, f"document gives {tuple(vector.shape)}"
+    assert torch.isfinite(vector).all(), "document is not finite"
+    assert vector.abs().max() > 0, "document is zero"
     if trial.in_context:
         return
     tokens = vectors.tokenizer(trial.text)
@@ -217,10 +217,10 @@ def sums_up_a_document(trial: Trial) -> None:
     assert_close("document of the same words in another order", back, straight, ROUNDING)
     if trial.kind.document is Vectors.document:
         expected = torch.stack([vectors.vector(token) for token in tokens if token in vectors]).double().mean(0)
-        assert_close("document", row, expected, ROUNDING)
+        assert_close("document", vector, expected, ROUNDING)
     for text in ("", STRANGE):
         nothing = vectors.document(text)
-        assert nothing.shape == row.shape, f"document of {text!r} has shape {tuple(nothing.shape)}"
+        assert nothing.shape == vector.shape, f"document of {text!r} has shape {tuple(nothing.shape)}"
         assert text in vectors or not nothing.any(), f"document of {text!r} is not zero"
 
 
@@ -250,15 +250,15 @@ def finds_the_nearest(trial: Trial) -> None:
         _right_value(f"similarity({a!r}, {b!r})", vectors.similarity(a, b), exact)
 
 
-def _right_order(what: str, ranking: list[tuple[str, float]], cosines: Tensor, count: int) -> None:
-    assert len({word for word, _ in ranking}) == len(ranking), f"{what} gives a word twice"
-    values = torch.tensor([value for _, value in ranking], dtype=torch.float64)
+def _right_order(what: str, neighbours: list[tuple[str, float]], cosines: Tensor, count: int) -> None:
+    assert len({word for word, _ in neighbours}) == len(neighbours), f"{what} gives a word twice"
+    values = torch.tensor([value for _, value in neighbours], dtype=torch.float64)
     assert bool((values.diff() <= 0).all()), f"{what} is not sorted"
     assert_close(what, values, cosines.sort(descending=True).values[:count], ROUNDING)
 
 
-def _right_value(what: str, actual: float, exact: Tensor) -> None:
-    assert abs(actual - exact.item()) <= ROUNDING, f"{what} is {actual:.6f}, in float64 {exact.item():.6f}"
+def _right_value(what: str, cosine: float, exact: Tensor) -> None:
+    assert abs(cosine - exact.item()) <= ROUNDING, f"{what} is {cosine:.6f}, in float64 {exact.item():.6f}"
 
 
 def solves_analogies(trial: Trial) -> None:
@@ -275,11 +275,11 @@ def solves_analogies(trial: Trial) -> None:
     units = {word: vectors.vector(word).double() / vectors.vector(word).double().norm() for word in (a, b, c)}
     cosines = _cosines((units[b] - units[a] + units[c])[None], rows)[0]
     rest = torch.tensor([cosine for word, cosine in zip(vectors.words, cosines, strict=True) if word not in (a, b, c)])
-    ranking = vectors.analogy(a, b, c, 5)
-    for word, value in ranking:
+    answers = vectors.analogy(a, b, c, 5)
+    for word, value in answers:
         assert word not in (a, b, c), f"analogy answers with {word!r}, a word of the question"
         _right_value(f"analogy's {word!r}", value, cosines[vectors.index[word]])
-    _right_order("analogy", ranking, rest.double(), 5)
+    _right_order("analogy", answers, rest.double(), 5)
 
 
 def makes_an_embedding(trial: Trial) -> None:

@@ -145,10 +145,13 @@ def write(model: Model, stream: IO[bytes]) -> None:
         stream.write(bytes(4 * dim))
 
 
-def _all_buckets(model: Model, bucket: int, at_once: int = 1 << 16) -> Iterator[Tensor]:
+AT_ONCE = 1 << 16
+
+
+def _all_buckets(model: Model, bucket: int) -> Iterator[Tensor]:
     """Returns the rows of all buckets, zeros for those that are not stored."""
-    for start in range(0, bucket, at_once):
-        block = torch.zeros(min(at_once, bucket - start), model.own.shape[1])
+    for start in range(0, bucket, AT_ONCE):
+        block = torch.zeros(min(AT_ONCE, bucket - start), model.own.shape[1])
         low, high = torch.searchsorted(model.buckets, torch.tensor([start, start + len(block)])).tolist()
         block[model.buckets[low:high] - start] = model.ngrams[low:high]
         yield block

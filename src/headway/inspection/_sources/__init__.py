@@ -1,4 +1,4 @@
-"""The methods of finding the attention calls of a model, from the outermost function to the innermost."""
+"""The sources of a model's attention calls, from the outermost function to the innermost."""
 
 from .._watch import Source
 from .headway import Headway

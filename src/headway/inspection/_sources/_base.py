@@ -1,4 +1,4 @@
-"""What sources, the methods of finding the attention calls of a model, have in common."""
+"""Helpers of the sources, which find the attention calls of a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .._watch import Finder
 
 
 class Observers:
-    """The finders of all threads that watch one function, which is replaced while there are any."""
+    """The finders of all threads that observe one function. The function is replaced while there are any."""
 
     def __init__(self) -> None:
         self.finders: list[Finder] = []
@@ -21,7 +21,7 @@ class Observers:
 
     @contextmanager
     def joined_by(self, finder: Finder, owner: Any, name: str, replacement: Any) -> Iterator[None]:
-        """``owner.name`` is ``replacement(original)`` from the first finder's block to the end of the last."""
+        """Replaces ``owner.name`` by ``replacement(original)`` from the first finder's block to the end of the last."""
         with self._lock:
             if not self.finders:
                 self._original = vars(owner)[name]
@@ -36,7 +36,7 @@ class Observers:
                     setattr(owner, name, self._original)
 
     def awake(self) -> list[Finder]:
-        """The finders of this thread that take an attention call, the outermost first."""
+        """The active finders of this thread, the outermost first."""
         return [finder for finder in self.finders if finder.awake()]
 
 

@@ -1,4 +1,4 @@
-"""Attention that headway computes: ``nn.MultiHeadAttention``, swapped layers of torch, headway inside transformers."""
+"""Attention computed by headway: ``nn.MultiHeadAttention``, swapped layers of torch, headway inside transformers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .transformers import is_cross
 
 
 class Headway:
-    """Calls of ``headway.attention``, each as it is computed: with what an encoding has drawn, and with its dropout."""
+    """Calls of ``headway.attention`` as they are computed, with an encoding's random numbers and with dropout."""
 
     name = "headway"
 
@@ -65,7 +65,7 @@ def _observe(finder: Finder, call: Call, compute: Callable[[], Computed]) -> Com
 def _run_and_reduce(
     compute: Callable[[], Computed], reductions: Sequence[Reduction], counted: Tensor | None
 ) -> tuple[Computed, list[Any]] | None:
-    """The output with reductions in the kernel's own pass; None where it has none, or others look on in between."""
+    """The output and the reductions in one pass of the kernel; None if the kernel cannot compute both."""
     if not isinstance(compute, Computation):
         return None
     call, kernel = compute.call, compute.kernel

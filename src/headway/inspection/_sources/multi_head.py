@@ -1,4 +1,4 @@
-"""Attention of ``torch.nn.MultiheadAttention``, taken at ``F.multi_head_attention_forward``."""
+"""Attention of ``torch.nn.MultiheadAttention``, found at ``F.multi_head_attention_forward``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 class MultiHead:
     """Calls of ``multi_head_attention_forward``.
 
-    torch's fast paths of inference yield, because a mode of torch functions is at work.
+    torch skips its fast paths for inference, because a mode of torch functions is active.
     """
 
     name = "multi_head_attention_forward"
@@ -49,8 +49,8 @@ def _found(stack: Sequence[Frame], *args: Any, **kwargs: Any) -> Found:
 
     def run(change: Change | None) -> tuple[Tensor, Tensor | None]:
         if change is None:
-            found: tuple[Tensor, Tensor | None] = F.multi_head_attention_forward(**given)
-            return found
+            computed: tuple[Tensor, Tensor | None] = F.multi_head_attention_forward(**given)
+            return computed
         # projected by the identity, which is exact, the output is that of the heads
         width = given["embed_dim_to_check"]
         weight, bias = given["out_proj_weight"], given["out_proj_bias"]

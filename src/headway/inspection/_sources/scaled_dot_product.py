@@ -72,11 +72,11 @@ def _found(
 
 
 def _is_something_else(call: Call, real: Tensor) -> bool:
-    """Whether a mask that was taken for one of tokens, True in ``real`` [batch, n], is no such mask.
+    """Whether a mask that was read as one of tokens, True in ``real`` [batch, n], means something else.
 
-    A module of a user's own may take masks that are True for padding, or that are added to scores: then the others
-    attend to what is said to be padding. Or masks [n, n] of queries and keys: in a batch of n rows, attention hides the
-    same keys in each of them.
+    A user's module may take masks that are True for padding, or that are added to scores. Then the other tokens attend
+    to the supposed padding. It may also take masks [n, n] of queries and keys. Then, in a batch of n rows, attention
+    hides the same keys in every row.
     """
     masks = [mask for mask in conjuncts(call.mask) if isinstance(mask, Boolean)]
     if not masks or call.q.shape[2] != call.k.shape[2] or bool(real.all()):
@@ -86,7 +86,7 @@ def _is_something_else(call: Call, real: Tensor) -> bool:
         return True
 
     def mixed(tokens: Tensor) -> bool:
-        """Whether some of these tokens attend to others than these."""
+        """Whether some of these tokens attend to other tokens."""
         by_query = tokens[:, None, :, None] if allowed.shape[2] > 1 else tokens.any(1)[:, None, None, None]
         seen = (allowed & by_query).any(2)
         return bool((seen & ~tokens[:, None]).any())
@@ -95,7 +95,7 @@ def _is_something_else(call: Call, real: Tensor) -> bool:
 
 
 def _four(x: Tensor) -> Tensor:
-    """[batch, heads, tokens, width]: leading dimensions are batch, none is a batch of one and a single head."""
+    """[batch, heads, tokens, width]: leading dimensions become the batch; missing ones have size 1."""
     if x.ndim == 3:
         return x[:, None]
     return x[None, None] if x.ndim == 2 else x.flatten(0, -4)
@@ -125,7 +125,7 @@ def _call(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_cau
 
 
 def _kind(frame: Frame, n: int, m: int) -> str:
-    """By what the module was given: sequences of two lengths or objects, or a single one."""
+    """Self- or cross-attention, by whether the module was given one sequence or two."""
     given = [x for x in (*frame.args, *frame.kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()]
     sequences = {id(x) for x in given if x.ndim == 3 and x.shape[1] in (n, m)}
     if len(sequences) == 1:

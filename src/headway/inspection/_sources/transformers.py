@@ -1,4 +1,4 @@
-"""Attention inside Hugging Face transformers: the function that a model's config names, whichever it is."""
+"""Attention inside Hugging Face transformers, whatever implementation a model's config names."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .._watch import Change, Finder, Found, Frame, Site, frame_of, unwatched
 from ._base import Observers, mentions
 
 CONTEXT = ("key_value_states", "encoder_hidden_states", "context")
-"""What transformers' layers of cross-attention call the states that they attend to."""
+"""The names of the states that transformers' layers of cross-attention attend to."""
 
 
 class Transformers:
-    """Calls through ``AttentionInterface``: eager, sdpa, flex_attention, flash_attention and whatever is registered.
+    """Calls through ``AttentionInterface``: eager, sdpa, flex_attention, flash_attention and registered functions.
 
-    Those that headway computes are left to ``Headway``.
+    ``Headway`` finds the calls that headway computes.
     """
 
     name = "transformers"
@@ -144,7 +144,7 @@ def _block_mask(mask: Any, query: Tensor, m: int) -> Tensor:
 def _flash_mask(
     module: nn.Module, query: Tensor, m: int, mask: Tensor | None, kwargs: dict[str, Any]
 ) -> tuple[Tensor | None, dict[str, Any]]:
-    """The boolean mask of what FlashAttention is told: padding of the keys, causal or not, and a window."""
+    """The boolean mask of FlashAttention's arguments: padding of the keys, causality, and a window."""
     if kwargs.get("cu_seq_lens_q") is not None:
         raise HeadwayError("documents are packed by cu_seq_lens: load the model with attn_implementation='sdpa'")
     n, device = query.shape[2], query.device
@@ -162,7 +162,7 @@ def _flash_mask(
 
 
 def is_cross(frame: Frame, n: int, m: int) -> bool:
-    """Whether a layer attends to other tokens than its own."""
+    """Whether a layer attends to another sequence."""
     if any(frame.argument(name) is not None for name in CONTEXT):
         return True
     cached = frame.argument(*CACHES) is not None

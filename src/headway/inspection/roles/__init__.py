@@ -1,4 +1,4 @@
-"""What heads do: roles with definition, baseline and interval, by name."""
+"""Roles of heads, each with a definition, a baseline and an interval, by name."""
 
 from types import ModuleType as _ModuleType
 

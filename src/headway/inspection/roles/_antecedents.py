@@ -34,14 +34,14 @@ class Cases(ABC):
 
     @abstractmethod
     def statistic(self) -> Statistic:
-        """What they are read from."""
+        """The statistic that they are read from."""
 
     @abstractmethod
-    def hits(self, found: Statistics) -> tuple[Tensor, Tensor]:
+    def hits(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
         """The hits of each head, [batch, H], and the cases, [batch]."""
 
     @abstractmethod
-    def guesses(self, found: Statistics) -> Tensor:
+    def guesses(self, statistics: Statistics) -> Tensor:
         """The hits of guesses, [batch, 2]."""
 
 
@@ -49,32 +49,24 @@ class Cases(ABC):
 
 
 def choices_of(text: AnnotatedText) -> list[Choice]:
-    """The choices of which one is right."""
+    """The choices with a right name."""
     return [choice for choice in text.choices if choice.right is not None]
 
 
 class WeightsOfChoices(NamedTuple):
-    """What mentions give to each of two others.
-
-    Attributes:
-        right: the weight of the right one, [batch, H, choices].
-        wrong: that of the other.
-        sees: whether the mention sees both, [batch, choices].
-    """
+    """The weights that mentions give to each of two others, [batch, H, choices]."""
 
     right: Tensor
     wrong: Tensor
     sees: Tensor
+    """Whether the mention sees both, [batch, choices]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Chosen(BetweenWords):
-    """The weights of the choices, ``WeightsOfChoices``; from and to several words, the mean and the sum.
+    """The weights of the choices, ``WeightsOfChoices``: the mean over words of the mention of the sum over the other's.
 
-    Args:
-        word_of: the word of each token, [batch, n] in int64; −1 for tokens of no word.
-        count: the number of words, W.
-        mention: the words with tokens of the mention, [batch, choices, W] as 0 and 1.
+    The spans of words are [batch, choices, W], 1 for words with tokens and else 0.
     """
 
     name = "weights of choices"
@@ -118,12 +110,12 @@ class OfNames(Cases):
         with_tokens = (word_of[..., None] == torch.arange(count, device=word_of.device)).any(1)
         return Chosen(word_of, count, *(spans * with_tokens[:, None]))
 
-    def hits(self, found: Statistics) -> tuple[Tensor, Tensor]:
-        right, wrong, sees = found[Chosen.name]
+    def hits(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
+        right, wrong, sees = statistics[Chosen.name]
         return _won(right, wrong).mul(sees[:, None]).sum(-1), sees.sum(-1)
 
-    def guesses(self, found: Statistics) -> Tensor:
-        sees = found[Chosen.name].sees
+    def guesses(self, statistics: Statistics) -> Tensor:
+        sees = statistics[Chosen.name].sees
         hits = torch.zeros(2, *sees.shape, device=sees.device)
         for row, (text, choices) in enumerate(zip(self.batch.texts, self._choices, strict=True)):
             for number, (mention, right, wrong) in enumerate(choices):
@@ -144,7 +136,7 @@ def _won(right: Tensor, wrong: Tensor) -> Tensor:
 
 
 class Antecedents(NamedTuple):
-    """The head of a mention, the heads of its antecedents, and what the guesses give; −1 for none."""
+    """The head of a mention, the heads of its antecedents, and the words of two guesses; −1 for none."""
 
     head: int
     right: set[int]
@@ -156,14 +148,14 @@ def antecedents_of(text: AnnotatedText) -> list[Antecedents]:
     """The mentions that have antecedents: mentions of the same entity whose heads are earlier words."""
     heads = sorted({mention.head for mention in text.mentions})
     words = {head: spelling(text.word(head)).casefold() for head in heads}
-    found = []
+    antecedents = []
     for mention in text.mentions:
         right = {one.head for one in text.mentions if one.entity == mention.entity and one.head < mention.head}
         if right:
             before = [head for head in heads if head < mention.head]
             same = [head for head in before if words[head] == words[mention.head]]
-            found.append(Antecedents(mention.head, right, before[-1], same[-1] if same else -1))
-    return found
+            antecedents.append(Antecedents(mention.head, right, before[-1], same[-1] if same else -1))
+    return antecedents
 
 
 class OfAllWords(Cases):
@@ -185,7 +177,7 @@ class OfAllWords(Cases):
 
     @cached_property
     def _indices(self) -> tuple[Tensor, ...]:
-        """Of each mention row, head, and what the guesses give; and whether each word is right, [mentions, W]."""
+        """Row, head and guesses of each mention, and whether each word is right, [mentions, W]."""
         _, count = words_of(self.batch)
         flat = [(row, one) for row, mentions in enumerate(self._mentions) for one in mentions]
         right = torch.zeros(len(flat), count, dtype=torch.bool, device=self.batch.device)
@@ -195,18 +187,18 @@ class OfAllWords(Cases):
         columns = torch.tensor(numbers, dtype=torch.int64, device=self.batch.device).reshape(-1, 4).unbind(1)
         return (*columns, right)
 
-    def _cases(self, found: Statistics) -> tuple[Tensor, ...]:
+    def _cases(self, statistics: Statistics) -> tuple[Tensor, ...]:
         row, head, *_, right = self._indices
-        return row, head, (found[self.read.name].sees[row, head] & right).any(-1), right
+        return row, head, (statistics[self.read.name].sees[row, head] & right).any(-1), right
 
-    def hits(self, found: Statistics) -> tuple[Tensor, Tensor]:
-        row, head, cases, right = self._cases(found)
-        word = found[self.read.name].word[row, :, head]  # [mentions, H]
+    def hits(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
+        row, head, cases, right = self._cases(statistics)
+        word = statistics[self.read.name].word[row, :, head]  # [mentions, H]
         hit = right.gather(1, word.clamp(min=0)) & (word >= 0) & cases[:, None]
         return self._summed(row, hit), self._summed(row, cases[:, None])[:, 0]
 
-    def guesses(self, found: Statistics) -> Tensor:
-        row, _, cases, right = self._cases(found)
+    def guesses(self, statistics: Statistics) -> Tensor:
+        row, _, cases, right = self._cases(statistics)
         word = torch.stack(self._indices[2:4], 1)
         return self._summed(row, right.gather(1, word.clamp(min=0)) & (word >= 0) & cases[:, None])
 

@@ -1,4 +1,4 @@
-"""The base class of roles, and what a role reads."""
+"""The base class of roles, and the batches that roles read."""
 
 from __future__ import annotations
 
@@ -146,10 +146,5 @@ class Role(Record, ABC):
 
 
 def total(values: Tensor, chosen: Tensor) -> Tensor:
-    """The sum over the queries that are chosen, [batch, H]; NaN of queries that do not count is 0.
-
-    Args:
-        values: of each query, [batch, H, n].
-        chosen: [batch, n] bool.
-    """
+    """The sum of values [batch, H, n] over chosen queries [batch, n], [batch, H]; NaN counts as 0."""
     return values.double().nan_to_num(0.0, 0.0, 0.0).mul(chosen[:, None]).sum(-1)

@@ -1,4 +1,4 @@
-"""What was found of one head and one role."""
+"""The result for one head and one role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From evidence of single texts to figures of heads, with intervals."""
+"""Computes figures of heads, with intervals, from the evidence of single texts."""
 
 from __future__ import annotations
 
@@ -15,41 +15,30 @@ FEWEST, FEWEST_TEXTS = 30, 10
 
 @dataclass(frozen=True)
 class Judged:
-    """The figures of all heads for all candidates of a role, [heads, candidates] each.
-
-    Attributes:
-        chosen_by: the figure above the baseline on the even texts, by which heads and candidates are chosen.
-        figure: the figure on the odd texts.
-        low: the lower end of its interval.
-        high: the upper end of its interval.
-        baseline: the share of hits of the best guess on the odd texts; the guess was chosen on the even ones.
-        guess: the number of that guess.
-        cases: the cases on the odd texts.
-        holds: whether a head has the role for a candidate.
-    """
+    """The figures of all heads for all candidates of a role, [heads, candidates] each."""
 
     chosen_by: Tensor
+    """The figure above the baseline on the even texts, by which heads and candidates are chosen."""
     figure: Tensor
+    """The figure on the odd texts."""
     low: Tensor
     high: Tensor
     baseline: Tensor
+    """The share of hits of the best guess on the odd texts; the guess was chosen on the even ones."""
     guess: Tensor
+    """The number of that guess."""
     cases: Tensor
+    """The cases on the odd texts."""
     holds: Tensor
+    """Whether a head has the role for a candidate."""
 
 
 def judge(hits: Tensor, cases: Tensor, guesses: Tensor, threshold: float, margin: float, seed: int) -> Judged:
     """Judges heads by halves of the texts.
 
     Candidates and guesses are chosen on the texts 0, 2, 4, …; all figures are those of the texts 1, 3, 5, …, with
-    percentile intervals of a bootstrap over these texts (Efron 1979).
-
-    Args:
-        hits: [texts, heads, candidates].
-        cases: [texts, 1 or heads, candidates].
-        guesses: [texts, 1 or heads, guesses, candidates].
-        threshold: the least figure.
-        margin: the least figure − baseline.
+    percentile intervals of a bootstrap over these texts (Efron 1979). Hits are [texts, heads, candidates], cases
+    [texts, 1 or heads, candidates], guesses [texts, 1 or heads, guesses, candidates].
     """
     hits, cases, guesses = hits.double(), cases.double(), guesses.double()
     if not guesses.shape[2]:

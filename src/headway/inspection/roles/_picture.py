@@ -19,12 +19,9 @@ NO_ROLE = "#f3f4f6"
 
 
 def picture_of_roles(primary: Mapping[str, Sequence[Finding | None]], measured: Collection[str], title: str) -> Figure:
-    """Each head in the colour of its primary role, with what it has the role for and its figure.
+    """Draws each head in the colour of its primary role, with its candidate and its figure.
 
-    Args:
-        primary: the finding of each head's primary role, by layer; None for a head without a role.
-        measured: the names of the roles that were measured.
-        title: what is written above.
+    ``primary`` has the finding of each head, by layer; None for a head without a role.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle

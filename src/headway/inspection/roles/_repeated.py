@@ -1,4 +1,4 @@
-"""Random tokens that are repeated, in which nothing but their first copies predicts the later ones."""
+"""Repeated random tokens: only the first copies predict the later ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..texts import AnnotatedText, EncodedText
 
 LENGTH, COPIES, TEXTS = 25, 4, 40
 DROPPED = 0.04
-"""The share of the ids that are left out on each end, the rarest and the most frequent ones."""
+"""The share of the ids that are left out, of the rarest and of the most frequent ones each."""
 
 
 def distinct_ids(texts: Sequence[EncodedText]) -> list[int]:
@@ -32,7 +32,7 @@ def repeated(texts: Sequence[EncodedText], longest: int | None, generator: torch
     words = [i for i, word in enumerate(first.word_of) if word >= 0]
     before, after = first.ids[: words[0]], first.ids[words[-1] + 1 :]
     fit = COPIES if longest is None else (longest - len(before) - len(after)) // LENGTH
-    found = []
+    encoded = []
     for _ in range(TEXTS):
         drawn = [ids[i] for i in torch.randperm(len(ids), generator=generator)[:LENGTH].tolist()] * max(
             2, min(COPIES, fit)
@@ -45,5 +45,5 @@ def repeated(texts: Sequence[EncodedText], longest: int | None, generator: torch
             starts.append(starts[-1] + len(str(one)) + 1)
         spans = tuple((start, start + len(str(one))) for start, one in zip(starts, drawn, strict=False))
         said = AnnotatedText(written, spans, name="random tokens, repeated")
-        found.append(EncodedText(number, tuple(map(str, number)), word_of, said))
-    return found
+        encoded.append(EncodedText(number, tuple(map(str, number)), word_of, said))
+    return encoded

@@ -1,4 +1,4 @@
-"""What was found of the roles of heads."""
+"""The measured roles of heads."""
 
 from __future__ import annotations
 

@@ -43,17 +43,17 @@ def head_roles(
         found.of("layers.2.attention", 3)     # the roles of a head
         found.best("syntactic")               # the best head for each relation
 
-    Every figure stands beside a baseline that needs no model. Nothing is reported on the texts by which it was chosen.
+    Every figure has a baseline that needs no model. No figure is reported on the texts by which it was chosen.
     Candidates, heads and guesses are chosen on the texts 0, 2, 4, …. Figures and their 95 % intervals (a bootstrap over
     texts) are computed on the texts 1, 3, 5, …. A head has a role if on both halves its figure is at least the role's
     threshold and at least its margin above the baseline, if the interval of the difference is above 0, and if there are
-    at least 30 cases in each half, in at least 10 texts. Roles are no exclusive classes: a head may have several.
+    at least 30 cases in each half, in at least 10 texts. A head may have several roles.
 
     Args:
         model: the model, of any kind that ``capture`` sees.
         texts: texts as the model reads them, from ``encode``. Tokens are not padded: texts of equal length are read
-            together. Texts that alternate, such as questions and answers, are to be shuffled before, and copies of a
-            text to be left out: a half is no check of the other if both have the same texts.
+            together. Shuffle texts that alternate, such as questions and answers, and leave out copies of a text: one
+            half cannot check the other if both have the same texts.
         roles: names of ``headway.inspection.ROLES``, or objects such as ``Positional(by="weight")``. Default: all.
         layers: the layers, as for ``capture``. Default: all with self-attention.
         longest: the most tokens that the model reads, for the texts that some roles make. Default: what the model's
@@ -90,7 +90,7 @@ def head_roles(
             same.append(role)
     device = next((part.device for part in model.parameters()), torch.device("cpu"))
     every, done = sum(len(probes) for probes, _ in sets), 0
-    found: dict[str, Measured] = {}
+    judged: dict[str, Measured] = {}
     heads: list[tuple[str, int]] = []
     for probes, of_set in sets:
         evidence = [_Collected(role, role.candidates(probes), len(probes)) for role in of_set]
@@ -104,14 +104,14 @@ def head_roles(
                 watch(done, every)
         for one in evidence:
             heads = heads or one.heads()
-            found[one.role.name] = one.judged(seed)
-    return HeadRoles(heads, {role.name: found[role.name] for role in measured_roles}, not_measured)
+            judged[one.role.name] = one.judged(seed)
+    return HeadRoles(heads, {role.name: judged[role.name] for role in measured_roles}, not_measured)
 
 
 def _chosen(roles: str | Role | Sequence[str | Role] | None) -> list[Role]:
     """The roles that are named or given, in the order of ROLES; a user's own come first."""
     given = list(ROLES) if roles is None else [roles] if isinstance(roles, (str, Role)) else list(roles)
-    found: dict[str, Role] = {}
+    by_name: dict[str, Role] = {}
     for one in given:
         if isinstance(one, str):
             if one not in ROLES:
@@ -119,13 +119,13 @@ def _chosen(roles: str | Role | Sequence[str | Role] | None) -> list[Role]:
             one = ROLES[one]()
         if not isinstance(one, Role):
             raise HeadwayError(f"roles holds {one!r}: give names such as 'positional', or objects of their classes")
-        if one.name in found:
+        if one.name in by_name:
             raise HeadwayError(f"roles holds {one.name!r} twice: give it once, or ask in two calls")
-        found[one.name] = one
-    if not found:
+        by_name[one.name] = one
+    if not by_name:
         raise HeadwayError(f"roles is empty: give one or more of {', '.join(ROLES)}")
     place = {name: number for number, name in enumerate(ROLES)}
-    return sorted(found.values(), key=lambda role: place.get(role.name, -1))
+    return sorted(by_name.values(), key=lambda role: place.get(role.name, -1))
 
 
 def longest_text(model: nn.Module) -> int | None:
@@ -169,7 +169,7 @@ def _read(
     asked = chosen(list(statistics.values()))
     with evaluating(model), capture(model, statistics=(*asked, EqualWeights(asked)), layers=layers) as seen:
         (model if run is None else run)(batch.ids)
-    found: dict[str, tuple[Statistics, Statistics]] = {}
+    of_layers: dict[str, tuple[Statistics, Statistics]] = {}
     for record in seen.records:
         if record.kind != "self":
             raise HeadwayError(
@@ -182,8 +182,8 @@ def _read(
                 f"{batch.ids.shape[1]} tokens: give layers= that read one query for each token"
             )
         weights = record.statistics()
-        found[record.layer] = weights, weights[EqualWeights.name]
-    return found
+        of_layers[record.layer] = weights, weights[EqualWeights.name]
+    return of_layers
 
 
 class _Collected:

@@ -15,18 +15,14 @@ from ._table import ROLES
 FIGURES = tuple(Judged.__annotations__)
 
 
-def state_of(found: HeadRoles) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Returns JSON values, and for each role a tensor [figures, heads, candidates], from which ``from_state`` reads.
-
-    Args:
-        found: the roles, all of which are in ``ROLES``.
-    """
-    measured = found._measured
+def state_of(roles: HeadRoles) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Returns JSON values, and for each role a tensor [figures, heads, candidates], from which ``from_state`` reads."""
+    measured = roles._measured
     about = {
-        "heads": found._heads,
+        "heads": roles._heads,
         "candidates": {name: one.candidates for name, one in measured.items()},
         "with_baseline": [name for name, one in measured.items() if one.has_baseline],
-        "not_measured": found.not_measured,
+        "not_measured": roles.not_measured,
     }
     return about, {
         name: torch.stack([getattr(one.judged, figure).double() for figure in FIGURES])

@@ -21,4 +21,4 @@ ROLES: dict[str, type[Role]] = {
     for cls in list(globals().values())
     if isinstance(cls, type) and issubclass(cls, Role) and cls is not Role
 }
-"""The roles by name. Of several roles of a head the first one here is its primary one: what says more comes first."""
+"""The roles by name, from the most to the least specific. The first of a head's roles in this order is primary."""

@@ -25,14 +25,12 @@ class BetweenWords(Statistic):
     This is the rule of Clark et al. 2019, section 4.1. A subclass reduces what there is of one layer at a time, so that
     the weights between words are never held for all layers. Tokens of no word, such as [CLS] and [SEP], do not take
     part.
-
-    Args:
-        word_of: the word of each token, [batch, n] in int64; −1 for tokens of no word.
-        count: the number of words, W.
     """
 
     word_of: Tensor
+    """The word of each token, [batch, n] in int64; −1 for tokens of no word."""
     count: int
+    """The number of words, W."""
 
     def check(self, call: Call) -> None:
         batch, n, m = call.q.shape[0], call.q.shape[2], call.k.shape[2]
@@ -56,11 +54,9 @@ class BetweenWords(Statistic):
 
     @abstractmethod
     def reduced(self, weights: Tensor, sees: Tensor) -> Any:
-        """Returns what is kept of a layer.
+        """Reduces the weights between words [batch, H, W, W] of a layer; they are 0 for words without tokens.
 
-        Args:
-            weights: the weights between words, [batch, H, W, W]; 0 from and to words without tokens.
-            sees: whether a token of a word may attend to one of the other word, [batch, W, W].
+        ``sees`` [batch, W, W] tells whether a token of a word may attend to one of the other word.
         """
 
     def _pieces(self, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -84,25 +80,17 @@ def allowed_of(call: Call) -> Tensor:
 
 
 class MostAttendedWords(NamedTuple):
-    """The other word to which each word gives most weight.
-
-    Attributes:
-        word: its index, [batch, H, W] in int64, the lowest of several; −1 where no other word gets any weight.
-        sees: whether a word sees another, [batch, W, W].
-    """
+    """The other word to which each word gives most weight."""
 
     word: Tensor
+    """Its index, [batch, H, W] in int64, the lowest of several; −1 where no other word gets any weight."""
     sees: Tensor
+    """Whether a word sees another, [batch, W, W]."""
 
 
 @dataclass(frozen=True, eq=False)
 class MostAttendedWord(BetweenWords):
-    """The other word to which each word gives most weight, ``MostAttendedWords``.
-
-    Args:
-        word_of: the word of each token, [batch, n] in int64; −1 for tokens of no word.
-        count: the number of words, W.
-        among: the words that are looked among, [batch, W] bool. Default: all.
+    """The other word to which each word gives most weight, ``MostAttendedWords``; only words in ``among`` [batch, W].
 
     References:
         Clark et al. 2019, "What Does BERT Look At? An Analysis of BERT's Attention", section 4.

@@ -25,20 +25,18 @@ TOGETHER = 4
 class WeightBeyond(Statistic):
     """The weight beyond a window around the query, [batch, H, n, 3].
 
-    It is that within the query's sentence, that within a sentence of those that begin and end elsewhere, and that
-    within all of them.
-
-    Args:
-        sentences: the number of each token's sentence, [batch, n]; −1 for tokens of none.
-        elsewhere: the same of sentences that begin and end elsewhere.
-        window: the tokens on each side that do not count.
+    The three numbers are the weight within the query's sentence, the weight within its sentence among those that begin
+    and end elsewhere, and the weight within all of them.
     """
 
     name = "weight beyond"
 
     sentences: Tensor
+    """The number of each token's sentence, [batch, n]; −1 for tokens of none."""
     elsewhere: Tensor
+    """The same for sentences that begin and end elsewhere."""
     window: int
+    """The tokens on each side that do not count."""
 
     def reductions(self, call: Call) -> tuple[Reduction, ...]:
         by_label = [reductions.WeightsByLabel(x, int(x.max()) + 1) for x in (self.sentences, self.elsewhere)]
@@ -46,14 +44,14 @@ class WeightBeyond(Statistic):
 
     def result(self, call: Call, values: list[Any], counted: Tensor) -> Tensor:
         *of_sentences, nearby = values
-        slots, found = self._nearby(), []
+        slots, parts = self._nearby(), []
         for sentences, weights in zip((self.sentences, self.elsewhere), of_sentences, strict=True):
             at = sentences.clamp(min=0)
             own = weights.gather(-1, at[:, None, :, None].expand(-1, weights.shape[1], -1, 1))[..., 0]
             near = sentences.gather(1, slots.clamp(min=0).flatten(1)).view_as(slots).masked_fill(slots < 0, -1)
-            found.append(own - (nearby * (near == sentences[..., None])[:, None]).sum(-1))
+            parts.append(own - (nearby * (near == sentences[..., None])[:, None]).sum(-1))
         every = of_sentences[0].sum(-1) - (nearby * (near >= 0)[:, None]).sum(-1)
-        return torch.stack([*found, every], -1).clamp(min=0)
+        return torch.stack([*parts, every], -1).clamp(min=0)
 
     def _nearby(self) -> Tensor:
         """The slots within the window of each query, [batch, n, 2·window + 1]; −1 for none."""
@@ -69,7 +67,7 @@ class Block(Role):
 
         figure = Σᵢ Σⱼ A[h,i,j], j in i's sentence, / Σᵢ Σⱼ A[h,i,j], j in any sentence,   both over |j − i| > window
 
-    Neighbours are mostly in the same sentence, whatever the head does with sentences; so nearer tokens do not count.
+    Near tokens are mostly in the same sentence, whatever the head does with sentences, so they do not count.
     Tokens that the model adds belong to no sentence. If no text has several sentences, each four texts are read as one.
     A case is a weight of 1. The guesses are equal weights, and the head's own weights with sentences that begin and end
     in the middles of these: a head that attends to what is near, wherever sentences end, has the same figure in both.
@@ -111,11 +109,11 @@ class Block(Role):
     def guesses(self, batch: Batch, found: Statistics, equal: Statistics) -> Tensor:
         hits, cases = self.evidence(batch, equal)
         _, elsewhere, every = self._totals(batch, found)
-        spread = (hits / cases * every).nan_to_num(0.0)  # as many hits as if the same weight were spread equally
+        spread = (hits / cases * every).nan_to_num(0.0)  # the hits if the same weight were spread equally
         return torch.stack([spread, elsewhere], 2)
 
-    def _totals(self, batch: Batch, found: Statistics) -> list[Tensor]:
-        weights = found["weight beyond"]
+    def _totals(self, batch: Batch, statistics: Statistics) -> list[Tensor]:
+        weights = statistics["weight beyond"]
         return [total(weights[..., i], batch.words)[..., None] for i in range(3)]
 
 
@@ -127,15 +125,15 @@ def _of_sentences(texts: Sequence[EncodedText], longest: int | None) -> list[Enc
     """The texts of several sentences; if there are none, each four as one, or as many as the model can read."""
     if any(map(_several, texts)):
         return [text for text in texts if _several(text)]
-    found: list[EncodedText] = []
+    kept: list[EncodedText] = []
     together: list[EncodedText] = []
     for text in texts:
         length = sum(map(len, together)) + len(text)
         if together and (len(together) == TOGETHER or (longest is not None and length > longest)):
-            found += [_joined(together)] if len(together) > 1 else []
+            kept += [_joined(together)] if len(together) > 1 else []
             together = []
         together.append(text)
-    return [*found, _joined(together)] if len(together) > 1 else found
+    return [*kept, _joined(together)] if len(together) > 1 else kept
 
 
 def _joined(texts: Sequence[EncodedText]) -> EncodedText:
@@ -165,15 +163,15 @@ def _sentences(batch: Batch) -> tuple[Tensor, Tensor]:
 
     Each is [batch, n], with −1 for tokens that the model adds.
     """
-    found: list[list[int]] = []
+    within: list[list[int]] = []
     elsewhere: list[list[int]] = []
     for text in batch.texts:
         numbers = {sentence: number for number, sentence in enumerate(dict.fromkeys(text.text.sentences))}
         of_words = [*(numbers[sentence] for sentence in text.text.sentences), -1]  # word −1 is the last
-        found.append([of_words[word] for word in text.word_of])
-        lengths, before = Counter(found[-1]), Counter[int]()
+        within.append([of_words[word] for word in text.word_of])
+        lengths, before = Counter(within[-1]), Counter[int]()
         elsewhere.append([])
-        for one in found[-1]:
+        for one in within[-1]:
             elsewhere[-1].append(one if one < 0 else one + (2 * before[one] >= lengths[one]))
             before[one] += 1
-    return torch.tensor(found, device=batch.device), torch.tensor(elsewhere, device=batch.device)
+    return torch.tensor(within, device=batch.device), torch.tensor(elsewhere, device=batch.device)

@@ -62,9 +62,9 @@ class Delimiter(Role):
 
 def _punctuation(batch: Batch) -> torch.Tensor:
     """The tokens of words that are punctuation alone, [batch, n]."""
-    found = []
+    rows = []
     for text in batch.texts:
         written = [text.text.text[start:stop] for start, stop in text.text.words]
         words = {i for i, word in enumerate(written) if all(unicodedata.category(x)[0] == "P" for x in word)}
-        found.append([word in words for word in text.word_of])
-    return torch.tensor(found, device=batch.device)
+        rows.append([word in words for word in text.word_of])
+    return torch.tensor(rows, device=batch.device)

@@ -25,32 +25,26 @@ CANDIDATES = ("rarest", "two rarest")
 
 
 class AttendedRare(NamedTuple):
-    """Whether queries attend to rare tokens.
-
-    Attributes:
-        hits: whether a query gives most weight to a rare token, [batch, H, n, k].
-        sees: whether it sees one, [batch, n, k].
-        chance: the share of the words' tokens in its sight that are rare, [batch, n, k].
-    """
+    """Whether queries attend to rare tokens."""
 
     hits: Tensor
+    """Whether a query gives most weight to a rare token, [batch, H, n, k]."""
     sees: Tensor
+    """Whether it sees one, [batch, n, k]."""
     chance: Tensor
+    """The share of the words' tokens in its sight that are rare, [batch, n, k]."""
 
 
 @dataclass(frozen=True, eq=False)
 class MostAttendedRare(Statistic):
-    """Whether the token of a word to which each query gives most weight is rare, ``AttendedRare``.
-
-    Args:
-        rare: whether a token is, by k measures, [batch, k, n] bool.
-        words: the tokens of words, [batch, n] bool.
-    """
+    """Whether the token of a word to which each query gives most weight is rare, ``AttendedRare``."""
 
     name = "attended rare tokens"
 
     rare: Tensor
+    """Whether a token is rare, by k measures, [batch, k, n] bool."""
     words: Tensor
+    """Whether a token belongs to a word, [batch, n] bool."""
 
     def reductions(self, call: Call) -> tuple[Reduction, ...]:
         others = int((~self.words).sum(-1).max())  # they may be ahead of the first token of a word
@@ -76,8 +70,8 @@ class MostAttendedRare(Statistic):
 def _at(of_tokens: Tensor, keys: Tensor) -> Tensor:
     """[batch, k, n] at the keys [batch, H, n, c]: [batch, k, H, n, c]"""
     k = of_tokens.shape[1]
-    found: Tensor = of_tokens.gather(2, keys.clamp(min=0).flatten(1)[:, None].expand(-1, k, -1))
-    return found.view(len(keys), k, *keys.shape[1:])
+    picked: Tensor = of_tokens.gather(2, keys.clamp(min=0).flatten(1)[:, None].expand(-1, k, -1))
+    return picked.view(len(keys), k, *keys.shape[1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +141,7 @@ class RareWord(Role):
         counts = self.counts or {}
         falling = sorted(counts.values(), reverse=True)
         frequent = falling[self.frequent - 1] if self.frequent else math.inf
-        found = torch.zeros(len(batch.texts), len(CANDIDATES), batch.ids.shape[1], dtype=torch.bool)
+        rare = torch.zeros(len(batch.texts), len(CANDIDATES), batch.ids.shape[1], dtype=torch.bool)
         for row, text in enumerate(batch.texts):
             of = {id: counts.get(id, 0) for id, word in zip(text.ids, text.word_of, strict=True) if word >= 0}
             rising = sorted(of.values())
@@ -155,8 +149,8 @@ class RareWord(Role):
                 most = rising[min(number, len(rising) - 1)]
                 if rising[0] < frequent:
                     pairs = zip(text.ids, text.word_of, strict=True)
-                    found[row, number] = torch.tensor([word >= 0 and of[id] <= most for id, word in pairs])
-        return found.to(batch.device)
+                    rare[row, number] = torch.tensor([word >= 0 and of[id] <= most for id, word in pairs])
+        return rare.to(batch.device)
 
 
 def _counts(texts: Sequence[EncodedText]) -> dict[int, int]:

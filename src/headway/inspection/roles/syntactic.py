@@ -119,8 +119,8 @@ class Syntactic(Role):
         return sums.index_put_((row, candidate), of_arcs.double(), accumulate=True).transpose(1, 2)
 
     def _indices(self, batch: Batch) -> tuple[Tensor, ...]:
-        found = list(self._arcs([text.text for text in batch.texts]))
-        return torch.tensor(found, dtype=torch.int64, device=batch.device).reshape(-1, 4).unbind(1)
+        arcs = list(self._arcs([text.text for text in batch.texts]))
+        return torch.tensor(arcs, dtype=torch.int64, device=batch.device).reshape(-1, 4).unbind(1)
 
     def _arcs(self, texts: Sequence[AnnotatedText]) -> Iterator[_Arc]:
         number = {name: 2 * i for i, name in enumerate(self.relations or ())}

@@ -1,4 +1,4 @@
-"""Scores of heads and tokens that need token ids, several layers, the output projection or gradients, by name."""
+"""Scores of heads and tokens that need more than the weights of a layer: ids, other layers, values, gradients."""
 
 from ._base import Score as Score
 from ._results import HeadScores as HeadScores

@@ -35,15 +35,15 @@ class Score(Record, ABC):
 
 def records_of_one_call(seen: Records, name: str) -> list[AttentionRecord]:
     """The records of self-attention in a single call of the model, in the order in which they were computed."""
-    found = [record for record in seen.records if record.kind == "self"]
-    if not found:
+    records = [record for record in seen.records if record.kind == "self"]
+    if not records:
         raise HeadwayError(f"{name!r} is a score of self-attention, and there is none: {said_of(seen)}")
-    calls = sorted({record.call for record in found})
+    calls = sorted({record.call for record in records})
     if len(calls) > 1:
         raise HeadwayError(
             f"the model was called {len(calls)} times: take one call, such as of_call(-1).scores({name!r}, …)"
         )
-    return found
+    return records
 
 
 def call_of(record: AttentionRecord, name: str, keep: str = "qk") -> Call:

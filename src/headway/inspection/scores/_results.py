@@ -1,4 +1,4 @@
-"""What scores of heads give."""
+"""The results of scores of heads."""
 
 from __future__ import annotations
 

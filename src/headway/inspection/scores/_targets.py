@@ -22,15 +22,12 @@ from ._results import HeadScores
 
 
 class TargetWeights(NamedTuple):
-    """The weight that queries give to their targets.
-
-    Attributes:
-        weight: the sum over the targets of each query, [batch, H, n]; NaN for a query that has none.
-        targets: the number of targets of each query, [batch, H, n] in int64.
-    """
+    """The weight that queries give to their targets."""
 
     weight: Tensor
+    """The sum over the targets of each query, [batch, H, n]; NaN for a query that has none."""
     targets: Tensor
+    """The number of targets of each query, [batch, H, n] in int64."""
 
 
 class TargetScore(Score, Statistic):
@@ -60,15 +57,15 @@ class TargetScore(Score, Statistic):
         return {self.name: mean(value.weight, value.targets > 0)}
 
     def of(self, seen: Records) -> HeadScores:
-        found = {}
+        scores = {}
         for record in records_of_one_call(seen, self.name):
             call = call_of(record, self.name)
             try:
                 self.check(call)
             except HeadwayError as error:
                 raise HeadwayError(f"{record.layer!r}: {error}") from None
-            found[record.layer] = record.statistics(self).summary()[self.name]
-        return HeadScores(self.name, found)
+            scores[record.layer] = record.statistics(self).summary()[self.name]
+        return HeadScores(self.name, scores)
 
 
 AVERAGES = ("queries", "pairs")

@@ -67,7 +67,7 @@ class Importance(Score):
             sums[record.layer] = sums.get(record.layer, 0) + each.sum(0)
             count = record.batch if self.over == "examples" else int(real.sum())
             counts[record.layer] = counts.get(record.layer, 0) + count
-        found = {layer: sums[layer] / counts[layer] for layer in seen.layers}
+        scores = {layer: sums[layer] / counts[layer] for layer in seen.layers}
         if self.normalized:
-            found = {layer: value / value.norm() for layer, value in found.items()}
-        return HeadScores(self.name, {layer: value[None] for layer, value in found.items()})
+            scores = {layer: value / value.norm() for layer, value in scores.items()}
+        return HeadScores(self.name, {layer: value[None] for layer, value in scores.items()})

@@ -1,4 +1,4 @@
-"""Statistics of attention weights, which need no weights to be held, by name."""
+"""Statistics of attention weights, computed without holding the weights, by name."""
 
 from ._base import Statistic as Statistic
 from ._results import LargestWeight as LargestWeight

@@ -1,4 +1,4 @@
-"""What statistics of several tensors give."""
+"""The results of statistics that have several tensors."""
 
 from __future__ import annotations
 

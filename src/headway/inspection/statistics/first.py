@@ -47,7 +47,7 @@ def _first_of_documents(of_queries: Tensor, of_keys: Tensor, index: Tensor) -> T
     """The slot of the key of the lowest index from 0 on in the document of each query; −1 for none."""
     batch = max(x.shape[0] for x in (of_queries, of_keys, index))
     of_queries, of_keys, index = (x.expand(batch, -1) for x in (of_queries, of_keys, index))
-    found = torch.full_like(of_queries, -1)
+    first = torch.full_like(of_queries, -1)
     for row in range(batch):
         ids, place = of_keys[row].unique(return_inverse=True)
         far = torch.iinfo(torch.int64).max
@@ -58,5 +58,5 @@ def _first_of_documents(of_queries: Tensor, of_keys: Tensor, index: Tensor) -> T
         slots[place[at_lowest]] = at_lowest
         known = torch.searchsorted(ids, of_queries[row].to(ids.dtype)).clamp(max=max(len(ids) - 1, 0))
         if len(ids):
-            found[row] = torch.where(ids[known] == of_queries[row], slots[known], -1)
-    return found
+            first[row] = torch.where(ids[known] == of_queries[row], slots[known], -1)
+    return first

@@ -1,4 +1,4 @@
-"""From texts to what a model reads of them, with the word of each token."""
+"""Encodes texts for a model, and finds the word of each token."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def encode(
         raise HeadwayError(f"too_long is {too_long!r}: give {' or '.join(map(repr, TOO_LONG))}")
     if longest is not None:
         need_positive(longest=longest)
-    found = []
+    encoded = []
     for number, one in enumerate(texts):
         text = one if isinstance(one, AnnotatedText) else _plain(one, number)
         if not any(start < stop for start, stop in text.words):
             raise HeadwayError(f"{text.called} has no words: leave it out")
         pieces = _pieces(tokenizer, text)
         if longest is None or len(pieces) <= longest:
-            found.append(_aligned(pieces, text))
+            encoded.append(_aligned(pieces, text))
         elif too_long == "raise":
             raise HeadwayError(
                 f"{text.called} has {len(pieces)} tokens and the model reads {longest}: shorten it, or give "
                 'too_long="leave out"'
             )
-    return found
+    return encoded
 
 
 def _plain(text: str, number: int) -> AnnotatedText:

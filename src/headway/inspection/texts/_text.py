@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..._common.words import Span
 from ...errors import HeadwayError
 
-ROOT, NOT_ANNOTATED = -1, -2
+NOT_ANNOTATED = -2
 
 
 class Mention(NamedTuple):

@@ -50,10 +50,10 @@ def read_conll2012(path: str | Path) -> list[AnnotatedText]:
         rule for heads is a short form of that of Collins 1999.
     """
     path = Path(path)
-    found = [_text_of(document, path) for document in _documents(path)]
-    if not found:
+    texts = [_text_of(document, path) for document in _documents(path)]
+    if not texts:
         raise HeadwayError(f"{path} has no document: give a file with the columns of CoNLL-2012")
-    return found
+    return texts
 
 
 @dataclass
@@ -137,7 +137,7 @@ def _is_wide(character: str) -> bool:
 
 def _mentions(path: Path, rows: list[_Row]) -> list[tuple[int, int, int]]:
     """The mentions of a sentence: start, stop and entity."""
-    found = []
+    mentions = []
     opened: dict[int, list[tuple[int, int]]] = defaultdict(list)  # of each entity, words and their lines
     for i, row in enumerate(rows):
         for part in [] if row.coreference == "-" else row.coreference.split("|"):
@@ -150,11 +150,11 @@ def _mentions(path: Path, rows: list[_Row]) -> list[tuple[int, int, int]]:
             if said[3]:
                 if not opened[entity]:
                     raise broken(path, row.line, f"{entity}) ends a mention that has not begun in this sentence")
-                found.append((opened[entity].pop()[0], i + 1, entity))
+                mentions.append((opened[entity].pop()[0], i + 1, entity))
     for entity, left in opened.items():
         if left:
             raise broken(path, left[-1][1], f"({entity} begins a mention that does not end in its sentence")
-    return found
+    return mentions
 
 
 @dataclass

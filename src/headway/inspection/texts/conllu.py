@@ -47,10 +47,10 @@ def read_conllu(path: str | Path) -> list[AnnotatedText]:
         https://universaldependencies.org/format.html
     """
     path = Path(path)
-    found = [_text_of(path, sentence, number) for number, sentence in enumerate(_sentences(path), 1)]
-    if not found:
+    texts = [_text_of(path, sentence, number) for number, sentence in enumerate(_sentences(path), 1)]
+    if not texts:
         raise HeadwayError(f"{path} has no sentence: give a CoNLL-U file")
-    return found
+    return texts
 
 
 @dataclass

@@ -43,10 +43,10 @@ def read_gap(path: str | Path) -> list[AnnotatedText]:
     _, first = next(lines, (1, ""))
     if tuple(first.split("\t")) != COLUMNS:
         raise broken(path, 1, f"it does not name the columns of GAP: {', '.join(COLUMNS)}, between tabs")
-    found = [_text_of(path, number, line) for number, line in lines if line.strip()]
-    if not found:
+    texts = [_text_of(path, number, line) for number, line in lines if line.strip()]
+    if not texts:
         raise HeadwayError(f"{path} has no passage: give a GAP file")
-    return found
+    return texts
 
 
 def _text_of(path: Path, number: int, line: str) -> AnnotatedText:

@@ -77,11 +77,11 @@ def paragraphs(text: str, name: str = "") -> list[AnnotatedText]:
     if len(parts) == 1:
         parts = [line.strip() for line in text.splitlines()]
     kept = [" ".join(part.split()) for part in parts]
-    found = [plain_text(part, f"{name or 'the text'}, paragraph {i}") for i, part in enumerate(kept, 1)]
-    found = [one for one in found if one.words]
-    if not found:
+    texts = [plain_text(part, f"{name or 'the text'}, paragraph {i}") for i, part in enumerate(kept, 1)]
+    texts = [one for one in texts if one.words]
+    if not texts:
         raise HeadwayError(f"{name or 'the text'} has no words")
-    return found
+    return texts
 
 
 def python_manual(count: int = 400) -> list[AnnotatedText]:

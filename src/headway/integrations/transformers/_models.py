@@ -66,8 +66,8 @@ def refuse_early(base: Any) -> None:
                 for name, held in vars(sys.modules[module]).items():
                     if name.endswith("ATTENTION_CLASSES") and isinstance(held, dict):
                         held.setdefault(NAME, _refuse_class)
-        found: str = inner(model, requested_attention, *args, **kwargs)
-        return found
+        implementation: str = inner(model, requested_attention, *args, **kwargs)
+        return implementation
 
     vars(get_correct_attn_implementation)[NAME] = True
     base.get_correct_attn_implementation = get_correct_attn_implementation

@@ -14,15 +14,11 @@ from .search import Summary, fuzz
 from .worker import Worker
 
 SHOWN = 12
-"""Reasons of refusals that are printed."""
+"""The most reasons of refusals that are printed."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs the fuzzer.
-
-    Returns:
-        0 if nothing was found, else 1.
-    """
+    """Runs the fuzzer, and returns 1 if a call failed, else 0."""
     parser = argparse.ArgumentParser(prog="python -m headway.testing.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=5.0, help="how long (default: 5)")
     parser.add_argument("--seed", type=int, help="from which the calls are drawn (default: the date, as 20261231)")

@@ -1,4 +1,4 @@
-"""What a call of attention is made of: its fields, how they are drawn, and which values are simpler."""
+"""A random call of attention: its fields, how they are drawn, and which values are simpler."""
 
 from __future__ import annotations
 
@@ -20,69 +20,50 @@ from .masks import MASKS
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 PLACES = ("stream", "far", "gaps", "packed", "cross")
-"""Where tokens stand: 0 … m − 1, a million further, in no order, in documents, or queries apart from keys."""
+"""The positions of tokens: 0 … m − 1, a million further, in no order, in documents, or queries apart from keys."""
 GRADIENTS = ("none", "all", "q", "k and v", "rest")
 """Which tensors require a gradient; the rest are those of terms and encodings, and sinks."""
 LSE = ("no", "with the sink", "without the sink")
 HEAD_DIMS = (1, 2, 3, 8, 16, 17, 32, 40, 64, 80, 96, 128, 256)
 EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
-"""Lengths about the sizes of vectors and blocks."""
+"""Lengths near the sizes of vectors and blocks."""
 MOST = 1 << 21
 """Scores of a case, at most."""
 
 
 @dataclass(frozen=True, repr=False)
 class Case:
-    """A call of attention, from which every tensor follows.
-
-    Attributes:
-        term: names of ``term_names()``, joined by " + ", or "none".
-        encoding: the name of an encoding and the number of its example, as "rope 0", which set heads and head_dim; or
-            "none".
-        mask: names of ``MASKS``, joined by " & " or " | ".
-        batch: sequences.
-        kv_heads: heads of keys and values.
-        group: query heads for each of them.
-        n: queries.
-        m: keys.
-        head_dim: numbers of a query.
-        v_dim: numbers of a value.
-        dtype: the name of torch's dtype.
-        layout: how q, k and v lie in memory, one of ``LAYOUTS``.
-        places: one of ``PLACES``.
-        spread: a power of two by which queries are multiplied.
-        sink: "none", "heads" or "queries".
-        soft_cap: as for ``attention``.
-        scale: as for ``attention``.
-        dropout: as for ``attention``.
-        lse: whether the log-sum-exp is computed, one of ``LSE``.
-        gradients: one of ``GRADIENTS``.
-        upstream: how the gradient of the output lies in memory: "contiguous", or "expanded" from one number.
-        kernel: "auto", or the name of a kernel.
-        seed: from which all numbers are drawn.
-    """
+    """A call of attention, from which every tensor follows."""
 
     term: str = "none"
+    """Names of ``term_names()``, joined by " + ", or "none"."""
     encoding: str = "none"
+    """The name of an encoding and the number of its example, as "rope 0", which set heads and head_dim; or "none"."""
     mask: str = "none"
+    """Names of ``MASKS``, joined by " & " or " | "."""
     batch: int = 1
     kv_heads: int = 1
     group: int = 1
+    """Query heads for each head of keys and values."""
     n: int = 1
     m: int = 1
     head_dim: int = 8
     v_dim: int = 8
     dtype: str = "float32"
     layout: str = "contiguous"
+    """The layout of q, k and v in memory, one of ``LAYOUTS``."""
     places: str = "stream"
     spread: float = 1.0
+    """A power of two by which queries are multiplied."""
     sink: str = "none"
+    """"none", "heads" or "queries"."""
     soft_cap: float | None = None
     scale: float | None = None
     dropout: float = 0.0
     lse: str = "no"
     gradients: str = "none"
     upstream: str = "contiguous"
+    """The layout of the output's gradient in memory: "contiguous", or "expanded" from one number."""
     kernel: str = "auto"
     seed: int = 0
 

@@ -41,12 +41,7 @@ FAR, FAR_ROTATED = 1_000_000, 4_000
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of a call, and the leaves that its gradients are of.
-
-    Attributes:
-        arguments: those of ``attention``.
-        leaves: tensors that require a gradient, by name.
-    """
+    """The arguments of a call of ``attention``, and the tensors that require a gradient, by name."""
 
     arguments: dict[str, Any]
     leaves: dict[str, Tensor]
@@ -58,15 +53,10 @@ class Inputs:
 
 
 def check(case: Case) -> str:
-    """Checks a case.
+    """Checks a case, and returns "taken", or why the call is refused.
 
-    Returns:
-        "taken", or why the call is refused.
-
-    Raises:
-        AssertionError: if a result is missing, not the same again, or exceeds the bounds of ``Comparison`` over 16
-            draws.
-        Exception: what the call raises, if that is no refusal.
+    Raises AssertionError if a result is missing, differs in a second call, or exceeds the bounds of ``Comparison`` over
+    16 draws.
     """
     try:
         reasons = _refusal(case)
@@ -75,18 +65,18 @@ def check(case: Case) -> str:
     if reasons:
         return reasons
     try:
-        actual = results(case)
+        ours = results(case)
     except HeadwayError as error:
         raise AssertionError(f"refused, though no reason was given before: {error}") from error
     for _ in range(2):  # the first call may make a plan, by which the others run
         for name, value in results(case).items():
-            assert _same(value, actual[name]), f"{name} is not the same again"
+            assert _same(value, ours[name]), f"{name} is not the same again"
     exact = results(case, torch.float64, "reference")
     _agrees_with_torch(case, exact["output"])
     if case.dtype == "float64":
-        for name, value in actual.items():
+        for name, value in ours.items():
             assert_close(name, value, exact[name], EXACT)
-    elif _compare([case], actual, exact):  # one draw may exceed a bound by chance
+    elif _compare([case], ours, exact):  # one draw may exceed a bound by chance
         wrong = _compare([replace(case, seed=case.seed + draw) for draw in range(DRAWS)])
         assert not wrong, wrong
     return "taken"
@@ -122,12 +112,9 @@ def _beyond_xpos(inputs: Inputs, dtype: torch.dtype) -> bool:
 
 
 def build(case: Case, dtype: torch.dtype, *, exact: bool = False) -> Inputs:
-    """Builds the arguments of a call: the same numbers in every dtype.
+    """Builds the arguments of a call, with the same numbers in every dtype of q, k, v and the encoding's parameters.
 
-    Args:
-        dtype: of q, k, v and the encoding's parameters.
-        exact: whether the tensors of terms are in that dtype too. Default: in float32, as those of a model under
-            autocast are.
+    The tensors of terms are in float32, as in a model under autocast; if ``exact``, in the same dtype as q.
     """
     encoding = None if case.encoding == "none" else copy.deepcopy(encodings()[case.encoding])
     sizes = None if encoding is None else CheckSizes.of(encoding)
@@ -222,11 +209,7 @@ def _coordinates(
 
 
 def results(case: Case, dtype: torch.dtype | None = None, kernel: str | None = "") -> dict[str, Tensor]:
-    """Returns output, log-sum-exp and gradients by name.
-
-    Args:
-        kernel: another than its own; None for the naive computation.
-    """
+    """Returns output, log-sum-exp and gradients by name, by another kernel if given; None: the naive computation."""
     own = dtype_of(case) if dtype is None else dtype
     inputs = build(case, own, exact=kernel is None or own == torch.float64)
     if kernel is None:
@@ -236,19 +219,19 @@ def results(case: Case, dtype: torch.dtype | None = None, kernel: str | None = "
     else:
         include = case.lse == "with the sink"
         out, lse = attention_with_lse(**inputs.arguments, include_sink=include, kernel=kernel or case.kernel)
-    tensors = {"output": out.detach()}
+    values = {"output": out.detach()}
     loss = (out * _upstream(case, out)).sum() if case.upstream == "contiguous" else out.sum()
     if lse is not None:
         seen = torch.isfinite(lse)
         lse = torch.where(seen, lse, torch.zeros_like(lse))
-        tensors["log-sum-exp"] = lse.detach()
+        values["log-sum-exp"] = lse.detach()
         loss = loss + (lse * _upstream(case, lse)).sum()
     wanted = list(inputs.leaves.values())
     reached = bool(wanted) and loss.requires_grad
     grads = torch.autograd.grad(loss, wanted, allow_unused=True) if reached else [None] * len(wanted)
     for (name, leaf), grad in zip(inputs.leaves.items(), grads, strict=True):
-        tensors[f"gradient of {name}"] = torch.zeros_like(leaf) if grad is None else grad
-    return tensors
+        values[f"gradient of {name}"] = torch.zeros_like(leaf) if grad is None else grad
+    return values
 
 
 def _upstream(case: Case, out: Tensor) -> Tensor:
@@ -280,12 +263,12 @@ def _naive(case: Case, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
 # ---------------------------------------------------------------- compared
 
 
-def _compare(cases: list[Case], actual: dict[str, Tensor] | None = None, exact: dict[str, Tensor] | None = None) -> str:
+def _compare(cases: list[Case], ours: dict[str, Tensor] | None = None, exact: dict[str, Tensor] | None = None) -> str:
     """Returns the first bound that the results of some draws exceed, or ""."""
     comparisons: dict[str, Comparison] = {}
     try:
         for case in cases:
-            mine = results(case) if actual is None else actual
+            mine = results(case) if ours is None else ours
             right = results(case, torch.float64, "reference") if exact is None else exact
             naive = results(case, kernel=None)
             assert mine.keys() == right.keys() == naive.keys(), f"{sorted(right.keys() ^ mine.keys())} are missing"
@@ -310,7 +293,7 @@ def _compare(cases: list[Case], actual: dict[str, Tensor] | None = None, exact: 
 
 
 def _factor(case: Case, name: str) -> float:
-    """How many times the naive computation's mean error that of a result may be."""
+    """The bound of a result's mean error, as a multiple of the naive computation's."""
     if name in ("output", "log-sum-exp"):
         return OUTPUT_FACTOR
     if name not in QKV:
@@ -359,7 +342,7 @@ def _agrees_with_torch(case: Case, exact: Tensor) -> None:
     if call.mask is not None:
         allowed = call.mask.allowed(call.q_coordinates, call.k_coordinates)
     allowed = allowed.expand(*q.shape[:3], k.shape[2])
-    actual = F.scaled_dot_product_attention(q, k, v, allowed, scale=call.scale, enable_gqa=True)
-    actual = actual.masked_fill(~allowed.any(-1, keepdim=True), 0)
-    difference = (actual - exact).abs().max().item()
+    theirs = F.scaled_dot_product_attention(q, k, v, allowed, scale=call.scale, enable_gqa=True)
+    theirs = theirs.masked_fill(~allowed.any(-1, keepdim=True), 0)
+    difference = (theirs - exact).abs().max().item()
     assert difference < 1e-11, f"the reference kernel in float64 differs from torch by {difference:.1e}"

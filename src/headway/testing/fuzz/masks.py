@@ -10,31 +10,12 @@ from operator import and_, or_
 import torch
 from torch import Tensor
 
-from ...masks import (
-    Boolean,
-    Causal,
-    Chunked,
-    Dilated,
-    Documents,
-    KeepFirst,
-    Mask,
-    Padding,
-    Prefix,
-    Window,
-)
+from ...masks import Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Mask, Padding, Prefix, Window
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Draws the parameters of masks.
-
-    Attributes:
-        generator: where numbers come from.
-        batch: sequences.
-        heads: query heads.
-        n: queries.
-        m: keys.
-    """
+    """Draws the parameters of masks for n queries and m keys."""
 
     generator: torch.Generator
     batch: int

@@ -1,4 +1,4 @@
-"""Draws cases until time is up, and makes those that fail smaller."""
+"""Draws cases until time is up, and shrinks those that fail."""
 
 from __future__ import annotations
 
@@ -15,19 +15,16 @@ from .cases import Case, draw
 from .check import check
 
 SHRINKING = 60.0
-"""Seconds that are spent on making a case smaller, at most."""
+"""The most seconds for shrinking a case."""
 
 
 class Outcome(NamedTuple):
-    """What came of a case.
-
-    Attributes:
-        kind: "taken", "refused", or the type of the error.
-        said: the reasons, or the error's message.
-    """
+    """The result of a case."""
 
     kind: str
+    """"taken", "refused", or the type of the error."""
     said: str = ""
+    """The reasons, or the error's message."""
 
     @property
     def failed(self) -> bool:
@@ -37,15 +34,10 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """A case that fails.
-
-    Attributes:
-        case: the case, as small as it became.
-        outcome: how it fails.
-        drawn: the case as it was drawn.
-    """
+    """A failing case."""
 
     case: Case
+    """The case after shrinking."""
     outcome: Outcome
     drawn: Case
 
@@ -59,17 +51,14 @@ class Finding:
 
 @dataclass
 class Summary:
-    """What has been found so far.
-
-    Attributes:
-        kinds: how many cases were taken, were refused, and failed.
-        reasons: the reasons of refusals, and how often each was given.
-        findings: the cases that fail, one of each way of failing.
-    """
+    """The results so far."""
 
     kinds: Counter[str] = field(default_factory=Counter)
+    """The number of cases of each kind of outcome."""
     reasons: Counter[str] = field(default_factory=Counter)
+    """The reasons of refusals, and how often each was given."""
     findings: list[Finding] = field(default_factory=list)
+    """The failing cases, one for each shrunk case and type of error."""
 
 
 def outcome_of(case: Case) -> Outcome:
@@ -95,14 +84,7 @@ def fuzz(
     compute: Callable[[Case], Outcome] = outcome_of,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Summary]:
-    """Draws cases and checks them.
-
-    Args:
-        cases: no more than so many. Default: no limit.
-
-    Yields:
-        What has been found so far, after each case: the same object each time.
-    """
+    """Draws cases, at most ``cases``, and checks them. Yields the summary, one object, after each case."""
     random, summary, begun = Random(seed), Summary(), clock()
     while clock() - begun < seconds and (cases is None or summary.kinds.total() < cases):
         case = draw(random)
@@ -124,11 +106,7 @@ def shrink(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Case, Outcome]:
-    """Shrinks a failing case while it still raises the same error type.
-
-    Returns:
-        The case and how it fails. Either no field of it can be made simpler, or it is the simplest found in a minute.
-    """
+    """Shrinks a failing case while it still raises the same error type, for at most a minute."""
     begun, names = clock(), [field.name for field in fields(case)]
     before = None
     while case != before:
@@ -136,7 +114,7 @@ def shrink(
         for name in names:
             tries = case.simpler(name)
             while clock() - begun < SHRINKING and (other := next(tries, None)) is not None:
-                simpler = compute(other)
-                if simpler.kind == outcome.kind:
-                    case, outcome, tries = other, simpler, other.simpler(name)
+                tried = compute(other)
+                if tried.kind == outcome.kind:
+                    case, outcome, tries = other, tried, other.simpler(name)
     return case, outcome

@@ -1,4 +1,4 @@
-"""A process that checks cases, so that one that crashes or does not end is a finding, too."""
+"""A process that checks cases, so that a crash or a hang is a finding too."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ LIMIT = 120.0
 
 
 class Worker:
-    """Checks cases in another process, which is started anew after one that ended it.
-
-    Args:
-        threads: of torch, in that process.
-    """
+    """Checks cases in another process, with some threads of torch. It is started again after a case that ends it."""
 
     def __init__(self, threads: int, limit: float = LIMIT) -> None:
         self.threads, self.limit = threads, limit

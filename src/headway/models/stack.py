@@ -1,0 +1,369 @@
+"""A stack of blocks with the position encodings that they share.
+
+A stack owns its encodings and passes them to its layers: one for all, or one for each. What an encoding computes from
+coordinates is computed once in each call and shared by the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..constants import writes
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..masks import Boolean, Mask, hiding_padding
+from ..nn._coordinates import check_coordinates, continued, joined
+from ..nn._transaction import transaction
+from ..nn.attention import MultiHeadAttention, key_coordinates
+from ..nn.block import Block
+from ..nn.cache import StackCache
+from ..nn.memory import SegmentMemory
+from ..nn.norm import make_norm
+from ..positions._base import IN_ATTENTION, PositionEncoding
+from .config import TransformerConfig
+
+Encodings = PositionEncoding | Sequence[PositionEncoding | None] | None
+"""One encoding for all layers, one for each layer (None for a layer without), or none at all."""
+
+Masks = Sequence[Mask | None] | None
+"""A mask of each layer's own (None for a layer without), which joins that of the call by &; or none at all."""
+
+M = TypeVar("M", bound=nn.Module)
+
+RESIDUAL = ("out_proj", "down_proj")
+
+
+class Stack(nn.Module):
+    """Applies the blocks of a Transformer and the position encodings they share to vectors.
+
+        x = norm(block_L(… block_1(dropout(entry(embed(x))))))
+
+    ``Stack.of`` builds the blocks of a config.
+
+    Args:
+        blocks: one for each layer. A block that occurs several times has one set of parameters (ALBERT).
+        encoding: one for all layers, one for each, or none. An encoding that embeds is added to x. One that several
+            layers use is registered once, so that its table is one tensor in the state_dict.
+        masks: one for each layer, joined to the mask of the call by &; none if None.
+        entry: a module between the embeddings with their positions and the first block.
+        norm: a module after the last block.
+        dropout: the probability of dropping an element of the first block's input in training.
+
+    Shape:
+        x: [batch, n, width], where width is embed_dim unless ``entry`` changes it
+        Output: [batch, n, embed_dim]
+
+    Raises:
+        HeadwayError: if the numbers of encodings or masks differ from that of the layers, or one of the encodings is
+            not a PositionEncoding.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[nn.Module],
+        encoding: Encodings = None,
+        masks: Masks = None,
+        *,
+        entry: nn.Module | None = None,
+        norm: nn.Module | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        num_layers = len(blocks)
+        self.masks = [None] * num_layers if masks is None else list(masks)
+        if len(self.masks) != num_layers:
+            raise HeadwayError(
+                f"there are {len(self.masks)} masks but {num_layers} layers: give one for each, None for a layer "
+                "without"
+            )
+        unique, self._encoding_of_layer = _assign(encoding, num_layers)
+        self.encodings = nn.ModuleList(unique)
+        different, self._block_of_layer = _different(blocks)
+        self.blocks = nn.ModuleList(different)
+        self.entry = entry or nn.Identity()
+        self.norm = norm or nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+
+    @classmethod
+    def of(
+        cls,
+        config: TransformerConfig,
+        encoding: Encodings = None,
+        masks: Masks = None,
+        *,
+        cross_attention: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Stack:
+        """Returns the stack of a config.
+
+        Args:
+            config: the sizes and options of the blocks.
+            encoding: as in the constructor.
+            masks: as in the constructor.
+            cross_attention: whether each block attends to a context, too.
+            device: the device of the parameters created here; encodings keep their own.
+            dtype: the dtype of the parameters created here, likewise.
+
+        Raises:
+            HeadwayError: if a block or the constructor raises it.
+        """
+        blocks = [
+            Block(
+                config.embed_dim,
+                config.num_heads,
+                feed_forward_dim=config.feed_forward_dim,
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                activation=config.activation,
+                norm=config.norm,
+                norm_first=config.norm_first,
+                bias=config.bias,
+                dropout=config.dropout,
+                scale=config.attention_scale,
+                soft_cap=config.soft_cap,
+                sink=config.sink,
+                kernel=config.kernel,
+                cross_attention=cross_attention,
+                device=device,
+                dtype=dtype,
+            )
+            for _ in range(config.num_layers)
+        ]
+        norm = make_norm(config.norm, config.embed_dim, device, dtype) if config.norm_first else None
+        return cls(blocks, encoding, masks, norm=norm, dropout=config.dropout)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The block of each layer, from the bottom."""
+        return [self.blocks[number] for number in self._block_of_layer]
+
+    @property
+    def _encodings(self) -> list[PositionEncoding]:
+        return cast(list[PositionEncoding], list(self.encodings))
+
+    @property
+    def encoding_of_layer(self) -> list[PositionEncoding | None]:
+        """The encoding of each layer, from the bottom; None for a layer without one."""
+        known = self._encodings
+        return [None if number is None else known[number] for number in self._encoding_of_layer]
+
+    def new_cache(self) -> StackCache:
+        """Returns an empty cache for these layers."""
+        return StackCache(len(self.layers), self.masks, self.encoding_of_layer)
+
+    def initialise(self, std: float) -> None:
+        """Initializes linear maps from N(0, std²), or N(0, std²/parts) if they add to the residual; biases 0, norms 1.
+
+        Args:
+            std: the standard deviation of the weights.
+        """
+        added = [name for name, _ in self.blocks.named_modules() if name.endswith(RESIDUAL)]
+        for name, module in self.named_modules():
+            if name.startswith("encodings."):
+                continue  # an encoding has initialized itself as its paper says
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=std * len(added) ** -0.5 if name.endswith(RESIDUAL) else std)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+                module.reset_parameters()
+            elif isinstance(module, MultiHeadAttention):
+                module.reset_sink()
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        positions: Tensor | Coordinates | None = None,
+        cache: StackCache | None = None,
+        memory: SegmentMemory | None = None,
+        context: Tensor | None = None,
+        context_mask: Mask | Tensor | None = None,
+        context_positions: Tensor | Coordinates | None = None,
+    ) -> Tensor:
+        """Returns the output of the last layer, [batch, n, embed_dim].
+
+        Args:
+            x: [batch, n, width].
+            mask: which keys each token may see; all if None.
+            positions: the positions of x; if None, they start at 0 or continue those of the cache or the memory.
+            cache: the keys and values of past tokens, to which those of x are appended.
+            memory: the hidden states of past segments, to which those of x are appended.
+            context: the states [batch, m, embed_dim] that cross-attention reads.
+            context_mask: which tokens of the context each token of x may see; all if None.
+            context_positions: the positions of the context.
+
+        Raises:
+            HeadwayError: before the first layer, if positions, masks, cache or memory do not fit x, or both cache and
+                memory are given.
+        """
+        if cache is not None and memory is not None:
+            raise HeadwayError("cache and memory are both given: keep keys and values, or segments, and leave one out")
+        if cache is not None and len(cache.layers) != len(self.masks):
+            raise HeadwayError(
+                f"the cache has {len(cache.layers)} layers but the model {len(self.masks)}: give its own new_cache()"
+            )
+        before = cache if cache is not None else memory
+        if memory is not None and len(memory) and memory.states[0].shape[0] != x.shape[0]:
+            raise HeadwayError(
+                f"the batch is {x.shape[0]} but the memory holds {memory.states[0].shape[0]} rows: start a new memory"
+            )
+        past = None if before is None else before.coordinates
+        coordinates = continued(past, positions, x.shape[1], x.device)
+        check_coordinates(coordinates, x)
+        if before is not None and not coordinates.padding:
+            before.need_new_lengths(mask, 0 if past is None else past.index.shape[1], x.shape[1])
+        cross = {"context": context, "context_mask": context_mask, "context_positions": context_positions}
+        with transaction(cache, memory):
+            return self._run(x, mask, past, coordinates, cache, memory, cross)
+
+    def _run(
+        self,
+        x: Tensor,
+        mask: Mask | Tensor | None,
+        past: Coordinates | None,
+        coordinates: Coordinates,
+        cache: StackCache | None,
+        memory: SegmentMemory | None,
+        cross: dict[str, Any],
+    ) -> Tensor:
+        """Applies the layers, one after another. ``cross`` has the arguments of cross-attention."""
+        if cache is not None:
+            all_keys = cache.enter(coordinates)
+        else:
+            all_keys = [coordinates if memory is None else joined(past, coordinates)] * len(self.layers)
+        masks = [mask if own is None else also(own, mask) for own in self.masks]
+        self._check_masks(x, masks, all_keys, cross["context"], cross["context_mask"])
+        with_memory = all_keys[0] if memory is not None else None
+        placed_encodings = [_PlacedEncoding(encoding, coordinates, with_memory) for encoding in self._encodings]
+        no_encoding = _PlacedEncoding(None, coordinates, with_memory)
+        for placed in placed_encodings:
+            x = placed.embed(x)
+        x = self.dropout(self.entry(x))
+        states = []
+        layers = zip(self.layers, self._encoding_of_layer, masks, strict=True)
+        for layer, (block, number, shown) in enumerate(layers):
+            states.append(x)
+            placed = no_encoding if number is None else placed_encodings[number]
+            x = block(
+                x,
+                mask=shown,
+                positions=placed.tokens,
+                key_positions=None if cache is None and memory is None else placed.keys(all_keys[layer]),
+                encoding=placed.encoding,
+                cache=None if cache is None else cache.layers[layer],
+                memory=None if memory is None or not len(memory) else memory.states[layer],
+                context_cache=None if cache is None or cross["context"] is None else cache.context[layer],
+                **cross,
+            )
+            if cache is not None:
+                cache.settle(layer)
+        out: Tensor = self.norm(x)
+        if memory is not None:
+            memory.store(states, all_keys[0])
+        return out
+
+    def _check_masks(
+        self,
+        x: Tensor,
+        masks: Sequence[Mask | Tensor | None],
+        keys: Sequence[Coordinates],
+        context: Tensor | None,
+        context_mask: Mask | Tensor | None,
+    ) -> None:
+        """Raises HeadwayError before the first layer if the mask of any layer does not fit."""
+        batch, n = x.shape[:2]
+        checked: list[int] = []
+        for layer, (own, at) in enumerate(zip(self.masks, keys, strict=True)):
+            if any(self.masks[known] is own and keys[known] is at for known in checked):
+                continue
+            checked.append(layer)
+            mask, block = masks[layer], self.blocks[self._block_of_layer[layer]]
+            if mask is not None:
+                _check_mask(mask, block, "attention", batch, n, at.index.shape[1])
+                if not isinstance(mask, Tensor):
+                    hiding_padding(mask, at)
+        if context is not None and context_mask is not None:
+            _check_mask(context_mask, self.blocks[0], "cross_attention", batch, n, context.shape[1])
+
+
+def _check_mask(mask: Mask | Tensor, block: nn.Module, part: str, batch: int, n: int, m: int) -> None:
+    """Raises HeadwayError if a mask does not fit a block's attention; a block without num_heads is not checked."""
+    heads = getattr(getattr(block, part, None), "num_heads", None)
+    if heads is not None:
+        (Boolean(mask) if isinstance(mask, Tensor) else mask).check(batch, heads, n, m)
+
+
+class _PlacedEncoding:
+    """An encoding with the coordinates it has placed, computed once for all layers that use it."""
+
+    def __init__(self, encoding: PositionEncoding | None, tokens: Coordinates, with_memory: Coordinates | None) -> None:
+        """``with_memory``: the coordinates of a memory's tokens and of these after them; None without a memory."""
+        acts = frozenset() if encoding is None else encoding.acts
+        self.tokens, self._keys = tokens, [(tokens, tokens)]
+        if encoding is not None and with_memory is not None:  # so that random positions are drawn once for each token
+            keys, count = encoding.for_one_forward(with_memory), tokens.index.shape[1]
+            total = with_memory.index.shape[1]
+            self.tokens = encoding.for_one_forward(keys.rows(total - count, total)) if total > count else keys
+            self._keys = [(with_memory, keys)]
+        elif encoding is not None:
+            self.tokens = encoding.for_one_forward(tokens)
+            self._keys = [(tokens, self.tokens)]
+        self._embed = encoding if "embed" in acts else None
+        # an encoding that only embeds does nothing in the layers
+        self.encoding = encoding if acts & IN_ATTENTION else None
+
+    def keys(self, all_keys: Coordinates) -> Coordinates:
+        """Returns the keys' coordinates placed by the encoding, computed once for layers that keep the same tokens."""
+        for known, placed in self._keys:
+            if known is all_keys:
+                return placed
+        placed = key_coordinates(self.encoding, all_keys)
+        self._keys.append((all_keys, placed))
+        return placed
+
+    def embed(self, x: Tensor) -> Tensor:
+        if self._embed is None:
+            return x
+        before = writes((x,))
+        embedded = self._embed.embed(x, self.tokens)
+        if writes((x,)) != before:
+            raise HeadwayError(
+                f"{self._embed.known_as}.embed writes into the embeddings it is given: write into a clone of them"
+            )
+        return embedded
+
+
+def _assign(encoding: Encodings, num_layers: int) -> tuple[list[PositionEncoding], list[int | None]]:
+    """Returns the different encodings, and for each layer the number of the one it uses."""
+    layers = list(encoding) if isinstance(encoding, (list, tuple)) else [encoding] * num_layers
+    if len(layers) != num_layers:
+        raise HeadwayError(
+            f"there are {len(layers)} encodings but {num_layers} layers: give one for each, or one for all"
+        )
+    for one in layers:
+        if one is not None and not isinstance(one, PositionEncoding):
+            raise HeadwayError(
+                f"encoding is {one!r}: give a PositionEncoding, such as headway.encoding('rope', head_dim=64)"
+            )
+    unique, order = _different([one for one in layers if isinstance(one, PositionEncoding)])
+    numbers = iter(order)
+    return unique, [None if one is None else next(numbers) for one in layers]
+
+
+def _different(modules: Sequence[M]) -> tuple[list[M], list[int]]:
+    """Returns the different modules in order, and for each given one its number among them."""
+    unique = list({id(module): module for module in modules}.values())
+    numbers = {id(module): number for number, module in enumerate(unique)}
+    return unique, [numbers[id(module)] for module in modules]
+
+
+def also(own: Mask, mask: Mask | Tensor | None) -> Mask:
+    """Returns a mask joined to another one by &, if there is another one."""
+    return own if mask is None else own & (Boolean(mask) if isinstance(mask, Tensor) else mask)
