@@ -19,6 +19,7 @@ from torch.nn.attention.bias import causal_lower_right
 import headway as hw
 from headway import masks as M
 from headway.kernels import KERNELS
+from headway.kernels.cpu import _library
 from headway.kernels.lowering.masks import lower_mask
 from headway.testing.kernels import widest
 
@@ -663,3 +664,28 @@ def test_stated_padding_is_hidden_whatever_else_the_coordinates_know(side: str, 
         torch.testing.assert_close(found, right, rtol=0, atol=0)
     with pytest.raises(hw.HeadwayError, match="padding 'both'"):
         replace(at, padding="both")
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("kernel", ["reference", "sdpa", "cpu", "auto"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        hw.Coordinates.padded([5, 2], 9)._with(length=1),
+        hw.Coordinates.padded([5, 9], 9, side="right")._with(length=4),
+        hw.Coordinates.span(9)._with(length=4, padding="right"),
+        hw.Coordinates.span(9)._with(length=torch.tensor([[4], [6]]), padding="right"),
+        hw.Coordinates.padded([5, 2], 9)._with(length=None),
+    ],
+    ids=["left, a number", "right, a number", "span, a number", "span, by row", "no length"],
+)
+def test_every_kernel_hides_the_padding_that_coordinates_state(at: hw.Coordinates, kernel: str, recorded: bool) -> None:
+    if kernel == "cpu" and _library.why_not() is not None:
+        pytest.skip("the C++ library is not built")
+    stop = at.length if isinstance(at.length, Tensor) else 9 if at.length is None else at.length
+    real = ((at.index >= 0) & (at.index < stop))[:, None, None].expand(2, 1, 9, 9)
+    q, k, v = (torch.randn(2, 2, 9, 8, requires_grad=recorded) for _ in range(3))
+    expected = hw.attention(q, k, v, mask=real, kernel="reference")
+    for _ in range(2):
+        found = hw.attention(q, k, v, q_positions=at, k_positions=at, kernel=kernel)
+        assert torch.allclose(found, expected, atol=1e-5)

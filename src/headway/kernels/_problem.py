@@ -88,8 +88,12 @@ def of_weights(call: Call) -> Call:
 
 
 def _bare(side: Coordinates) -> Coordinates:
-    # no numbers that vary with the length; masks read the length only for rows that were padded one by one
-    length = side.length if isinstance(side.length, Tensor) and side.start is None else None
+    # no numbers that vary with the length; masks read the length only of rows that are padded
+    length = side.length
+    if side.padding is None and (side.start is not None or not isinstance(length, Tensor)):
+        length = None
+    elif length is not None and not isinstance(length, Tensor):
+        length = side.index.new_full((1, 1), length)
     spanned = side.position if side.spanned is side.position else None
     return side.facts()._with(length=length, start=side.start if holds(side.start == 0) else None, spanned=spanned)
 
