@@ -104,12 +104,13 @@ def attention(
     """
     if others:
         refuse("attention", attention, others)
-    key = out = None
+    request = key = out = None
     plain = terms is None and sink is None and soft_cap is None and type(dropout) in (float, int) and not dropout
     if plain and dropout_seed is None and not observers:
-        key = plans.key_of(q, k, v, encoding, mask, scale, q_positions, k_positions, prepared_by, kernel)
+        request = plans.Request(q, k, v, encoding, mask, scale, q_positions, k_positions, prepared_by, kernel)
+        key = plans.key_of(request)
         plan = None if key is None else plans.find(encoding, key)
-        out = None if plan is None else plan(q, k, v, (q_positions, k_positions))  # type: ignore[arg-type]
+        out = None if plan is None else plan(request)
         if out is not None:
             return out
     _check_kernel(kernel)
@@ -131,10 +132,9 @@ def attention(
         prepared_by=prepared_by,
         dropout_seed=dropout_seed,
     )
-    if key is not None:  # the first call with this key, or its plan no longer holds
-        inputs = plans.Inputs(q, k, v, (q_positions, k_positions), prepared_by is not None)  # type: ignore[arg-type]
-        plan = plans.keep(encoding, key, inputs, call, kernel)
-        out = None if plan is None else plan(q, k, v, inputs.sides, call.terms)
+    if request is not None and key is not None:  # the first call with this key, or its plan no longer holds
+        plan = plans.make(key, request, call)
+        out = None if plan is None else plan(request, call.terms)
     return _run(call, kernel)[0] if out is None else out
 
 

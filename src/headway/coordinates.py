@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,6 +15,8 @@ from .errors import HeadwayError, need_lengths
 from .records import Record
 from .tracing import refuse_tracers
 
+IN_MEMORY = frozenset({torch.int64, torch.float32, torch.float64})
+"""Dtypes in which positions are read as they lie in memory."""
 FAR = 1 << 60
 """A number above the index and the position of any token, small enough that sums with them fit int64."""
 
@@ -307,6 +309,45 @@ class Coordinates(Record):
         """The coordinates as they are now, without the encoding that placed them and its tables."""
         return self
 
+    def step_key(self, batch: int, n: int, encoding: Any) -> Hashable:
+        """What a decoding step depends on besides the numbers of its coordinates; None if it cannot have these.
+
+        A step reads, in memory, one position of each token of a stream in order, whose rows may be padded.
+
+        Args:
+            batch: the rows of the call.
+            n: the tokens of the call.
+            encoding: the encoding of the call, by which coordinates that are placed must have been placed.
+        """
+        position, index = self.position, self.index
+        if type(position) is not Tensor or type(index) is not Tensor or not (position.is_cpu and index.is_cpu):
+            return None
+        (rows, tokens, axes), (index_rows, indices) = position.shape, index.shape
+        if tokens != n or indices != n or axes != 1 or rows not in (1, batch) or index_rows not in (1, batch):
+            return None
+        if position.dtype not in IN_MEMORY or position.requires_grad or not self.ordered or self.document is not None:
+            return None
+        if self.padding is None:
+            return None if self.start is None or self.start < 0 else (position.dtype, False)
+        length = self.length
+        if isinstance(length, Tensor) and (length.shape[0] != index_rows or length.dtype != torch.int64):
+            return None
+        return None if self.start is not None else (position.dtype, True)
+
+    def row_starts(self) -> list[int]:
+        """The index of the first token of each row, or of all rows."""
+        starts: list[int] = self.index[:, 0].tolist() if self.start is None else [self.start]
+        return starts
+
+    def row_stops(self) -> list[int] | None:
+        """The index after the last real token of each row that is padded; None if the padding is all in front."""
+        if self.length is None:
+            return None
+        stops: list[int] = (
+            self.length[:, -1].tolist() if isinstance(self.length, Tensor) else [self.length] * len(self.index)
+        )
+        return stops
+
     def append(self, other: Coordinates) -> Coordinates:
         """The coordinates of these tokens followed by others, as given: an encoding places the longer stream anew.
 
@@ -413,6 +454,10 @@ class Placed(Coordinates):
     def _fresh(self) -> bool:
         """Whether the given positions have not been written into since, by their version counter."""
         return torch.compiler.is_compiling() or self.version < 0 or writes_of(self.given.position) == self.version
+
+    def step_key(self, batch: int, n: int, encoding: Any) -> Hashable:
+        known = self.belongs_to(encoding) and self.position is self.located
+        return super().step_key(batch, n, encoding) if known else None
 
     def as_given(self) -> Coordinates:
         """The coordinates from before an encoding placed them.

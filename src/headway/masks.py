@@ -115,7 +115,7 @@ class Mask(Divisible):
         if kind.__module__ != __name__:
             return None
         for one in held:
-            if one is not None and type(one) is not int:
+            if one is not None and type(one) is not int and type(one) is not str:
                 return None
         return (kind, *held)
 

@@ -1,8 +1,8 @@
 """The CPU kernel: attention in C++, forward and backward, for terms that are no Python functions, in O(n) memory.
 
 ``_supports`` decides which calls it takes, and ``_defers`` which of them it leaves to torch's SDPA. ``_describe``
-writes a lowered call as the int64 words that csrc/call.h reads, ``_prepared`` keeps the words for later calls, and
-``_library`` finds the compiled library and calls it. csrc/README.md explains the C++.
+writes a lowered call as the int64 words that csrc/call.h reads, ``_prepared`` and ``_step`` keep the words for later
+calls, and ``_library`` finds the compiled library and calls it. csrc/README.md explains the C++.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from ..lowering import LoweredCall, lower
 from . import _library
 from ._defers import DECODE_QUERIES, deferral
 from ._describe import begin, describe_backward, describe_forward, finish
-from ._prepared import PreparedCall, PreparedStep
+from ._prepared import PreparedCall
 from ._reductions import REDUCTIONS, calls_for
+from ._step import PreparedStep
 from ._supports import reasons_against
 from ._tokens import rotate
 
@@ -37,6 +38,8 @@ class CpuKernel(NativeKernel[LoweredCall]):
     """Attention in C++ on a CPU, for every term that is no Python function, with all gradients, in O(n) memory."""
 
     name = "cpu"
+    step_queries = DECODE_QUERIES
+    environment = staticmethod(_library.environment)
 
     def why_not(self, problem: Problem) -> list[str]:
         return reasons_against(problem)

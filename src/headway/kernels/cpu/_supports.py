@@ -8,13 +8,11 @@ import torch
 
 from ..._torch import constant_in_graphs
 from ...masks import And, Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window
-from ...terms import TokenBias
 from ...tracing import PLAIN_ALONE, plain_alone
 from .._problem import Problem
 from . import _library
 from ._descriptor import MAX_DEPTH, MAX_NODES, MAX_WIDTH
-from ._terms import MAX_TERMS
-from ._terms import reasons_against as against_term
+from ._terms import reasons_against as against_terms
 
 MASKS = frozenset({Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Padding, Prefix, Window})
 
@@ -42,12 +40,7 @@ def reasons_against(problem: Problem) -> list[str]:
     if problem.head_dim > MAX_WIDTH or problem.v_head_dim > MAX_WIDTH:
         reasons.append(f"a head_dim is above {MAX_WIDTH:,}")
     if problem.terms:
-        count = 0
-        for term in problem.terms:
-            count += 2 if type(term) is TokenBias else 1
-            reasons.extend(against_term(term))  # torch 2.11's compiler cannot add a generator to a list
-        if count > MAX_TERMS:
-            reasons.append(f"it takes at most {MAX_TERMS} terms, of which a TokenBias may be two")
+        reasons.extend(against_terms(problem.terms))  # torch 2.11's compiler cannot add a generator to a list
     if problem.mask is not None:
         reasons.extend(_against_mask(problem.mask))
     return list(dict.fromkeys(reasons)) if len(reasons) > 1 else reasons
@@ -69,6 +62,6 @@ def _parts(mask: Mask) -> tuple[list[Mask], int]:
     """Returns the masks that a mask is joined from, and the depth of the stack of its postfix form."""
     if type(mask) not in (And, Or):
         return [mask], 1
-    found = [_parts(part) for part in mask.masks]  # type: ignore[attr-defined]
-    depths = [depth + (1 if number else 0) for number, (_, depth) in enumerate(found)]
-    return [part for parts, _ in found for part in parts], max(depths)
+    joined = [_parts(part) for part in mask.masks]  # type: ignore[attr-defined]
+    depths = [depth + (1 if number else 0) for number, (_, depth) in enumerate(joined)]
+    return [part for parts, _ in joined for part in parts], max(depths)

@@ -108,7 +108,7 @@ def _furthest(limits: tuple[Limit, ...], q: Coordinates, k: Coordinates, largest
 def _further(a: Limit, b: Limit, q: Coordinates, k: Coordinates, largest: bool) -> Limit:
     """Returns the larger of two bounds, or the smaller, for each query."""
     if type(a) is type(b) and isinstance(a, (int, Slot)):
-        return max(a, b) if largest else min(a, b)  # type: ignore[type-var]
+        return max(a, b) if largest else min(a, b)
     if isinstance(a, int) or isinstance(b, Tensor):
         a, b = b, a
     if not isinstance(a, Tensor):
