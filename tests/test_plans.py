@@ -6,7 +6,7 @@ import itertools
 import pickle
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -957,6 +957,38 @@ def test_threads_share_plans() -> None:
     for worker in workers:
         worker.join()
     assert not failed
+
+
+@torch.no_grad()
+def test_threads_share_steps(step_hits: list[bool]) -> None:
+    encodings = [None, RoPE(16), hw.encoding("alibi", num_heads=4)]
+    failed: list[str] = []
+
+    def steps(seed: int) -> Iterator[Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        for turn in range(30):
+            m = 20 + turn + seed
+            at = hw.Coordinates.padded([m, m - 3 * seed, turn], m) if turn % 2 else hw.Coordinates.span(m, start=seed)
+            q, k, v = (torch.randn(3, 4, n, 16, generator=generator) for n in (2, m, m))
+            arguments: dict[str, Any] = {"q_positions": at.rows(m - 2, m), "k_positions": at, "kernel": "cpu"}
+            mask = masks.Causal() & (masks.Window(9) | masks.KeepFirst(2))
+            yield hw.attention(q, k, v, encoding=encodings[turn % len(encodings)], mask=mask, **arguments)
+
+    def work(seed: int) -> None:
+        with torch.no_grad():
+            if not all(map(torch.equal, steps(seed), expected[seed])):
+                failed.append(str(seed))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plans, "key_of", lambda *given: None)
+        expected = [list(steps(seed)) for seed in range(4)]
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failed
+    assert step_hits == [True] * 120
 
 
 @pytest.mark.parametrize("training", [False, True])
