@@ -565,12 +565,12 @@ def _encoded(given: Given, placed: Places) -> Encoded:
 
 def _split(encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
     """Prepares x except for a last rotation, and returns that unless its angles require a gradient."""
-    found, rotation = encoding._split_of(side, x, at)
+    prepared, rotation = encoding._split_of(side, x, at)
     if rotation is None:
-        return found, None
+        return prepared, None
     if rotation.cos.requires_grad and torch.is_grad_enabled():
-        return rotation._of(found), None
-    return found, rotation
+        return rotation._of(prepared), None
+    return prepared, rotation
 
 
 def _unprepared(term: Term, q: Tensor | None, k: Tensor | None, cached: bool) -> Term:

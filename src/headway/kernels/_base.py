@@ -15,7 +15,7 @@ from ..coordinates import Coordinates
 from ..reductions import Reduction
 from ..terms import Rotation, Term
 from ._problem import Call, Problem
-from ._results import Gradients, Results
+from ._results import ForwardResults, Gradients
 
 
 class Deferral(NamedTuple):
@@ -187,7 +187,7 @@ class Native(Kernel, Generic[L]):
     """The operator headway::<name>_backward."""
 
     @abstractmethod
-    def forward(self, call: L, keep: bool) -> Results:
+    def forward(self, call: L, keep: bool) -> ForwardResults:
         """Computes the results of a lowered call.
 
         Args:
@@ -200,7 +200,7 @@ class Native(Kernel, Generic[L]):
 
     @abstractmethod
     def backward(
-        self, call: L, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
+        self, call: L, results: ForwardResults, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
         """Computes the gradients of the tensors of a lowered call that require one.
 

@@ -150,8 +150,8 @@ class Problem:
         if not torch.is_grad_enabled():
             return frozenset()
         parts = {"q": call.q, "k": call.k, "v": call.v, "terms": call.terms}
-        found = {name for name, part in parts.items() if wants_gradient(part)}
-        return frozenset(found | {"positions"} if self.positions_want_gradient else found)
+        names = {name for name, part in parts.items() if wants_gradient(part)}
+        return frozenset(names | {"positions"} if self.positions_want_gradient else names)
 
     @property
     def positions_want_gradient(self) -> bool:
@@ -187,8 +187,8 @@ def gpu(device: torch.device) -> tuple[tuple[int, int], int] | None:
     """Returns the compute capability and the bytes of memory of a GPU; None for fake tensors without one."""
     if not torch.cuda.is_available():
         return None
-    found = torch.cuda.get_device_properties(device)
-    return (found.major, found.minor), found.total_memory
+    properties = torch.cuda.get_device_properties(device)
+    return (properties.major, properties.minor), properties.total_memory
 
 
 @constant_in_graphs  # torch 2.11's compiler cannot compare tuples that such a function returned

@@ -20,7 +20,7 @@ from .._autograd import ORDINARY
 from .._base import Deferral, without_autocast
 from .._native import NativeKernel, NotOrdinaryError, recorded
 from .._problem import Call, Problem, of_weights, without_tables
-from .._results import Gradients, Results, new_out, new_results
+from .._results import ForwardResults, Gradients, new_out, new_results
 from ..lowering import LoweredCall, lower
 from . import _library
 from ._defers import DECODE_QUERIES, deferral
@@ -62,8 +62,10 @@ class CpuKernel(NativeKernel[LoweredCall]):
     def prepare_step(self, call: Call, terms_vary: bool) -> PreparedStep | str:
         return PreparedStep.of(call, terms_vary)
 
-    def forward(self, call: LoweredCall, keep: bool) -> Results:
-        results = new_results(call.q, call.v, call.q.dtype) if keep else Results(new_out(call.q, call.v, call.q.dtype))
+    def forward(self, call: LoweredCall, keep: bool) -> ForwardResults:
+        results = (
+            new_results(call.q, call.v, call.q.dtype) if keep else ForwardResults(new_out(call.q, call.v, call.q.dtype))
+        )
         descriptor = describe_forward(call, results)
         if not ORDINARY.issuperset(map(type, descriptor.keep_alive)):
             raise NotOrdinaryError
@@ -108,7 +110,12 @@ class CpuKernel(NativeKernel[LoweredCall]):
         return calls[0].results.out, [next(values[number]) for number in numbers]
 
     def backward(
-        self, call: LoweredCall, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
+        self,
+        call: LoweredCall,
+        results: ForwardResults,
+        d_out: Tensor,
+        d_lse: Tensor | None,
+        partial_keys: bool = False,
     ) -> Gradients:
         descriptor = describe_backward(call, results, d_out, d_lse, partial_keys)
         _library.run(descriptor.words)

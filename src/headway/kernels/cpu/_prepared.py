@@ -19,7 +19,7 @@ from .. import _ops
 from .._autograd import ORDINARY, eager_apply, gradients_of
 from .._native import recorded
 from .._problem import Call, without_tables
-from .._results import Results, new_out, new_results
+from .._results import ForwardResults, new_out, new_results
 from ..lowering import LoweredCall, lower
 from . import _library
 from ._describe import describe_backward, describe_forward
@@ -66,7 +66,7 @@ class PreparedCall:
         gradients: PreparedGradients | None,
     ) -> None:
         self.rotations, self.gradients, self.item = rotations, gradients, call.q.itemsize
-        results = Results(new_out(call.q, call.v, call.q.dtype)) if gradients is None else _results_of(call)
+        results = ForwardResults(new_out(call.q, call.v, call.q.dtype)) if gradients is None else _results_of(call)
         descriptor = describe_forward(call, results)
         written = [x for x in results if x is not None]
         self.results = [TensorWords.of(at, x) for at, x in zip(descriptor.fresh_places, written, strict=True)]
@@ -284,5 +284,5 @@ class PreparedGradients:
         return gradients
 
 
-def _results_of(call: Call) -> Results:
+def _results_of(call: Call) -> ForwardResults:
     return new_results(call.q, call.v, call.q.dtype)

@@ -12,7 +12,7 @@ from ...coordinates import Coordinates
 from ...masks import Mask, Slot
 from ...terms import Term
 from .._problem import Call, without_tables
-from .._results import Results, new_out
+from .._results import ForwardResults, new_out
 from ..lowering import LoweredCall, lower
 from ..lowering.masks import Limit, limits_of
 from . import _library
@@ -46,7 +46,7 @@ class StepBound(NamedTuple):
         ahead: slots after the query's own; None for the first slot, or the one after the last.
     """
 
-    furthest: Callable[..., int]
+    furthest: Callable[..., Any]
     token: int | None
     ahead: int | None
 
@@ -126,7 +126,7 @@ class PreparedStep:
     )
 
     def __init__(self, call: LoweredCall, bounds: Sequence[StepBound], anew: set[int]) -> None:
-        results = Results(new_out(call.q, call.v, call.q.dtype))
+        results = ForwardResults(new_out(call.q, call.v, call.q.dtype))
         descriptor = describe_forward(call, results)
         self.item, self.queries = call.q.itemsize, call.q.shape[2]
         self.padded = call.k_coordinates.padding is not None
@@ -191,7 +191,7 @@ class PreparedStep:
         for at, x in ((AT_Q, q), (AT_K, k), (AT_V, v)):
             if not write_place(words, at, x, self.item):
                 return None
-            words[at + 3], words[at + 4], words[at + 5], words[at + 6] = x.stride()
+            words[at + 3], words[at + 4], words[at + 5], words[at + 6] = x.stride()  # as STRIDES : WORDS
         if sides is None and self.places and m > FAR_SLOT:
             keys = Coordinates.span(m)
             sides = keys.rows(m - n, m), keys

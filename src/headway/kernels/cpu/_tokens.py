@@ -87,11 +87,11 @@ class Rotated(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
         if ctx.back is not None and not torch.is_grad_enabled() and ctx.back.takes(grad):
-            found = ctx.back.run(grad)
+            rotated = ctx.back.run(grad)
         else:
             grad = grad if grad.stride(-1) == 1 else grad.contiguous()
-            found = rotate(grad, Rotation(cos, -sin, ctx.layout, ctx.start))
-        return found, None, None, None, None, None
+            rotated = rotate(grad, Rotation(cos, -sin, ctx.layout, ctx.start))
+        return rotated, None, None, None, None, None
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> Tensor:

@@ -23,7 +23,7 @@ from .._autograd import ORDINARY
 from .._base import Deferral, without_autocast
 from .._native import NativeKernel, NotOrdinaryError, recorded
 from .._problem import Call, Problem, of_weights, without_tables
-from .._results import Gradients, Results
+from .._results import ForwardResults, Gradients
 from . import _installed
 from ._choices import MAX_SPLIT_ROWS
 from ._lowered import TritonCall, lower_for_programs
@@ -51,7 +51,7 @@ class TritonKernel(NativeKernel[TritonCall]):
     def lower(self, call: Call) -> TritonCall:
         return lower_for_programs(call)
 
-    def forward(self, call: TritonCall, keep: bool) -> Results:
+    def forward(self, call: TritonCall, keep: bool) -> ForwardResults:
         from ._forward import Forward
 
         if not ORDINARY.issuperset(map(type, (call.q, call.k, call.v, *call.scores.tensors))):
@@ -59,7 +59,7 @@ class TritonKernel(NativeKernel[TritonCall]):
         return Forward(call).run()
 
     def backward(
-        self, call: TritonCall, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
+        self, call: TritonCall, results: ForwardResults, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
         from ._backward import Backward
 
@@ -82,7 +82,9 @@ class TritonKernel(NativeKernel[TritonCall]):
         out = self.restored(call, results.out)
         return out if out.dtype == call.q.dtype else out.to(call.q.dtype), values
 
-    def _reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None) -> tuple[Results, list[Any]]:
+    def _reduce(
+        self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None
+    ) -> tuple[ForwardResults, list[Any]]:
         from ._reductions import reduce_by_programs
 
         with without_autocast(call.q):
