@@ -466,13 +466,13 @@ class PositionEncoding(nn.Module):
     @property
     def sizes(self) -> EncodingSizes:
         """The sizes that this encoding, or else a part of it, was built for."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for part in self.modules():
             for name in EncodingSizes._fields:
                 for size in (getattr(part, name, None), _given(part).get(name)):
                     if isinstance(size, int):
-                        found.setdefault(name, size)
-        return EncodingSizes(*map(found.get, EncodingSizes._fields))
+                        sizes.setdefault(name, size)
+        return EncodingSizes(*map(sizes.get, EncodingSizes._fields))
 
     @property
     def table_end(self) -> int | None:
@@ -532,12 +532,12 @@ class PositionEncoding(nn.Module):
 
     def arguments(self) -> dict[str, Any]:
         """Returns the constructor's arguments that are literals: attributes of their names, or else what was given."""
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name in inspect.signature(type(self)).parameters:
             for value in (vars(self).get(name, ...), _given(self).get(name, ...), getattr(self, name, ...)):
                 if _is_literal(value):
-                    found.setdefault(name, value)
-        return found
+                    arguments.setdefault(name, value)
+        return arguments
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
@@ -610,8 +610,8 @@ def _record(encoding: PositionEncoding, init: Callable[..., None], values: Any, 
 
 def _given(part: nn.Module) -> dict[str, Any]:
     """Returns the arguments that the constructors of ``part`` were given, with ... for those that are no literals."""
-    found: dict[str, Any] = vars(part).get("_given", {})
-    return found
+    arguments: dict[str, Any] = vars(part).get("_given", {})
+    return arguments
 
 
 # ---------------------------------------------------------------- what several encodings need

@@ -208,13 +208,13 @@ def _arguments(cls: type, spec: str, text: str | None) -> dict[str, Any]:
         raise wrong
     signature = _signature(cls)
     try:
-        found = dict(signature.bind_partial(*values, **named).arguments)
+        arguments = dict(signature.bind_partial(*values, **named).arguments)
     except TypeError as error:
         raise HeadwayError(f"encoding {spec!r}: {error}; it takes {_taken(signature)}") from None
     for key, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
-            found |= found.pop(key, {})
-    return found
+            arguments |= arguments.pop(key, {})
+    return arguments
 
 
 def _taken(signature: inspect.Signature) -> str:
