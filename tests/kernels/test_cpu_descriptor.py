@@ -419,6 +419,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "boundaries": ({"terms": [rows(boundaries(torch.half))]}, "boundaries of Bucketize are torch.float16"),
     "maps": ({"terms": [rows(T.Grid((T.Clip(0, 0),) * 5))]}, "a Grid has more than 4 maps"),
     "terms": ({"terms": [T.SoftCap(2.0)] * 33}, "it takes at most 32 terms, of which a TokenBias may be two"),
+    "biases of tokens": (
+        {"terms": [T.TokenBias(torch.zeros(1, 2, 3), torch.zeros(1, 2, 3))] * 17},
+        "it takes at most 32 terms, of which a TokenBias may be two",
+    ),
     "knots": ({"terms": [T.DistanceBias(T.Piecewise(KNOTS, torch.zeros(2, 2)))]}, "no gradient to the knots"),
     "frequencies": ({"terms": [T.DistanceBias(T.Cosines(torch.zeros(2, 2), KNOTS))]}, "no gradient to the frequencies"),
     "waves": ({"terms": [T.DistanceBias(T.Cosines(MANY[:, :65537], MANY[0, :65537]))]}, "more than 65,536 frequencies"),
@@ -432,6 +436,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "it has no gradient to positions",
     ),
 }  # fmt: skip
+
+
+def test_as_many_terms_as_the_library_counts_are_taken() -> None:
+    q, keys = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3)
+    for terms in ([T.TokenBias(keys=keys)] * 32, [T.TokenBias(keys, keys)] * 16):
+        found, expected = (hw.attention(q, q, q, terms=terms, kernel=kernel) for kernel in ("cpu", "reference"))
+        assert torch.allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", REFUSED)
