@@ -351,3 +351,18 @@ def test_help_has_no_private_names(kind: type) -> None:
     said = pydoc.plaintext.document(kind)
     assert kind.__name__ in said
     assert not re.findall(r"^ \|  _(?!_)\w+", said, re.M)
+
+
+@dataclass(frozen=True, eq=False)
+class Amounts(terms.Part):
+    axes = named(either="1|heads", tensor="1|heads")
+    either: "float | Tensor"
+    tensor: "Tensor"
+
+
+def test_a_number_is_refused_where_nothing_but_a_tensor_is_meant() -> None:
+    Amounts(0.5, torch.ones(2)).check_tensors({"heads": 2})
+    with pytest.raises(
+        hw.HeadwayError, match=r"Amounts has tensor=0.5: give a tensor, such as torch.tensor\(\[0.5\]\)"
+    ):
+        Amounts(0.5, 0.5).check_tensors({"heads": 2})

@@ -408,6 +408,12 @@ def stretched(edges: Tensor) -> T.DistanceBias:
     return T.DistanceBias(T.Stretched(edges, pieces, pieces, torch.ones(1), torch.ones(1, 3)))
 
 
+def of_classes(count: int) -> T.DistanceBias:
+    """A table whose rows are one number in memory."""
+    first = torch.zeros(1, 3, dtype=torch.int64)
+    return T.DistanceBias(T.Rows(torch.zeros(2, 1).expand(2, count**2), T.Classes(first, first, count)))
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "float64": ({"dtype": torch.float64}, "it computes in float32, and float64 would be rounded"),
     "device": ({"device": "meta"}, "it runs on a CPU and q is on meta"),
@@ -417,6 +423,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "function": ({"terms": [T.DenseBias(torch.matmul)]}, "DenseBias of a function is Python, which it cannot call"),
     "form": ({"terms": [T.DistanceBias(Steeper(*torch.ones(2, 2)))]}, "it has no DistanceBias of Steeper"),
     "boundaries": ({"terms": [rows(boundaries(torch.half))]}, "boundaries of Bucketize are torch.float16"),
+    "classes": ({"terms": [of_classes((1 << 15) + 1)]}, "there are more than 32,768 classes"),
     "maps": ({"terms": [rows(T.Grid((T.Clip(0, 0),) * 5))]}, "a Grid has more than 4 maps"),
     "terms": ({"terms": [T.SoftCap(2.0)] * 33}, "it takes at most 32 terms, of which a TokenBias may be two"),
     "biases of tokens": (
@@ -455,6 +462,12 @@ def test_what_it_cannot_say_is_refused(name: str, monkeypatch: pytest.MonkeyPatc
     found = hw.explain(q, q, q, **arguments).reasons["cpu"]
     assert len(found) == 1
     assert reason in found[0]
+
+
+def test_as_many_classes_as_are_allowed_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_library, "why_not", lambda: None)
+    q = torch.zeros(1, 2, 3, 8)
+    assert hw.explain(q, q, q, terms=[of_classes(1 << 15)]).reasons["cpu"] == []
 
 
 def test_limits_are_taken(calls: list[int]) -> None:

@@ -23,7 +23,7 @@ from headway.kernels import KERNELS, Call, Problem
 from headway.kernels._reduce import reduce
 from headway.kernels.triton import _installed, _supports
 from headway.kernels.triton._choices import DTYPES, blocks_for
-from headway.kernels.triton._lowered import lower_for_programs
+from headway.kernels.triton._lowered import lower_for_programs, sum_of
 from headway.kernels.triton._tables import BEYOND, divided, table_by_position, table_of_slots
 
 ROOT = Path(__file__).parents[2]
@@ -354,6 +354,14 @@ def test_padding_makes_no_bound_of_each_query() -> None:
         assert found.intervals == intervals
         assert found.real_keys[0] is None
         assert torch.equal(found.real_keys[1], lengths[:, None])
+
+
+def test_biases_of_tokens_are_summed_in_float32() -> None:
+    one, other = torch.full((1, 1, 4), 1.0), torch.full((1, 1, 4), 2.0**-8)
+    found = sum_of(x if x is None else x.bfloat16() for x in (None, one, None, other))
+    assert found is not None
+    assert torch.equal(found, one + other)
+    assert sum_of([None, None]) is None
 
 
 def test_no_block_is_larger_than_a_square_or_what_tables_have_beyond_the_last_slot() -> None:
