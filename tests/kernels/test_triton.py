@@ -342,6 +342,13 @@ def test_a_mask_that_would_be_dense_is_refused_above_a_limit(monkeypatch: pytest
         assert on_a_gpu(monkeypatch, problem(mask=mask)) == [], mask
 
 
+def test_the_bytes_of_a_dense_mask() -> None:
+    each = torch.zeros(3, 4, dtype=torch.int64)  # documents of each of three sequences
+    for mask, pairs in ((M.Dilated(2), 1), (M.Documents(each) | M.KeepFirst(1), 3), (M.Causal() & M.Window(2), 0)):
+        q = torch.zeros(3, 2, 4, 8, dtype=torch.float16)
+        assert _supports.mask_bytes(Problem(make_call(q, q, q, mask=mask)), mask) == pairs * 4 * 4, mask
+
+
 def test_padding_makes_no_bound_of_each_query() -> None:
     q = torch.zeros(2, 1, 6, 4)
     lengths = torch.tensor([6, 4])
