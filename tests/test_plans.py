@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import headway as hw
 from headway import masks, plans
 from headway.call import make_call, prepared_keys_and_values
-from headway.kernels.cpu import _defers, _descriptor, _library, _prepared
+from headway.kernels.cpu import _descriptor, _library, _prepared
 from headway.positions import ENCODINGS, Compose, PositionEncoding, RoPE, _base
 from kernels.encoded_calls import IN_ATTENTION, encoded
 
@@ -113,7 +113,7 @@ def test_these_encodings_have_plans(name: str, hits: list[bool]) -> None:
 def test_masks_and_dtypes(
     mask: masks.Mask | None, dtype: torch.dtype, kernel: str, hits: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_defers, "has_amx", lambda: False)  # with AMX auto leaves some calls to SDPA, without a plan
+    monkeypatch.setattr(_tuned, "has_amx", lambda: False)  # with AMX auto leaves some calls to SDPA, without a plan
     for _ in range(3):
         agree(*inputs(dtype=dtype), mask=mask, kernel=kernel)
     assert all(hits)

@@ -139,6 +139,11 @@ class Problem:
         return None if known is None else known[1]
 
     @property
+    def where(self) -> torch.device:
+        """The device of q, with its number."""
+        return self._call.q.device
+
+    @property
     def strides(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """The strides of q, k and v, in elements."""
         return self._call.q.stride(), self._call.k.stride(), self._call.v.stride()
@@ -152,6 +157,16 @@ class Problem:
         parts = {"q": call.q, "k": call.k, "v": call.v, "terms": call.terms}
         names = {name for name, part in parts.items() if wants_gradient(part)}
         return frozenset(names | {"positions"} if self.positions_want_gradient else names)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether anything requires a gradient."""
+        if not torch.is_grad_enabled():
+            return False
+        call = self._call
+        if call.q.requires_grad or call.k.requires_grad or call.v.requires_grad or self.positions_want_gradient:
+            return True
+        return bool(call.terms) and wants_gradient(call.terms)
 
     @property
     def positions_want_gradient(self) -> bool:

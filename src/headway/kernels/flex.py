@@ -19,6 +19,7 @@ from .._torch import up_to_programs
 from ..masks import Bounds
 from ..terms import Bias, DenseBias, DistanceBias, Linear, QueryScale, Rows, Sink, SoftCap, Stretched, TokenBias
 from ..tracing import PLAIN_ALONE, plain_alone, to_onnx
+from . import _tuned
 from ._base import Deferral, Kernel, without_autocast
 from ._problem import Call, Problem, is_older, wants_gradient
 from .lowering import LoweredCall, simplified
@@ -69,8 +70,11 @@ class FlexKernel(Kernel):
         reason = self._not_here(problem)
         return list(_against(problem)) if reason is None else [reason]
 
-    def defers(self, problem: Problem) -> Deferral:
-        return Deferral("reference", "its tests have not passed on a GPU yet: choose it by kernel='flex'")
+    def defers(self, problem: Problem) -> Deferral | None:
+        return _tuned.deferral_if_verified("flex", problem)
+
+    def note(self) -> str:
+        return _tuned.note("flex", "cuda:0") if torch.cuda.is_available() else ""
 
     def _not_here(self, problem: Problem) -> str | None:
         """Returns why FlexAttention cannot be compiled for the device; None if it can."""

@@ -7,7 +7,7 @@ calls, and ``_library`` finds the compiled library and calls it. csrc/README.md 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from ...reductions import Reduction, TopKeys
 from ...terms import Rotation
 from ...tracing import watched
+from .. import _tuned
 from .._autograd import ORDINARY
 from .._base import Deferral, without_autocast
 from .._native import NativeKernel, NotOrdinaryError, recorded
@@ -39,7 +40,10 @@ class CpuKernel(NativeKernel[LoweredCall]):
 
     name = "cpu"
     step_queries = DECODE_QUERIES
-    environment = staticmethod(_library.environment)
+
+    @staticmethod
+    def environment() -> Hashable:
+        return _library.environment(), _tuned.generation
 
     def why_not(self, problem: Problem) -> list[str]:
         return reasons_against(problem)
@@ -48,7 +52,7 @@ class CpuKernel(NativeKernel[LoweredCall]):
         return deferral(problem)
 
     def note(self) -> str:
-        return _library.note()
+        return "; ".join(filter(None, (_library.note(), _tuned.note("cpu", "cpu"))))
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         return rotate(x, rotation)

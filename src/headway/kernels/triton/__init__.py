@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...reductions import Reduction
 from ...terms import Rotation
+from .. import _tuned
 from .._autograd import ORDINARY
 from .._base import Deferral, without_autocast
 from .._native import NativeKernel, NotOrdinaryError, recorded
@@ -39,11 +41,11 @@ class TritonKernel(NativeKernel[TritonCall]):
     def why_not(self, problem: Problem) -> list[str]:
         return reasons_against(problem)
 
-    def defers(self, problem: Problem) -> Deferral:
-        return Deferral("reference", "not all of its tests have passed on a GPU yet: choose it by kernel='triton'")
+    def defers(self, problem: Problem) -> Deferral | None:
+        return _tuned.deferral_if_verified("triton", problem)
 
     def note(self) -> str:
-        return _installed.missing() or ""
+        return _installed.missing() or (_tuned.note("triton", "cuda:0") if torch.cuda.is_available() else "")
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         return rotate(x, rotation)
