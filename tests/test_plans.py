@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import headway as hw
 from headway import masks, plans
 from headway.call import make_call, prepared_keys_and_values
+from headway.kernels import _tuned
 from headway.kernels.cpu import _descriptor, _library, _prepared
 from headway.positions import ENCODINGS, Compose, PositionEncoding, RoPE, _base
 from kernels.encoded_calls import IN_ATTENTION, encoded

@@ -144,24 +144,6 @@ def test_processors_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         assert hw.explain(x, x, x).kernel == ("cpu" if machine in ("x86_64", "AMD64") else "sdpa")
 
 
-@pytest.mark.parametrize("mask", [None, Causal()], ids=["none", "causal"])
-def test_amx_was_not_measured(mask: Causal | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_tuned, "has_amx", lambda: True)
-    x = torch.randn(1, 2, 64, 16)
-    y = x.bfloat16()
-    assert "AMX: not measured" in str(hw.explain(y, y, y, mask=mask))
-    assert hw.explain(y, y, y, mask=mask).kernel == "sdpa"
-    assert hw.explain(y, y, y, mask=Window(left=9)).kernel == "cpu"
-    assert hw.explain(x, x, x, mask=mask).kernel == "cpu"
-
-
-def test_short_calls_that_autograd_records_are_left() -> None:
-    for n, kernel in ((4, "cpu"), (5, "sdpa"), (128, "sdpa"), (256, "cpu")):
-        leaf = torch.randn(1, 2, n, 16, requires_grad=True)
-        assert hw.explain(leaf, leaf, leaf).kernel == kernel
-        assert hw.explain(leaf.detach(), leaf.detach(), leaf.detach()).kernel == "cpu"
-
-
 def test_a_kernel_defers_only_to_one_that_can_run_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(KERNELS["cpu"]), "defers", lambda self, problem: Deferral("sdpa", "said so"))
     x = torch.randn(1, 2, 5, 8)

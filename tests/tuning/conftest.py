@@ -48,18 +48,16 @@ class Mocked(ReferenceKernel):
 
 
 @pytest.fixture
-def mocked(monkeypatch: pytest.MonkeyPatch) -> Mocked:
-    """The kernel triton, first in the table, on a CPU whose other native kernel is away."""
-    kernel = Mocked()
-    others = {name: one for name, one in KERNELS.items() if name not in ("triton", "cpu")}
-    monkeypatch.setattr("headway.kernels.KERNELS", {"triton": kernel, **others})
-    for name in ("triton", *KERNELS):
-        monkeypatch.delitem(KERNELS, name, raising=False)
-    for name, one in {"triton": kernel, **others}.items():
-        monkeypatch.setitem(KERNELS, name, one)
+def mocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mocked]:
+    """The kernel triton, first in the table, on a CPU whose own kernel is away."""
+    kernel, every = Mocked(), dict(KERNELS)
+    KERNELS.clear()
+    KERNELS.update({"triton": kernel} | {name: one for name, one in every.items() if name not in ("triton", "cpu")})
     monkeypatch.setattr(_tuned, "MACHINES", ("cpu",))
     monkeypatch.setitem(_run.TUNED, "cpu", ("triton",))
-    return kernel
+    yield kernel
+    KERNELS.clear()
+    KERNELS.update(every)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import torch
 
 from .._common import processor, tuned
 from .._common.devices import device_named
-from .._common.files import need_file_place
+from .._common.files import need_file_place, need_folder_place
 from .._common.progress import Share, Tell, nobody
 from .._torch import ONEDNN_LINEAR
 from ..bench import linear as products
@@ -91,7 +92,11 @@ def tune(device: str = "auto", *, minutes: float | None = None, watch: Tell = no
     device = f"cuda:{torch.cuda.current_device()}" if device == "cuda" else device
     facts = _tuned.facts_of(device)
     file = tuned.file_of(f"{facts['device']} {facts['name']}")
-    need_file_place(file) if file.parent.is_dir() else None
+    if os.environ.get(tuned.VARIABLE) == tuned.OFF:
+        raise HeadwayError(
+            f"{tuned.VARIABLE} is {tuned.OFF}, with which tables are not read: unset it, or name a folder"
+        )
+    need_folder_place(file.parent)
     seconds = 60 * (MINUTES[kind] if minutes is None else minutes)
     began, start = datetime.now(), time.monotonic()
     content: dict[str, Any] = {"fits": _fits(facts), "date": began.isoformat(" ", "minutes"), "about": _about(device)}
@@ -192,13 +197,18 @@ def _linear_rows(seconds: float, watch: Share) -> list[dict[str, Any]]:
     """Rows of the three products of a linear map, from small ones to large ones."""
     threads, rows = torch.get_num_threads(), []
     for number, work in enumerate(WORK):
-        width = max(WIDTH, round((work * threads / (2 * ROWS)) ** 0.5))
         sizes = {"work": work, "rows": ROWS, "width": WIDTH}
-        for product, ratio in products.measure((2 * ROWS, width, width), seconds / len(WORK) / 8, 3).items():
+        for product, ratio in _linear_ratios(work * threads, seconds / len(WORK)).items():
             case = {"product": product, "isa": "avx512" if processor.has("avx512f") else "others", "dtype": "float32"}
             rows.append({"case": case, "from": sizes, "times": {"onednn": 1.0, "torch": float(f"{ratio:.3g}")}})
         watch((number + 1) / len(WORK))
     return rows
+
+
+def _linear_ratios(work: int, seconds: float) -> dict[str, float]:
+    """How many times as fast as torch oneDNN is, for each product of a linear map of so many multiply-adds."""
+    width = max(WIDTH, round((work / (2 * ROWS)) ** 0.5))
+    return products.measure((2 * ROWS, width, width), seconds / 8, 3)
 
 
 def _compared(rows: list[dict[str, Any]]) -> list[str]:
