@@ -50,13 +50,17 @@ def test_a_kernel_is_chosen_where_it_is_verified_and_faster(
     """As for a GPU whose Triton kernel is wrong in bfloat16 and slow for long calls."""
 
     def spoil(call: Call, out: Tensor) -> Tensor:
-        if out.dtype == torch.bfloat16:
-            return out * 1.5
-        time.sleep(0.05 if call.q.shape[2] == 96 and call.q.shape[3] == 16 else 0.0)
-        return out
+        return out * 1.5 if out.dtype == torch.bfloat16 else out
 
+    def measured(cell: Cell, device: str, kernels: tuple[str, ...]) -> dict[str, Any]:
+        row = measure(cell, device, kernels)
+        assert row is not None
+        assert row["times"].keys() == {"triton", "sdpa"}
+        return row | {"times": {"triton": 2.0 if cell.n == 96 else 0.5, "sdpa": 1.0}}
+
+    measure = _fast.measure
     monkeypatch.setattr(mocked, "spoil", spoil)
-    monkeypatch.setattr(type(KERNELS["sdpa"]), "run", slow(type(KERNELS["sdpa"]).run))
+    monkeypatch.setattr(_fast, "measure", measured)
     alibi = hw.encoding("alibi", num_heads=4)
     x, long = torch.randn(1, 4, 16, 16), torch.randn(1, 4, 96, 16)
     before = tell(x)
@@ -92,12 +96,10 @@ def test_a_kernel_is_chosen_where_it_is_verified_and_faster(
     )
 
 
-def slow(run: Any) -> Any:
-    def slower(self: Any, call: Call) -> Any:
-        time.sleep(0.01)
-        return run(self, call)
-
-    return slower
+def test_sides_are_measured_in_turn() -> None:
+    times = _fast.in_turn({"slow": lambda: time.sleep(0.2), "fast": lambda: time.sleep(0.001)}, "cpu")
+    assert 1 <= times["fast"] < times["slow"]
+    assert times["slow"] >= 200
 
 
 def test_a_kernel_that_is_wrong_everywhere_is_not_measured(

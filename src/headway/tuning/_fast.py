@@ -100,11 +100,10 @@ class Sides:
         self.given |= {"q_positions": keys.rows(cell.m - cell.n, cell.m), "k_positions": keys}
         problem = Problem.of(make_call(*self.leaves, **self.given))
         self.sizes = {name: size for name, size in _tuned.sizes_of(problem).items() if name != "work"}
-        isa = _library.isa() if device == "cpu" and _library.why_not() is None else ""
         self.case: dict[str, str | list[str]] = {name: getattr(cell, name) for name in ("terms", "dtype", "direction")}
         self.case["mask"] = ["none", "causal"] if cell.terms != "none" and cell.mask == "causal" else cell.mask
-        if isa:
-            self.case["isa"] = isa
+        if "cpu" in kernels:
+            self.case["isa"] = _library.isa()
         self.runs = {name: self._run(name) for name in self._able(problem, kernels)}
 
     def _terms(self, heads: int) -> tuple[Term, ...]:
