@@ -15,7 +15,7 @@ import headway as hw
 from headway import HeadwayError
 from headway._common import tuned
 from headway.cli import main
-from headway.kernels import KERNELS, Call, _tuned
+from headway.kernels import Call, _tuned
 from headway.masks import Causal, Window
 from headway.testing.fuzz.search import outcome_of
 from headway.tuning import _fast, _right, _run

@@ -31,7 +31,7 @@ NEED_VERIFICATION = ("triton", "flex")
 """The kernels that "auto" chooses only where they have been verified: nobody has seen all their programs run."""
 MACHINES = ("cuda",)
 """The types of devices that they run on."""
-MASKS = frozenset(kind.__name__ for kind in (Boolean, *Mask.__subclasses__()))
+MASKS = frozenset({Boolean.__name__}.union(kind.__name__ for kind in Mask.__subclasses__()))
 SPOKEN = {"sdpa": "torch's SDPA", "flex": "FlexAttention"}
 RUN = "run `headway tune`"
 

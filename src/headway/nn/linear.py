@@ -230,7 +230,8 @@ def _measured(isa: str) -> Least:
         sizes = _tuned.from_which("onednn", (("product", product), ("isa", isa), ("dtype", "float32")), "work")
         work.append(NEVER if sizes is None else sizes.get("work", 0))
         rows, width = max(rows, (sizes or {}).get("rows", 0)), max(width, (sizes or {}).get("width", 0))
-    return Least(*work, rows=int(rows), width=int(width)) if min(work) < NEVER else NONE
+    forward, d_input, d_weight = work
+    return Least(forward, d_input, d_weight, int(rows), int(width)) if min(work) < NEVER else NONE
 
 
 def _compiled() -> bool:

@@ -225,7 +225,8 @@ def measure_all(
         seconds: the time for all of them.
         watch: is told of progress.
     """
-    end, rows = time.monotonic() + seconds, []
+    rows: list[dict[str, Any]] = []
+    end = time.monotonic() + seconds
     for number, cell in enumerate(chosen):
         if time.monotonic() > end:
             return rows, len(chosen) - number

@@ -27,7 +27,7 @@ from ..testing.inputs import term_examples
 from ..testing.kernels import SHAPES, Draws
 
 DTYPES = ("float32", "bfloat16", "float16")
-SIZES = {"batch": 2, "kv_heads": 2, "group": 2, "n": 67, "m": 131, "head_dim": 64, "v_dim": 64}
+PLAIN = Case(batch=2, kv_heads=2, group=2, n=67, m=131, head_dim=64, v_dim=64)
 """More queries and keys than a block has, and no multiple of one."""
 MOST_WORKERS = 8
 LIMIT = 90.0
@@ -54,7 +54,7 @@ class Verified:
 @cache
 def kinds() -> dict[str, list[Case]]:
     """Returns the cases of each part: "plain", classes of terms and of masks, "dropout" and "log-sum-exp"."""
-    plain = Case(**SIZES)
+    plain = PLAIN
     found = {
         "plain": [
             replace(plain, mask="causal"),
@@ -118,15 +118,15 @@ def verify(
         compute: checks a case, in place of processes of its own.
     """
     end, done = monotonic() + seconds, 0
-    found, outcomes = Verified(), {}
-    workers: list[Worker] = []
-    idle: SimpleQueue[Callable[[Case], Outcome]] = SimpleQueue()
+    found, outcomes = Verified(), dict[str, list[tuple[Case, Outcome | None]]]()
     count = 1 if compute is not None else min(MOST_WORKERS, os.cpu_count() or 1, len(chosen))
     threads = max(1, (os.cpu_count() or 1) // count)
-    if compute is None:
-        workers = [Worker(threads, LIMIT) for _ in range(count)]
-    for one in workers or [compute]:
-        idle.put(one)  # type: ignore[arg-type]
+    workers = [] if compute is not None else [Worker(threads, LIMIT) for _ in range(count)]
+    idle: SimpleQueue[Callable[[Case], Outcome]] = SimpleQueue()
+    for one in workers:
+        idle.put(one)
+    if compute is not None:
+        idle.put(compute)
 
     def outcome(check: Check) -> Outcome | None:
         if monotonic() > end:
