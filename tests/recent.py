@@ -203,6 +203,10 @@ GROUPS = {
         tuple(f"tests/vectors/test_{name}.py" for name in ("conformance", "fasttext", "train_bert", "word2vec")),
         (*CALL, COMMON, NN, MODELS, CHECKPOINTS, VECTORS, TESTING, *encodings("learned")),
     ),
+    "kernels verified and measured": Group(
+        ("tests/tuning/test_right.py", "tests/tuning/test_tables.py"),
+        (*CALL, COMMON, NN, TESTING, "src/headway/tuning/", "tests/tuning/"),
+    ),
     "damaged files": Group(
         ("tests/test_strangers_files.py",),
         (

@@ -42,6 +42,8 @@ SURFACE = {
     "study",
     "terms",
     "testing",
+    "tune",
+    "tuning",
     "vectors",
 }
 MODULES = [
@@ -59,6 +61,7 @@ MODULES = [
     "study",
     "terms",
     "testing",
+    "tuning",
     "vectors",
 ]
 
