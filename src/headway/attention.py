@@ -14,8 +14,8 @@ from typing_extensions import Never, Unpack
 
 from . import plans
 from ._torch import without_data
-from .call import KEPT, Arguments, make_call, seeded
-from .coordinates import Coordinates
+from .call import Arguments, make_call, seeded
+from .coordinates import KEPT, Coordinates
 from .errors import HeadwayError, refuse, refuses_others
 from .kernels import KERNELS, Call, Kernel, Problem, choose, kernel_for
 from .kernels import reference as spec

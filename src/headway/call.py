@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Never
 
-from .constants import constant
-from .coordinates import Coordinates
+from .coordinates import Coordinates, stream
 from .errors import HeadwayError, refuse, refuses_others
 from .kernels import KERNELS, Call
 from .kernels._base import autocasts
@@ -25,9 +24,6 @@ from .tracing import holds, refuse_tracers, to_onnx
 DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 
 LARGEST_SCALE = torch.finfo(torch.float32).max
-
-KEPT = 1 << 13
-"""The longest stream whose default coordinates are cached between calls; all of them take at most 4 MiB."""
 
 
 class Arguments(TypedDict, total=False):
@@ -463,9 +459,7 @@ def _side(
 ) -> Coordinates:
     """Returns the coordinates of queries or keys, after checking that they have q's batch and device."""
     if positions is None:
-        if torch.compiler.is_compiling() or total > KEPT:  # is_compiling first: lengths are symbols there
-            return _span(count, start, total, q.device)
-        return constant(_span, count, start, total, device=q.device)
+        return stream(count, start, total, q.device)
     side = Coordinates.of(positions, count, name=name, start=start)
     rows = side.position.shape[0]
     if rows not in (1, q.shape[0]):
@@ -475,10 +469,6 @@ def _side(
     if side.position.device != q.device:
         raise HeadwayError(f"{name} are on {side.position.device} but q is on {q.device}: move them there")
     return side
-
-
-def _span(count: int, start: int, total: int, device: torch.device) -> Coordinates:
-    return Coordinates.span(count, start=start, length=total, device=device)
 
 
 def _aligned(q: Coordinates, k: Coordinates) -> bool:

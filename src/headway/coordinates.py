@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -11,14 +12,19 @@ import torch
 from torch import Tensor
 
 from ._torch import writes_of
+from .constants import constant
 from .errors import HeadwayError, need_lengths
 from .records import Record
-from .tracing import refuse_tracers
+from .tracing import refuse_tracers, watched
 
 IN_MEMORY = frozenset({torch.int64, torch.float32, torch.float64})
 """Dtypes in which positions are read as they lie in memory."""
 FAR = 1 << 60
 """A number above the index and the position of any token, small enough that sums with them fit int64."""
+
+
+KEPT = 1 << 13
+"""The end of the stream whose coordinates are kept between calls, 128 KiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +94,13 @@ class Coordinates(Record):
         This is a fact about one tensor: it no longer holds once ``position`` is replaced.
         """
         return self.spanned is not None and self.spanned is self.position and self.start is not None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether these are known to be the coordinates of one row of consecutive tokens, as ``span`` makes them."""
+        if not (self.consecutive and self.ordered) or self.length is None or isinstance(self.length, Tensor):
+            return False
+        return self.document is None and self.padding is None and self.position.shape[::2] == (1, 1)
 
     @property
     def documents_in_order(self) -> bool:
@@ -499,6 +512,50 @@ class Placed(Coordinates):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _copied, (self._values(),)
+
+
+class _Recent(threading.local):
+    """The last streams of a thread, which the layers of a model ask for in turn."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[int, int, int], Coordinates] = {}
+        self.whole: Coordinates | None = None
+
+
+_recent = _Recent()
+MOST_RECENT = 8
+
+
+def stream(count: int, start: int, length: int, device: torch.device) -> Coordinates:
+    """Returns ``Coordinates.span`` of tensors that are kept between calls and must not be written to.
+
+    Args:
+        count: the number of tokens.
+        start: the position and index of the first one.
+        length: tokens in the stream.
+        device: where the tensors are.
+    """
+    if (
+        watched() or device.type != "cpu" or start < 0 or start + count > KEPT
+    ):  # watched first: lengths are symbols there
+        return Coordinates.span(count, start=start, length=length, device=device)
+    whole = constant(_kept_stream, device=device)
+    made, key = _recent.made, (count, start, length)
+    if _recent.whole is not whole or len(made) > MOST_RECENT:
+        made.clear()
+        _recent.whole = whole
+    found = made.get(key)
+    if found is None:
+        position, index = (x.narrow(1, start, count) for x in (whole.position, whole.index))
+        made[key] = found = Coordinates._made(
+            {**whole._values(), "position": position, "index": index, "length": length, "start": start,
+             "spanned": position}
+        )  # fmt: skip
+    return found
+
+
+def _kept_stream(device: torch.device) -> Coordinates:
+    return Coordinates.span(KEPT, device=device)
 
 
 FACTS = tuple(field.name for field in fields(Coordinates))

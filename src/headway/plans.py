@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from ._torch import any_autocast, writes_of
-from .call import KEPT
 from .constants import constant
-from .coordinates import Coordinates, Placed
+from .coordinates import KEPT, Coordinates, Placed
 from .kernels import KERNELS, Kernel, kernel_for
 from .kernels._autograd import ORDINARY
 from .kernels._base import Prepared, PreparedStep

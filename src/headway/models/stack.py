@@ -152,9 +152,16 @@ class Stack(nn.Module):
         known = self._encodings
         return [None if number is None else known[number] for number in self._encoding_of_layer]
 
-    def new_cache(self) -> StackCache:
-        """Returns an empty cache for these layers."""
-        return StackCache(len(self.layers), self.masks, self.encoding_of_layer)
+    def new_cache(self, max_length: int | None = None) -> StackCache:
+        """Returns an empty cache for these layers.
+
+        Args:
+            max_length: the most tokens that it holds, for which it has room from the start; no limit if None.
+
+        Raises:
+            HeadwayError: if max_length is below 1.
+        """
+        return StackCache(len(self.layers), self.masks, self.encoding_of_layer, max_length=max_length)
 
     def initialise(self, std: float) -> None:
         """Initializes linear maps from N(0, std²), or N(0, std²/parts) if they add to the residual; biases 0, norms 1.
@@ -217,6 +224,8 @@ class Stack(nn.Module):
         past = None if before is None else before.coordinates
         coordinates = continued(past, positions, x.shape[1], x.device)
         check_coordinates(coordinates, x)
+        if cache is not None:
+            cache.need_room(x.shape[1])
         if before is not None and not coordinates.padding:
             before.need_new_lengths(mask, 0 if past is None else past.index.shape[1], x.shape[1])
         cross = {"context": context, "context_mask": context_mask, "context_positions": context_positions}

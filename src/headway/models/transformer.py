@@ -130,9 +130,16 @@ class _OneStack(Transformer):
         model.stack = stack
         return model
 
-    def new_cache(self) -> StackCache:
-        """Returns an empty cache for decoding with this model."""
-        return self.stack.new_cache()
+    def new_cache(self, max_length: int | None = None) -> StackCache:
+        """Returns an empty cache for decoding with this model.
+
+        Args:
+            max_length: the most tokens that it holds, for which it has room from the start; no limit if None.
+
+        Raises:
+            HeadwayError: if max_length is below 1.
+        """
+        return self.stack.new_cache(max_length)
 
 
 class Encoder(_OneStack):
@@ -411,9 +418,16 @@ class EncoderDecoder(_Generating, Transformer):
                     f"{type(one).__name__} is given to encoder and decoder and would be stored twice: give each its own"
                 )
 
-    def new_cache(self) -> StackCache:
-        """Returns an empty cache for decoding with this model."""
-        return self.decoder.new_cache()
+    def new_cache(self, max_length: int | None = None) -> StackCache:
+        """Returns an empty cache for decoding with this model.
+
+        Args:
+            max_length: the most tokens that it holds, for which it has room from the start; no limit if None.
+
+        Raises:
+            HeadwayError: if max_length is below 1.
+        """
+        return self.decoder.new_cache(max_length)
 
     @refuses_others
     def forward(

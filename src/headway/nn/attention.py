@@ -225,6 +225,9 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         self._check(query, key, value)
+        if cache is not None and is_self_attention:
+            cache.need_room(query.shape[1])
+            cache.need_mask(mask, encoding)
         q = self._normed(self.q_norm, self._heads(apply_linear(self.q_proj, query), self.num_heads))
         arguments: Arguments
         if cache is not None and is_self_attention:
