@@ -142,6 +142,7 @@ GROUPS = {
     ),
     "models in torch's compilers": Group(
         (
+            "tests/nn/test_decoding.py::test_one_compilation_for_prompts_and_one_for_steps",
             "tests/nn/test_attention.py::test_compiles_as_one_graph",
             "tests/nn/test_cache.py::test_a_decoding_step_is_one_graph",
             "tests/nn/test_cache.py::test_a_layer_with_a_cache_compiles_as_one_graph",
