@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
@@ -93,6 +94,24 @@ def test_one_graph_with_the_numbers_of_eager(kernel: str, name: str) -> None:
         for found, expected in zip(gradients(compiled, inputs, name), gradients(eager, inputs, name), strict=True):
             torch.testing.assert_close(found, expected)
     assert counters["stats"]["unique_graphs"] <= 2
+
+
+@pytest.mark.skipif(bool(_library.why_not()), reason="the cpu kernel cannot run")
+def test_lengths_that_are_symbols_give_the_layout_that_the_kernel_gives() -> None:
+    """Inductor checks it, and under ``dynamic=True`` it knows no length."""
+    found: list[tuple[Any, ...]] = []
+
+    def seen(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> torch.fx.GraphModule:
+        found.extend(n.meta["val"][0].stride() for n in graph.graph.nodes if "cpu_forward" in str(n.target))
+        return graph
+
+    def run(x: Tensor) -> Tensor:
+        q = x.unflatten(-1, (HEADS, WIDTH)).transpose(1, 2)
+        return hw.attention(q, q, q, mask=M.Causal(), kernel="cpu").transpose(1, 2).flatten(2)
+
+    with torch.no_grad():
+        torch.compile(run, dynamic=True, backend=aot_autograd(fw_compiler=seen))(torch.randn(1, 6, HEADS * WIDTH))
+    assert [(int(heads), int(tokens)) for _, heads, tokens, _ in found] == [(WIDTH, HEADS * WIDTH)]
 
 
 @pytest.mark.one_in(3)

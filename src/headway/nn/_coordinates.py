@@ -30,7 +30,7 @@ def continued(
         return stream(n, 0, n, device) if positions is None else Coordinates.of(positions, n)
     past = past.as_given()  # new tokens continue the positions as given, not as an encoding has located them
     if positions is None and past.is_stream:
-        return stream(n, past.start + past.index.shape[1], past.length + n, device)  # type: ignore[operator]
+        return stream(n, past.start + past.index.shape[1], past.length + n, device)  # type: ignore[operator, arg-type]
     if past.padding == "right":
         _need_tokens_last(past)
     step = torch.arange(1, n + 1, device=device)[None]
