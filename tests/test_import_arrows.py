@@ -21,7 +21,7 @@ LAYERS = [
     ["coordinates", "terms", "masks", "biases", "reductions"],
     ["positions", "kernels"],
     ["call"],
-    ["plans"],
+    ["plans", "jagged"],
     ["attention"],
     ["properties"],
     ["nn"],

@@ -26,6 +26,7 @@ SURFACE = {
     "attention_steps",
     "attention_weights",
     "attention_with_lse",
+    "varlen_attention",
     "capture",
     "checkpoints",
     "citation",

@@ -47,6 +47,7 @@ if "_HEADWAY_COMPLETE" not in _environ:  # a shell that completes a command line
     from .attention import attention_weights as attention_weights
     from .attention import attention_with_lse as attention_with_lse
     from .attention import explain as explain
+    from .attention import varlen_attention as varlen_attention
     from .coordinates import Coordinates as Coordinates
     from .errors import HeadwayError as HeadwayError
     from .positions import citation as citation
@@ -66,6 +67,7 @@ __all__ = [
     "attention_with_lse",
     "attention_weights",
     "attention_steps",
+    "varlen_attention",
     "attention_statistics",
     "capture",
     "ablate",

@@ -29,6 +29,35 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 COMPILER_FOLLOWS_DICT = tuple([int(part) for part in torch.__version__.split(".")[:2]]) >= (2, 12)
 """Whether torch's compiler follows the ``__dict__`` of a frozen dataclass; that of torch 2.11 follows fields alone."""
 
+
+def ragged_dim(x: Tensor) -> int:
+    """Returns the dimension of a jagged tensor whose size is another in each component.
+
+    Args:
+        x: the jagged tensor.
+    """
+    return int(getattr(x, "_ragged_idx", 1))
+
+
+def offsets_of(x: Any) -> Tensor:
+    """Returns where the components of a jagged tensor begin, and where the last one ends.
+
+    Args:
+        x: the jagged tensor.
+    """
+    offsets: Tensor = x.offsets()
+    return offsets
+
+
+def has_holes(x: Any) -> bool:
+    """Returns whether values of a jagged tensor belong to none of its components.
+
+    Args:
+        x: the jagged tensor.
+    """
+    return x.lengths() is not None
+
+
 # ---------------------------------------------------------------- tracers, modes and transforms
 
 _KEYS = torch._C.DispatchKey

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar, cast
 from torch import Tensor
 from typing_extensions import Never, Unpack
 
-from . import plans
+from . import jagged, plans
 from ._torch import without_data
 from .call import Arguments, make_call, seeded
 from .coordinates import KEPT, Coordinates
@@ -70,7 +70,10 @@ def attention(
     attend to never reaches the output; NaN in a key that some query attends to may reach any row.
 
     Args:
-        q: queries, [batch, heads, n, head_dim] in float64, float32, float16 or bfloat16.
+        q: queries, [batch, heads, n, head_dim] in float64, float32, float16 or bfloat16. A jagged tensor
+            (``torch.nested``, with n jagged) is a batch of sequences of different lengths without padding. k and v are
+            jagged then, and so are positions and inputs; the mask is that of each sequence and holds no tensor; the
+            output is jagged with q's offsets.
         k: keys, [batch, kv_heads, m, head_dim], where kv_heads divides heads.
         v: values, [batch, kv_heads, m, v_dim].
         encoding: prepares q, k and v, adds its terms to the scores, and restores the output of prepared values.
@@ -114,24 +117,15 @@ def attention(
         if out is not None:
             return out
     _check_kernel(kernel)
-    call = make_call(
-        q,
-        k,
-        v,
-        encoding=encoding,
-        terms=terms,
-        mask=mask,
-        scale=scale,
-        dropout=dropout,
-        sink=sink,
-        soft_cap=soft_cap,
-        q_positions=q_positions,
-        k_positions=k_positions,
-        q_input=q_input,
-        k_input=k_input,
-        prepared_by=prepared_by,
-        dropout_seed=dropout_seed,
-    )
+    arguments: Arguments = {
+        "encoding": encoding, "terms": terms, "mask": mask, "scale": scale, "dropout": dropout, "sink": sink,
+        "soft_cap": soft_cap, "q_positions": q_positions, "k_positions": k_positions, "q_input": q_input,
+        "k_input": k_input, "prepared_by": prepared_by, "dropout_seed": dropout_seed,
+    }  # fmt: skip
+    if jagged.is_nested(q, k, v):
+        row = jagged.row(q, k, v, arguments)
+        return row.jagged(_run(make_call(row.q, row.k, row.v, **row.arguments), kernel)[0])
+    call = make_call(q, k, v, **arguments)
     if request is not None and key is not None:  # the first call with this key, or its plan no longer holds
         plan = plans.make(key, request, call)
         out = None if plan is None else plan(request, call.terms)
@@ -163,7 +157,7 @@ def attention_with_lse(
         lse[h,i] = ln( Σⱼ exp(score[h,i,j]) + exp(sink) )
 
     Args:
-        q: queries, as for ``attention``.
+        q: queries, as for ``attention``; both results are jagged if it is.
         k: keys.
         v: values.
         include_sink: whether the sink takes part in the output and in lse. Without it, results over disjoint sets of
@@ -179,12 +173,71 @@ def attention_with_lse(
         HeadwayError: as ``attention`` does, and if a term replaces the softmax.
     """
     _check_kernel(kernel)
-    call = make_call(q, k, v, **arguments)._with(wants_lse=True, include_sink=include_sink)
+    row = jagged.row(q, k, v, arguments) if jagged.is_nested(q, k, v) else None
+    call = make_call(q, k, v, **arguments) if row is None else make_call(row.q, row.k, row.v, **row.arguments)
     if any(isinstance(term, Normalizer) for term in call.terms):
         raise HeadwayError("terms hold a Normalizer, which replaces the softmax: there is no log-sum-exp")
-    out, lse = _run(call, kernel)
+    out, lse = _run(call._with(wants_lse=True, include_sink=include_sink), kernel)
     assert lse is not None
-    return out, lse
+    return (out, lse) if row is None else (row.jagged(out), row.jagged(lse))
+
+
+@_takes_the_arguments_of_attention
+def varlen_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor | None = None,
+    *,
+    kernel: str = "auto",
+    **arguments: Unpack[Arguments],
+) -> Tensor:
+    """Computes attention of sequences of different lengths that follow one another, without padding.
+
+    Each sequence attends to itself alone. q, k, v and the cumulative lengths are those of ``flash_attn_varlen_func``;
+    the largest lengths are not needed. As there, the last query of a sequence stands at its last key where q and k have
+    other lengths, so that ``mask=Causal()`` is aligned to the bottom right, and a query without keys gives zeros.
+
+        out = varlen_attention(q, k, v, torch.tensor([0, 5, 15]), mask=masks.Causal())    # of 5 and 10 tokens
+
+    Args:
+        q: the queries of all sequences, [tokens, heads, head_dim].
+        k: their keys, [tokens of k, kv_heads, head_dim], where kv_heads divides heads.
+        v: their values, [tokens of k, kv_heads, v_dim].
+        cu_seqlens_q: where each sequence of q begins, and where the last one ends: integers [batch + 1], such as
+            [0, 5, 15].
+        cu_seqlens_k: likewise of k and v. Default: those of q.
+        kernel: "auto", or the name of a kernel.
+        **arguments: the other arguments of ``attention``. Positions are [tokens] or [tokens, axes] and start at 0 in
+            each sequence by default; inputs are [tokens, embed_dim]. The mask is that of each sequence, and holds no
+            tensor.
+
+    Returns:
+        The output, [tokens, heads, v_dim] in q's dtype.
+
+    Raises:
+        HeadwayError: as ``attention`` does, and for cumulative lengths that do not fit the tokens. Those on a GPU are
+            not read.
+
+    References:
+        Dao 2023 (FlashAttention-2).
+    """
+    _check_kernel(kernel)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor) or x.ndim != 3 or x.is_nested:
+            shape = f"of shape {tuple(x.shape)}" if isinstance(x, Tensor) and not x.is_nested else type(x).__name__
+            raise HeadwayError(f"{name} is a tensor {shape}: give [tokens, heads, head_dim], without a batch")
+    q_offsets = jagged.cumulative("cu_seqlens_q", cu_seqlens_q, q)
+    k_offsets = q_offsets if cu_seqlens_k is None else jagged.cumulative("cu_seqlens_k", cu_seqlens_k, k)
+    given = arguments.copy()
+    for name in ("q_input", "k_input"):
+        if isinstance(read := given.get(name), Tensor):
+            given[name] = read[None]  # type: ignore[literal-required]
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    row = jagged.Row.of(q, k, v, q_offsets, k_offsets, given)
+    out, _ = _run(make_call(row.q, row.k, row.v, **row.arguments), kernel)
+    return out[0].transpose(0, 1)
 
 
 @_takes_the_arguments_of_attention
@@ -308,6 +361,8 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **argument
         HeadwayError: if the arguments do not fit one another.
     """
     _check_kernel(kernel)
+    if jagged.is_nested(q, k, v):
+        q, k, v, arguments, _ = jagged.row(q, k, v, arguments)
     call = _call_to_explain(q, k, v, arguments)
     chosen, reasons, deferred = choose(KERNELS, Problem.of(call), kernel, ask_all=True)
     notes = {name: note for name, against in reasons.items() if not against and (note := KERNELS[name].note())}

@@ -257,6 +257,11 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, *, prepared: bool) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise HeadwayError(f"{name} is a {type(x).__name__}: give a tensor [batch, heads, tokens, head_dim]")
+        if x.is_nested:
+            raise HeadwayError(
+                f"{name} is a nested tensor, which attention, attention_with_lse and explain take: here give one "
+                f"sequence at a time, such as {name}.unbind()[0][None]"
+            )
         if x.ndim != 4:
             raise HeadwayError(
                 f"{name} has shape {tuple(x.shape)}: give four dimensions [batch, heads, tokens, head_dim]"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..constants import writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
+from ..jagged import Sequences, is_nested, need_none
 from ..masks import Boolean, Mask, hiding_padding
 from ..nn._coordinates import check_coordinates, continued, joined
 from ..nn._transaction import transaction
@@ -197,7 +198,8 @@ class Stack(nn.Module):
         """Returns the output of the last layer, [batch, n, embed_dim].
 
         Args:
-            x: [batch, n, width].
+            x: [batch, n, width], or a jagged tensor of sequences of different lengths (``torch.nested``), as then is
+                context; the output is one too.
             mask: which keys each token may see; all if None.
             positions: the positions of x; if None, they start at 0 or continue those of the cache or the memory.
             cache: the keys and values of past tokens, to which those of x are appended.
@@ -210,6 +212,15 @@ class Stack(nn.Module):
             HeadwayError: before the first layer, if positions, masks, cache or memory do not fit x, or both cache and
                 memory are given.
         """
+        masks = [mask if own is None else also(own, mask) for own in self.masks]
+        cross: dict[str, Any] = {
+            "context": context,
+            "context_mask": context_mask,
+            "context_positions": context_positions,
+        }
+        if is_nested(x, context):
+            need_none({"cache": cache, "memory": memory})
+            return self._of_sequences(x, masks, positions, cross)
         if cache is not None and memory is not None:
             raise HeadwayError("cache and memory are both given: keep keys and values, or segments, and leave one out")
         if cache is not None and len(cache.layers) != len(self.masks):
@@ -228,14 +239,32 @@ class Stack(nn.Module):
             cache.need_room(x.shape[1])
         if before is not None and not coordinates.padding:
             before.need_new_lengths(mask, 0 if past is None else past.index.shape[1], x.shape[1])
-        cross = {"context": context, "context_mask": context_mask, "context_positions": context_positions}
         with transaction(cache, memory):
-            return self._run(x, mask, past, coordinates, cache, memory, cross)
+            return self._run(x, masks, past, coordinates, cache, memory, cross)
+
+    def _of_sequences(
+        self,
+        x: Tensor,
+        masks: Sequence[Mask | Tensor | None],
+        positions: Tensor | Coordinates | None,
+        cross: dict[str, Any],
+    ) -> Tensor:
+        """Returns the output of jagged tensors, whose sequences are computed as one row."""
+        rows = Sequences.of("x", x)
+        if cross["context"] is not None:
+            keys = Sequences.of("context", cross["context"])
+            cross = {
+                "context": keys.row,
+                "context_mask": rows.mask(cross["context_mask"], keys),
+                "context_positions": keys.coordinates("context_positions", cross["context_positions"]),
+            }
+        at = rows.coordinates("positions", positions)
+        return rows.jagged(self._run(rows.row, [rows.mask(mask) for mask in masks], None, at, None, None, cross))
 
     def _run(
         self,
         x: Tensor,
-        mask: Mask | Tensor | None,
+        masks: Sequence[Mask | Tensor | None],
         past: Coordinates | None,
         coordinates: Coordinates,
         cache: StackCache | None,
@@ -247,7 +276,6 @@ class Stack(nn.Module):
             all_keys = cache.enter(coordinates)
         else:
             all_keys = [coordinates if memory is None else joined(past, coordinates)] * len(self.layers)
-        masks = [mask if own is None else also(own, mask) for own in self.masks]
         self._check_masks(x, masks, all_keys, cross["context"], cross["context_mask"])
         with_memory = all_keys[0] if memory is not None else None
         placed_encodings = [_PlacedEncoding(encoding, coordinates, with_memory) for encoding in self._encodings]

@@ -9,6 +9,7 @@ from typing_extensions import Never, Self, Unpack
 from .._common.devices import need_numbers
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, refuse, refuses_others, right_call
+from ..jagged import is_nested, tokenwise
 from ..masks import Causal, Mask
 from ..nn._transaction import transaction
 from ..nn.cache import StackCache
@@ -72,6 +73,8 @@ class Transformer(nn.Module):
         Raises:
             HeadwayError: if ids or types do not fit the embedding.
         """
+        if is_nested(ids, types):
+            return tokenwise(self.vectors, ids, types)
         x: Tensor = self.embedding(ids) if types is None else self.embedding(ids, types)
         return x
 
@@ -81,6 +84,8 @@ class Transformer(nn.Module):
         Args:
             hidden: hidden states [batch, n, embed_dim].
         """
+        if is_nested(hidden):
+            return tokenwise(self.logits, hidden)
         if self.head is None:
             return tied(self.embedding)(hidden, None)
         if type(self.head).forward is Head.forward:
@@ -195,7 +200,8 @@ class Encoder(_OneStack):
         """Returns hidden states [batch, n, embed_dim], or logits [batch, n, vocab_size] if the model has a head.
 
         Args:
-            ids: int64 [batch, n].
+            ids: int64 [batch, n], or a jagged tensor of sequences of different lengths (``torch.nested``), as then are
+                types and positions; the output is one too.
             types: the token types, int64 [batch, n], for embeddings that have types.
             positions: the positions of the tokens; 0, 1, 2, … if None.
             mask: which tokens each token may see; all if None.
@@ -296,7 +302,7 @@ class Decoder(_Generating, _OneStack):
         """Returns the logits of each next token, [batch, n, vocab_size].
 
         Args:
-            ids: int64 [batch, n].
+            ids: int64 [batch, n], or a jagged tensor of sequences of different lengths (``torch.nested``).
             positions: the positions of ids; if None, they start at 0 or continue those of the cache or the memory.
             mask: joined to the causal mask by &.
             cache: the keys and values of past tokens, to which those of ids are appended.
@@ -503,7 +509,9 @@ class EncoderDecoder(_Generating, Transformer):
             context_positions: the positions of the source; 0, 1, 2, … if None.
             cache: the keys and values of past tokens, to which those of decoder_ids are appended.
         """
-        if context_positions is not None:  # attention takes coordinates even where only a mask reads them
+        if context_positions is not None and not is_nested(
+            context
+        ):  # attention takes coordinates even where only a mask reads them
             context_positions = Coordinates.of(context_positions, context.shape[1])
         with transaction(cache):
             hidden = self.decoder(

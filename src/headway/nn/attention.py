@@ -14,6 +14,7 @@ from ..attention import attention
 from ..call import Arguments, placed_keys, prepared_keys_and_values
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, refuse, refuses_others, right_call
+from ..jagged import Sequences, is_nested, need_none, row_of
 from ..masks import Mask
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..tracing import refuse_script, refuse_tracers
@@ -187,7 +188,8 @@ class MultiHeadAttention(nn.Module):
         It is self-attention if key is None or is the query object itself.
 
         Args:
-            query: [batch, n, embed_dim].
+            query: [batch, n, embed_dim], or a jagged tensor of sequences of different lengths (``torch.nested``), as
+                then are key and value; the output is one too.
             key: [batch, m, key_dim]; the query if None.
             value: [batch, m, value_dim]; the key if None.
             mask: which keys each query may see; all if None.
@@ -204,10 +206,42 @@ class MultiHeadAttention(nn.Module):
         refuse_tracers(query)
         if others:
             refuse(type(self).__name__, self.forward, others)
+        if is_nested(query, key, value):
+            return self._of_sequences(query, key, value, mask, positions, key_positions, cache, encoding)
         if cache is None:
             return self._attend(query, key, value, mask, positions, key_positions, None, encoding)
         with transaction(cache):
             return self._attend(query, key, value, mask, positions, key_positions, cache, encoding)
+
+    def _of_sequences(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        mask: Mask | Tensor | None,
+        positions: Tensor | Coordinates | None,
+        key_positions: Tensor | Coordinates | None,
+        cache: KeyValueCache | None,
+        encoding: PositionEncoding | None,
+    ) -> Tensor:
+        """Returns the output of jagged tensors, whose sequences are computed as one row."""
+        need_none({"cache": cache})
+        rows = Sequences.of("query", query)
+        context = rows if key is None or key is query else Sequences.of("key", key)
+        if value is not None and value is not key:
+            context.need("value", value)
+        at = rows.coordinates("positions", positions)
+        out = self._attend(
+            rows.row,
+            None if context is rows else context.row,
+            None if value is None else row_of(value),
+            rows.mask(mask, context),
+            at,
+            None if context is rows else context.coordinates("key_positions", key_positions),
+            None,
+            encoding,
+        )
+        return rows.jagged(out)
 
     def _attend(
         self,

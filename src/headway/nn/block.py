@@ -11,6 +11,7 @@ from typing_extensions import Never
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, refuse, refuses_others, right_call
+from ..jagged import Sequences, is_nested, need_none
 from ..masks import Mask
 from ..positions._base import PositionEncoding
 from ..tracing import refuse_tracers
@@ -152,7 +153,8 @@ class Block(nn.Module):
         """Returns the output of the block, [batch, n, embed_dim].
 
         Args:
-            x: [batch, n, embed_dim].
+            x: [batch, n, embed_dim], or a jagged tensor of sequences of different lengths (``torch.nested``), like
+                context; the output is one too.
             mask: which keys each token of x may see in self-attention; all if None.
             positions: the positions of x.
             key_positions: the positions of all keys of self-attention, those of a memory or a cache included.
@@ -170,6 +172,10 @@ class Block(nn.Module):
         refuse_tracers(x)
         if others:
             refuse(type(self).__name__, self.forward, others)
+        if is_nested(x, context):
+            return self._of_sequences(x, mask, positions, encoding, context, context_mask, context_positions, {
+                "key_positions": key_positions, "cache": cache, "memory": memory, "context_cache": context_cache
+            })  # fmt: skip
         if (context is None) != (self.cross_attention is None):
             raise HeadwayError(
                 "the block has no cross_attention but context is given: build it with cross_attention=True"
@@ -209,6 +215,32 @@ class Block(nn.Module):
 
         with transaction(cache, context_cache):
             return self._join(x, memory, attend, attend_context, feed)
+
+    def _of_sequences(
+        self,
+        x: Tensor,
+        mask: Mask | Tensor | None,
+        positions: Tensor | Coordinates | None,
+        encoding: PositionEncoding | None,
+        context: Tensor | None,
+        context_mask: Mask | Tensor | None,
+        context_positions: Tensor | Coordinates | None,
+        others: dict[str, object],
+    ) -> Tensor:
+        """Returns the output of jagged tensors, whose sequences are computed as one row."""
+        need_none(others)
+        rows = Sequences.of("x", x)
+        keys = None if context is None else Sequences.of("context", context)
+        out = self.forward(
+            rows.row,
+            mask=rows.mask(mask),
+            positions=rows.coordinates("positions", positions),
+            encoding=encoding,
+            context=None if keys is None else keys.row,
+            context_mask=None if keys is None else rows.mask(context_mask, keys),
+            context_positions=None if keys is None else keys.coordinates("context_positions", context_positions),
+        )
+        return rows.jagged(out)
 
     def _join(
         self, x: Tensor, memory: Tensor | None, attend: Sublayer, attend_context: Sublayer, feed: Sublayer
