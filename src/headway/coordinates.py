@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -27,14 +27,15 @@ KEPT = 1 << 13
 """The end of the stream whose coordinates are kept between calls, 128 KiB."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Coordinates(Record):
     """Positions and order of the tokens of one side, queries or keys, independent of any encoding.
 
     In the shapes below b is 1 or the batch. The last five fields state what is known without reading a tensor.
 
     Args:
-        position: [b, n, axes], integers or floats with any gaps. Encodings read it.
+        position: [b, n, axes], integers or floats with any gaps. Encodings read it. float32 has 24 bits: of seconds
+            since 1970 it keeps steps of 128. Give such timestamps in float64, or subtract the first one before.
         index: [b, n] int64, the order of each token in its stream. Masks and dropout read it.
         document: [b, n] integers, or None.
         length: tokens in the stream: an int, or a tensor [b, 1] or [b, n]. Encodings of the total length read it.
@@ -86,6 +87,34 @@ class Coordinates(Record):
             raise HeadwayError(
                 f"Coordinates has length {self.length!r}: give an int, or a tensor [batch, 1] or [batch, n]"
             )
+
+    def __repr__(self) -> str:
+        rows, n, axes = self.position.shape
+        said = [f"{n} tokens" if rows == 1 else f"{rows} rows of {n} tokens"]
+        readable = self.position.is_cpu and type(self.position) is Tensor and not watched()
+        on_axes = "positions" if axes == 1 else f"positions on {axes} axes"
+        on_axes += f" ({str(self.position.dtype).removeprefix('torch.')})" if self.position.is_floating_point() else ""
+        numbers = self.position.detach().flatten()
+        said.append(f"{on_axes} {_between(numbers)}" if readable and len(numbers) else on_axes)
+        if readable and n and not torch.equal(self.index, self.position[..., 0].detach().expand_as(self.index)):
+            said.append(f"indices {_between(self.index)}")
+        if self.document is not None:
+            counts = (
+                [row.unique_consecutive(return_counts=True)[1].tolist() for row in self.document] if readable else []
+            )
+            said.append(
+                f"documents of {_few(', '.join(map(str, row)) for row in counts)} tokens" if counts else "documents"
+            )
+        if self.padding:
+            real = self.length.flatten().tolist() if readable and isinstance(self.length, Tensor) else []
+            said.append(
+                f"padding on the {self.padding}" + (f" of rows of {_few(map(str, real), ', ')} tokens" if real else "")
+            )
+        elif isinstance(self.length, int):
+            said.append(f"length {self.length}")
+        if isinstance(self, Placed):
+            said.append(f"placed by {type(self.by).__name__}")
+        return f"Coordinates({'; '.join(said)})"
 
     @property
     def consecutive(self) -> bool:
@@ -153,6 +182,7 @@ class Coordinates(Record):
 
         Args:
             positions: a tensor [n], [batch, n] or [batch, n, axes], or ``Coordinates``, which are returned as they are.
+                [n, axes] is one sequence, unless n = axes, where it cannot be told from [batch, n].
             n: the number of tokens.
             name: what messages call the argument.
             start: the index of the first token.
@@ -178,7 +208,9 @@ class Coordinates(Record):
         positions = positions.float() if positions.dtype.itemsize < 4 and positions.is_floating_point() else positions
         positions = positions if positions.is_floating_point() else positions.long()
         shape = tuple(positions.shape)
-        if positions.ndim == 1:
+        if positions.ndim == 2 and shape[1] != n and shape[0] == n and shape[1]:
+            positions = positions[None]
+        elif positions.ndim == 1:
             positions = positions[None, :, None]
         elif positions.ndim == 2:
             positions = positions[..., None]
@@ -194,24 +226,34 @@ class Coordinates(Record):
 
     @staticmethod
     def packed(
-        lengths: Sequence[int] | Tensor, *, last: Sequence[int] | None = None, device: torch.device | str | None = None
+        lengths: Sequence[int] | Sequence[Sequence[int]] | Tensor,
+        *,
+        last: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        device: torch.device | str | None = None,
     ) -> Coordinates:
         """Coordinates of documents that follow one another in one row; positions restart at 0 in each.
 
+            Coordinates.packed([5, 10])               # one row of 15 tokens
+            Coordinates.packed([[5, 10], [7, 8]])     # two rows
+
         Args:
-            lengths: the tokens of each document.
+            lengths: the tokens of each document, or of each document of each row, with as many tokens in all rows.
             last: for each document, the number of its last tokens that are here: the queries for packed keys in a
                 cache. Default: all tokens.
             device: where the tensors are created.
 
         Raises:
             HeadwayError: if a tensor of lengths looks like the ends of documents, as ``cu_seqlens`` holds, a length is
-                negative, or ``last`` does not have one number for each document, from 0 to the document's length.
+                negative, ``last`` does not have one number for each document, from 0 to the document's length, or rows
+                have different numbers of tokens.
         """
         if isinstance(lengths, int):
             raise HeadwayError(f"lengths is {lengths}: give the tokens of each document, such as [{lengths}]")
+        if len(lengths) and (lengths.ndim > 1 if isinstance(lengths, Tensor) else hasattr(lengths[0], "__len__")):
+            return _rows_of([list(row) if not isinstance(row, Tensor) else row for row in lengths], last, device)  # type: ignore[arg-type]
         if isinstance(lengths, Tensor):
             lengths = _lengths_of(lengths)
+        lengths, last = cast(Sequence[int], lengths), cast(Sequence[int] | None, last)
         need_lengths(lengths)
         sizes = torch.tensor(list(lengths), dtype=torch.long, device=device)
         total = int(sum(lengths))
@@ -435,7 +477,7 @@ class Coordinates(Record):
         )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Placed(Coordinates):
     """Coordinates that an encoding has placed: where it sees the tokens, and its tables.
 
@@ -559,6 +601,37 @@ def _kept_stream(device: torch.device) -> Coordinates:
 
 
 FACTS = tuple(field.name for field in fields(Coordinates))
+
+
+def _between(numbers: Tensor) -> str:
+    low, high = numbers.min().item(), numbers.max().item()
+    return f"{low:.10g} … {high:.10g}" if numbers.is_floating_point() else f"{low} … {high}"
+
+
+def _few(parts: Iterable[str], between: str = " | ") -> str:
+    """The first of the parts, and "…" for more than a line can hold."""
+    every = list(parts)
+    return between.join(every[:4]) + (f"{between}…" if len(every) > 4 else "")
+
+
+def _rows_of(rows: list[Any], last: Any, device: torch.device | str | None) -> Coordinates:
+    """Returns the coordinates of several rows of documents."""
+    if last is not None and (len(last) != len(rows) or not all(hasattr(one, "__len__") for one in last)):
+        raise HeadwayError(f"last is {last!s:.60} for {len(rows)} rows of documents: give a list for each row")
+    found = [
+        Coordinates.packed(row, last=None if last is None else last[i], device=device) for i, row in enumerate(rows)
+    ]
+    counts = [one.index.shape[1] for one in found]
+    if min(counts) != max(counts):
+        what = "tokens" if last is None else "last tokens"
+        row = f"row {counts.index(min(counts))} a document of {max(counts) - min(counts)} tokens more, of padding"
+        raise HeadwayError(
+            f"rows have {counts!s:.60} {what}: give all as many" + (f", such as {row}" if last is None else "")
+        )
+    every: dict[str, Any] = {
+        name: torch.cat([getattr(one, name) for one in found]) for name in ("position", "index", "document", "length")
+    }
+    return found[0]._with(**every, rising=every["document"])
 
 
 def _lengths_of(lengths: Tensor) -> list[int]:

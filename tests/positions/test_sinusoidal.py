@@ -91,7 +91,10 @@ def test_half_precision_has_exact_angles() -> None:
         ({"embed_dim": 0}, "embed_dim is 0: give at least 1"),
         ({"embed_dim": 8, "base": 1}, "base is 1: give a number above 1"),
         ({"embed_dim": 8, "base": math.nan}, "base is nan"),
-        ({"embed_dim": 8, "variant": "fairseq"}, "variant is 'fairseq': give 'paper' or 'tensor2tensor'"),
+        (
+            {"embed_dim": 8, "variant": "fairseq"},
+            "variant is 'fairseq': give 'paper', 'tensor2tensor' or 'concatenated'",
+        ),
     ],
 )
 def test_wrong_arguments_raise(arguments: dict, said: str) -> None:
