@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import Never, Unpack
 
 from . import jagged, plans
+from ._common import notebook
 from ._torch import without_data
 from .call import Arguments, make_call, seeded
 from .coordinates import KEPT, Coordinates
@@ -329,18 +330,30 @@ class Explanation:
     asked: str = "auto"
 
     def __str__(self) -> str:
+        return "\n".join([self._heading(), *(f"  {name}: {said}" for name, said in self._of_each())])
+
+    def _repr_html_(self) -> str:
+        names = list(self.reasons)
+        chosen = names.index(self.kernel) if self.kernel in names else None
+        return notebook.heading(self._heading()) + notebook.table(self._of_each(), bold=chosen)
+
+    def _heading(self) -> str:
         spoken = ", ".join(self.terms) if self.terms else "none"
         able = [name for name, reasons in self.reasons.items() if not reasons]
         none = f"none, since {self.asked} cannot run this call" if able else "none can run this call"
-        lines = [f"kernel: {self.kernel or none}   (terms: {spoken})"]
+        return f"kernel: {self.kernel or none}   (terms: {spoken})"
+
+    def _of_each(self) -> list[tuple[str, str]]:
+        """What there is to say of each kernel."""
+        found = []
         chosen = "chosen" if self.asked == "auto" else "asked for"
         could = "could run it too" if self.kernel else "could run it"
         for name, reasons in self.reasons.items():
             otherwise = chosen if name == self.kernel else self.left.get(name, could)
             said = "; ".join(reasons) if reasons else otherwise
             note = f" ({self.notes[name]})" if name in self.notes else ""
-            lines.append(f"  {name}: {said}{note}")
-        return "\n".join(lines)
+            found.append((name, said + note))
+        return found
 
 
 @_takes_the_arguments_of_attention

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ._common import notebook
 from .coordinates import FAR, Coordinates
 from .errors import HeadwayError, need_lengths
 from .records import Divisible, Sizes, named, owner
@@ -46,6 +47,10 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+FEW_TOKENS, MANY_TOKENS = 16, 64
+"""The tokens of the picture of a mask: as many as its tensors have, within these bounds."""
 
 
 class Slot(NamedTuple):
@@ -149,6 +154,23 @@ class Mask(Divisible):
         return HeadwayError(
             f"{type(holder).__name__} has {name} of shape {tuple(x.shape)}: give one for each {each}, {wanted}"
         )
+
+    def _repr_html_(self) -> str:
+        """A picture of the mask for a few tokens, where it needs no further coordinates."""
+        queries, keys = self.extent("queries"), self.extent("keys")  # 1 where no tensor has them
+        n, m = (
+            min(one if one > 1 else max(other, FEW_TOKENS), MANY_TOKENS)
+            for one, other in ((queries, keys), (keys, queries))
+        )
+        said = notebook.paragraph(f"{self!r:.200}")
+        try:
+            self.check(1, 1, n, m)
+            k = Coordinates.span(m)
+            seen = self.allowed(k if n == m else Coordinates.span(n, start=m - n, length=m), k)
+            rows = seen[0, 0].expand(n, m).tolist()
+        except Exception:  # it is for rows, heads or documents that are not known here, or of a user's class
+            return said
+        return said + notebook.grid(rows, "keys", "queries")
 
     def __and__(self, other: Mask) -> Mask:
         return And((*_parts(self, And), *_parts(other, And)))

@@ -37,6 +37,12 @@ def usual(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
+def test_kernels_are_told_without_the_tensors_of_the_command() -> None:
+    facts = _diagnosis.kernels().facts
+    assert not any("q is" in str(said) for said in facts.values())
+    assert facts["triton"] == "it runs on an NVIDIA GPU"
+
+
 def test_what_works(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     said = capsys.readouterr().out

@@ -851,3 +851,18 @@ def test_decoding_compiles_as_one_graph_for_all_lengths() -> None:
             graphs.append(counter.frame_count)
     assert graphs[-1] <= 6, graphs
     assert graphs[-1] == graphs[-18], graphs
+
+
+def test_peft_merges_its_weights_into_a_model_of_parts() -> None:
+    """As headway.load makes them: peft reads the config of a model that has one."""
+    peft = pytest.importorskip("peft")
+    made = Decoder(TransformerConfig(vocab_size=20, embed_dim=32, num_layers=2, num_heads=4), RoPE(8))
+    model = Decoder.of_parts(made.embedding, made.stack, made.head).eval()
+    assert not hasattr(model, "config")
+    options = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    adapted = peft.get_peft_model(model, options)
+    ids = torch.arange(6)[None]
+    expected = adapted(ids)
+    merged = adapted.merge_and_unload()
+    assert isinstance(merged, Decoder)
+    torch.testing.assert_close(merged(ids), expected, atol=1e-5, rtol=1e-5)

@@ -289,6 +289,7 @@ def kernels() -> Section:
     section = Section()
     q, k, v = _inputs(torch.float32, "cpu")
     for name, reasons in explain(q, k, v, **_arguments("cpu")).reasons.items():
+        reasons = [reason.removesuffix(", and q is on cpu") for reason in reasons]  # the q of this function
         section.facts[name] = "available" if not reasons else "; ".join(reasons)
     return section
 

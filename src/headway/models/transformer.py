@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from typing_extensions import Never, Self, Unpack
@@ -42,8 +44,12 @@ class Transformer(nn.Module):
         head: the module that computes logits from hidden states; a call returns hidden states if None.
     """
 
-    config: TransformerConfig | None = None
-    """The config the model was made from; None if it was made of parts."""
+    config: TransformerConfig
+    """The config the model was made from. A model of parts, as ``headway.load`` makes them, has no such attribute: peft
+    and other libraries read a config if there is one."""
+
+    checkpoint: Any
+    """The ``headway.checkpoints.Checkpoint`` that ``headway.load`` made the model of; other models have none."""
 
     def __init__(self, embedding: nn.Module, head: Head | None) -> None:
         super().__init__()

@@ -88,6 +88,15 @@ class KeyValueCache(Transactional):
             setattr(other, name, memo.get(id(value), value) if name == "prepared_by" else copy.deepcopy(value, memo))
         return other
 
+    def __repr__(self) -> str:
+        if not len(self):
+            return f"{type(self).__name__}(empty)"
+        parts = self.keys, self.values
+        shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in zip(("keys", "values"), parts, strict=True))
+        made = "" if self.prepared_by is None else f"; prepared by {type(self.prepared_by).__name__}"
+        most = "" if self.max_length is None else f" of {self.max_length}"
+        return f"{type(self).__name__}({len(self)} tokens{most}; {shapes}, {_kind(parts[0])}, {_size(*parts)}{made})"
+
     def need_room(self, n: int) -> None:
         """Checks that n tokens more fit.
 
@@ -298,6 +307,20 @@ def _need_within(length: int, held: int) -> None:
         raise HeadwayError(f"crop to {length} tokens but the cache holds {held}: give 0 to {held}")
 
 
+def _kind(x: Tensor) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')} on {x.device}"
+
+
+def _size(*tensors: Tensor) -> str:
+    """The memory of tensors, in words."""
+    size: float = sum(x.numel() * x.element_size() for x in tensors)
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} GiB"
+
+
 class Retention(NamedTuple):
     """How many tokens of each row a cache keeps: its first ones and its last ones."""
 
@@ -394,6 +417,21 @@ class StackCache(Transactional):
 
     def __len__(self) -> int:
         return max((len(layer) for layer in self.layers), default=0)
+
+    def __repr__(self) -> str:
+        filled = [layer for layer in (*self.layers, *self.context) if len(layer)]
+        if not filled:
+            return f"{type(self).__name__}({len(self.layers)} layers; empty)"
+        parts = [x for layer in filled for x in (layer.keys, layer.values)]
+        counts = list(dict.fromkeys(len(layer) for layer in self.layers))
+        tokens = " or ".join(map(str, counts[:3]))
+        context = max((len(layer) for layer in self.context), default=0)
+        rows = f"{parts[0].shape[0]} {'row' if parts[0].shape[0] == 1 else 'rows'}"
+        read = f" and {context} of a context" if context else ""
+        return (
+            f"{type(self).__name__}({len(self.layers)} layers; {rows} of {tokens} tokens{read}, {_kind(parts[0])}, "
+            f"{_size(*parts)})"
+        )
 
     @property
     def coordinates(self) -> Coordinates | None:

@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from html import escape
 from itertools import count
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from .._common import notebook
 from .._common.devices import need_numbers
 from ..constants import constant
 from ..coordinates import Coordinates, Placed
@@ -541,6 +543,19 @@ class PositionEncoding(nn.Module):
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
+
+    def _repr_html_(self) -> str:
+        doc = (inspect.getdoc(type(self)) or "").partition("\n\n")
+        equation = doc[2].partition("\n\n")[0]
+        learned = sum(parameter.numel() for parameter in self.parameters())
+        rows = [
+            ("acts on", ", ".join(sorted(self.acts)) or "nothing"),
+            ("axes of positions", "any number" if self.axes is None else self.axes),
+            ("learned numbers", f"{learned:,}"),
+            ("year", self.year or ""),
+        ]
+        shown = f"<pre>{escape(inspect.cleandoc(equation))}</pre>" if equation.startswith("    ") else ""
+        return notebook.heading(repr(self)) + notebook.paragraph(doc[0]) + shown + notebook.table(rows)
 
     # ------------------------------------------------------------ for the checks
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._common.kinds import Kind, fits
-from .._common.progress import Share, Tell, nobody
+from .._common.progress import Share, Tell, nobody, notebook_bar
 from ..checkpoints._extended import extend, extended, need_scalable, rescaled, trained_window
 from ..errors import HeadwayError, need_positive
 from ..models import Decoder
@@ -142,7 +142,8 @@ def measure(
         windows: the most windows of text.
         first: the tokens in front of each window: the one that begins a text, for models that have one.
         names: the names of the model and of the text.
-        watch: is called with the method at work and the share of all work that is done.
+        watch: is called with the method at work and the share of all work that is done. By default, a notebook shows a
+            bar.
 
     Raises:
         HeadwayError: as ``extended`` does, if the text is too short, and if the folder has other measurements.
@@ -175,7 +176,8 @@ def measure(
         def row(method: str, number: int, tell: Share) -> Row:
             return _measured(model, method, factor, window, held[number], number, tell)
 
-        rows = store.complete(jobs, row, watch)
+        with notebook_bar() if watch is nobody else nullcontext(watch) as told:
+            rows = store.complete(jobs, row, told)
         if any(row["edges"] != _edges(length, window) or len(row["nats"]) + 1 != len(row["edges"]) for row in rows):
             raise HeadwayError(f"{store.file} has rows of other positions: delete it to measure them again")
     return Extension(rows, settings, order)

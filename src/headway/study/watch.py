@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from .._common.progress import Tell
 from .._common.store import Row as Row
 from .protocol import FixedProtocol
 
@@ -39,3 +40,24 @@ class Watch:
 
     def measured(self, rows: Sequence[Row]) -> None:
         """Is called with new ``rows``, one for each length, which are on disk already."""
+
+
+class Telling(Watch):
+    """Tells one function of the share of all trainings that is done.
+
+    Args:
+        tell: the function.
+    """
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell, self.done, self.total = tell, 0, 1
+
+    def planned(self, protocol: FixedProtocol, encodings: Sequence[str], done: int, total: int) -> None:
+        self.done, self.total = done, total
+
+    def went_on(self, encoding: str, seed: int, doing: str, part: float) -> None:
+        self.tell(f"{encoding}, seed {seed}: {doing}", (self.done + part) / self.total)
+
+    def measured(self, rows: Sequence[Row]) -> None:
+        self.done += 1
+        self.tell("", self.done / self.total)

@@ -71,7 +71,7 @@ class Sinusoidal(PositionEncoding):
         """Returns x + PE(positions), [batch, n, embed_dim]."""
         need_width(x, "embed_dim", self.embed_dim)
         coordinates = self.coordinates_for(x, coordinates)
-        share = self.embed_dim // self.axes  # of each axis
+        share = self.embed_dim // coordinates.position.shape[-1]  # of each axis
         width = max(share - 2, 1) if self.variant == "tensor2tensor" else share
         angle = coordinates.position.double()[..., None] * rates(share // 2, width, self.base, x.device)
         if self.variant == "paper":
@@ -79,9 +79,10 @@ class Sinusoidal(PositionEncoding):
         return added(x, torch.cat([angle.sin(), angle.cos()], dim=-1).flatten(-2))
 
     def oracle_embed(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        x, share = x.clone(), self.embed_dim // self.axes
+        x, axes = x.clone(), coordinates.position.shape[-1]
+        share = self.embed_dim // axes
         half = share // 2
-        for i, axis, c in product(range(x.shape[0]), range(self.axes), range(half)):
+        for i, axis, c in product(range(x.shape[0]), range(axes), range(half)):
             p, first = at(coordinates, i, axis), axis * share
             if self.variant == "paper":
                 angle = p / self.base ** (2 * c / share)
