@@ -126,6 +126,11 @@ class OfOnesOwn(Mask):
         raise KeyError("a mask that cannot be drawn")
 
 
+def test_a_mask_is_written_with_the_shapes_of_its_tensors() -> None:
+    text = Checked((Causal() & (Window(left=3) | Boolean(torch.ones(3, 3, dtype=torch.bool))))._repr_html_()).text
+    assert text.startswith("Causal() & (Window(left=3) | Boolean(values=[3, 3]))")
+
+
 def test_a_mask_that_cannot_be_drawn_is_named() -> None:
     assert "OfOnesOwn" in Checked(OfOnesOwn()._repr_html_()).text
 

@@ -162,7 +162,7 @@ class Mask(Divisible):
             min(one if one > 1 else max(other, FEW_TOKENS), MANY_TOKENS)
             for one, other in ((queries, keys), (keys, queries))
         )
-        said = notebook.paragraph(f"{self!r:.200}")
+        said = notebook.paragraph(_spelled(self))
         try:
             self.check(1, 1, n, m)
             k = Coordinates.span(m)
@@ -177,6 +177,16 @@ class Mask(Divisible):
 
     def __or__(self, other: Mask) -> Mask:
         return Or((*_parts(self, Or), *_parts(other, Or)))
+
+
+def _spelled(mask: Mask) -> str:
+    """Returns a mask as one writes it, with the shapes of tensors in place of their numbers."""
+    if isinstance(mask, _Joined):
+        parts = (f"({_spelled(one)})" if isinstance(one, _Joined) else _spelled(one) for one in mask.masks)
+        return (" & " if isinstance(mask, And) else " | ").join(parts)
+    held = {name: list(value.shape) if isinstance(value, Tensor) else value for name, value in vars(mask).items()}
+    said = ", ".join(f"{name}={value}" for name, value in held.items() if value is not None)
+    return f"{type(mask).__name__}({said})"
 
 
 Allowed = Callable[[Any, Coordinates, Coordinates], Tensor]

@@ -549,7 +549,7 @@ class PositionEncoding(nn.Module):
         equation = doc[2].partition("\n\n")[0]
         learned = sum(parameter.numel() for parameter in self.parameters())
         rows = [
-            ("acts on", ", ".join(sorted(self.acts)) or "nothing"),
+            ("acts through", ", ".join(sorted(self.acts)) or "nothing"),
             ("axes of positions", "any number" if self.axes is None else self.axes),
             ("learned numbers", f"{learned:,}"),
             ("year", self.year or ""),
