@@ -455,3 +455,16 @@ def test_a_capture_sees_the_row() -> None:
     with hw.capture(layer, statistics=("entropy",)) as seen:
         layer(nested([x.float() for x in drawn(LENGTHS)]), mask=Causal())
     assert "entropy" in str(seen.table())
+
+
+@pytest.mark.slow
+def test_layers_of_jagged_tensors_compile_to_one_graph() -> None:
+    layer, block = hw.nn.MultiHeadAttention(32, 4, encoding=ROPE).double(), hw.nn.Block(32, 4).double()
+    model = hw.models.Decoder(CONFIG, hw.encoding("rope", head_dim=8)).double()
+    for one, x, options in (
+        (layer, nested(drawn(LENGTHS)), {"mask": Causal()}),
+        (block, nested(drawn(LENGTHS)), {"mask": Causal()}),
+        (model, nested(ids_of(LENGTHS)), {}),
+    ):
+        compiled = torch.compile(one, fullgraph=True, backend="aot_eager")
+        assert_rows(compiled(x, **options), [row[None] for row in one(x, **options).unbind()], 1e-10)
