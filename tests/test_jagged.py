@@ -207,6 +207,7 @@ def test_autocast_and_half_precision() -> None:
     assert hw.attention(*[q.bfloat16()] * 3).dtype == torch.bfloat16
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # of torch, for the strided layout
 @pytest.mark.parametrize(
     ("change", "said"),
     [
