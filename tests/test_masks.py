@@ -542,11 +542,6 @@ class Diagonal(M.Mask):
 @pytest.mark.parametrize("kernel", ["auto", *KERNELS])
 def test_a_users_own_mask(kernel: str) -> None:
     q, k, v = (torch.randn(1, 2, 4, 4) for _ in range(3))
-    if kernel == "cpu":
-        for mask in (Diagonal(), M.Causal() & Diagonal()):
-            with pytest.raises(hw.HeadwayError, match="a mask of the class Diagonal is Python, which it cannot call"):
-                hw.attention(q, k, v, mask=mask, kernel=kernel)
-        return
     torch.testing.assert_close(hw.attention(q, k, v, mask=Diagonal(), kernel=kernel), v)
     seen = hw.attention(q, k, v, mask=M.Causal() & Diagonal(), kernel=kernel)
     torch.testing.assert_close(seen, v)
@@ -626,8 +621,6 @@ def test_other_bad_masks_in_attention() -> None:
     q, k = torch.randn(2, 2, 3, 5), torch.randn(2, 2, 2, 5)
     with pytest.raises(hw.HeadwayError, match=r"mask is a tensor of torch\.float32"):
         hw.attention(q, q, q, mask=torch.ones(3, 3))
-    with pytest.raises(hw.HeadwayError, match=r"mask is 'causal': give one of headway\.masks"):
-        hw.attention(q, q, q, mask="causal")
     with pytest.raises(hw.HeadwayError, match="ids for 2 keys but there are 3 queries: give query_ids"):
         hw.attention(q, k, k, mask=M.Documents(torch.zeros(2, dtype=torch.long)))
     seen = M.Documents(torch.tensor([0, 1]), query_ids=torch.tensor([[0, 1, 2]]))

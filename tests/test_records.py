@@ -160,6 +160,35 @@ FITTING: dict[str, list[tuple[Callable[..., Divisible], dict[str, tuple[Shape, S
         ),
     ],
     "Padding": [(lambda lengths: masks.Padding(lengths.long()), {"lengths": ((2,), (2,))})],
+    "Function": [
+        (
+            lambda rows, heads: masks.Function(torch.ge, rows.long(), heads.long()),
+            {"rows": ((2,), (2,)), "heads": ((4,), (4,))},
+        )
+    ],
+    "BlockFunction": [
+        (
+            lambda rows, heads, blocks, q_slots, k_slots: masks.BlockFunction(
+                torch.ge,
+                rows.long(),
+                heads.long(),
+                blocks=blocks,
+                q_slots=q_slots,
+                k_slots=k_slots,
+                q_block=2,
+                k_block=2,
+            ),
+            {
+                "rows": ((2,), (2,)),
+                "heads": ((4,), (4,)),
+                "blocks": ((2, 4, 3, 4), (1, 1, 3, 4)),
+                "q_slots": ((5,), (5,)),
+                "k_slots": ((7,), (7,)),
+            },
+        )
+    ],
+    "Interval": [(masks.Interval, {"start": ((2, 5), (1, 1)), "stop": ((2, 5), (1, 1))})],
+    "Bits": [(lambda bits: masks.Bits(bits.byte(), 7), {"bits": ((2, 4, 5, 1), (1, 1, 1, 1))})],
     "Boolean": [
         (lambda values: masks.Boolean(values > 0), {"values": ((5, 7), (1, 1))}),
         (lambda values: masks.Boolean(values > 0), {"values": ((2, 4, 5, 7), (1, 1, 1, 1))}),
@@ -179,6 +208,9 @@ ELSEWHERE = {
     ("RelativeQueries", "key"): "RelativeQueries has table of shape",
     ("Rotation", "cos"): "Rotation has sin of shape",
     ("Boolean", "values"): "mask has shape",
+    ("BlockFunction", "blocks"): "the BlockMask is made for",
+    ("BlockFunction", "q_slots"): "the BlockMask is made for",
+    ("BlockFunction", "k_slots"): "the BlockMask is made for",
 }
 """What is said where a tensor that is too long does not fit another, or is told when the record is made."""
 

@@ -62,6 +62,15 @@ def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.devi
     return made
 
 
+def is_constant(x: Tensor) -> bool:
+    """Returns whether a tensor is of the cache of this thread.
+
+    Args:
+        x: the tensor.
+    """
+    return any(x is guard for _, guards, _ in _kept.made.values() for guard in guards)
+
+
 def writes(tensors: Sequence[Tensor]) -> int:
     """Returns how often the tensors have been written into in place, in total, directly or through views.
 

@@ -434,8 +434,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "frequencies": ({"terms": [T.DistanceBias(T.Cosines(torch.zeros(2, 2), KNOTS))]}, "no gradient to the frequencies"),
     "waves": ({"terms": [T.DistanceBias(T.Cosines(MANY[:, :65537], MANY[0, :65537]))]}, "more than 65,536 frequencies"),
     "pieces": ({"terms": [stretched(MANY[0, : 1 << 20])]}, "Stretched has more than 1,048,576 pieces"),
-    "mask": ({"mask": Own()}, "a mask of the class Own is Python, which it cannot call"),
-    "part of a mask": ({"mask": M.Causal() & (Own() | M.Window(2))}, "a mask of the class Own is Python"),
+    "mask": ({"mask": Own(), "tokens": 100_000}, "its mask is Python, and would take more than 1,024 MiB in tensors"),
     "masks": ({"mask": M.And((M.Causal(),) * 33)}, "joined of more than 32 masks"),
     "width": ({"head_dim": 65537}, "a head_dim is above 65,536"),
     "positions": (
@@ -457,7 +456,7 @@ def test_what_it_cannot_say_is_refused(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(_library, "why_not", lambda: None)
     arguments, reason = REFUSED[name]
     arguments = dict(arguments)
-    sizes = (1, 2, 3, arguments.pop("head_dim", 8))
+    sizes = (1, 2, arguments.pop("tokens", 3), arguments.pop("head_dim", 8))
     q = torch.zeros(sizes, dtype=arguments.pop("dtype", torch.float32), device=arguments.pop("device", "cpu"))
     found = hw.explain(q, q, q, **arguments).reasons["cpu"]
     assert len(found) == 1

@@ -16,6 +16,7 @@ from ..tracing import watched
 from . import _ops
 from ._autograd import NATIVE, ORDINARY, Attention, eager_apply, operators
 from ._base import L, Native, autocasts
+from ._masks import evaluated
 from ._problem import Call, without_tables
 from ._results import ForwardResults
 
@@ -63,6 +64,7 @@ class NativeKernel(Native[L]):
         if self.runs_in_plain_operations(call):
             return _outputs(self.forward(self.lower(call), True), call.wants_lse)
         as_operator = self.as_operator((call.q, call.k, call.v))
+        call = evaluated(call) if self.opaque or as_operator else call
         gradients = recorded(call)
         if not as_operator and not gradients:
             try:

@@ -23,6 +23,7 @@ from . import _ops
 from ._autograd import NATIVE, through_lowering
 from ._base import Native, without_autocast
 from ._choose import choose
+from ._masks import evaluated
 from ._problem import Call, Problem, without_tables
 from ._results import ForwardResults, Gradients
 
@@ -190,7 +191,7 @@ def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor
     names = tuple(_native_kernel(part, kernel) for part in parts)
     tensors: list[Tensor] = []
     with without_autocast(parts[0].q):
-        turned = (NATIVE[name].rotated(part) for name, part in zip(names, parts, strict=True))
+        turned = (NATIVE[name].rotated(evaluated(part)) for name, part in zip(names, parts, strict=True))
         structure = _ops.flatten(tuple(map(without_tables, turned)), tensors)
         out, lse, *_ = _InParts.apply(structure, names, *tensors)
     out = NATIVE[names[0]].restored(parts[0], out)

@@ -19,6 +19,7 @@ from ...tracing import watched
 from .. import _tuned
 from .._autograd import ORDINARY
 from .._base import Deferral, without_autocast
+from .._masks import evaluated
 from .._native import NativeKernel, NotOrdinaryError, recorded
 from .._problem import Call, Problem, of_weights, without_tables
 from .._results import ForwardResults, Gradients, new_out, new_results
@@ -101,7 +102,7 @@ class CpuKernel(NativeKernel[LoweredCall]):
     def _reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None) -> tuple[Tensor, list[Any]]:
         """The sums of the values, and the reductions."""
         with without_autocast(call.q):
-            lowered = self.lower(without_tables(self.rotated(call)))
+            lowered = self.lower(without_tables(self.rotated(evaluated(call))))
             calls, numbers = calls_for(reductions, lowered, counted)
             for words in calls:
                 descriptor = begin(lowered, False)

@@ -23,6 +23,7 @@ from ...terms import Rotation
 from .. import _tuned
 from .._autograd import ORDINARY
 from .._base import Deferral, without_autocast
+from .._masks import evaluated
 from .._native import NativeKernel, NotOrdinaryError, recorded
 from .._problem import Call, Problem, of_weights, without_tables
 from .._results import ForwardResults, Gradients
@@ -90,4 +91,4 @@ class TritonKernel(NativeKernel[TritonCall]):
         from ._reductions import reduce_by_programs
 
         with without_autocast(call.q):
-            return reduce_by_programs(self.lower(without_tables(self.rotated(call))), reductions, counted)
+            return reduce_by_programs(self.lower(without_tables(self.rotated(evaluated(call)))), reductions, counted)
