@@ -15,13 +15,14 @@ from typing_extensions import Never, Unpack
 from . import jagged, plans
 from ._common import notebook
 from ._torch import without_data
-from .call import Arguments, make_call, seeded
+from .call import Arguments, encoding_for, make_call, seeded
 from .coordinates import KEPT, Coordinates
 from .errors import HeadwayError, refuse, refuses_others
 from .kernels import KERNELS, Call, Kernel, Problem, choose, kernel_for
 from .kernels import reference as spec
+from .kernels._masks import cost_of_mask
 from .kernels._ops import flatten, unflatten
-from .masks import Mask
+from .masks import AnyMask, as_mask
 from .positions import PositionEncoding
 from .terms import Normalizer, Term
 from .tracing import watched
@@ -47,9 +48,9 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    encoding: PositionEncoding | None = None,
+    encoding: PositionEncoding | str | None = None,
     terms: tuple[Term, ...] | list[Term] | None = None,
-    mask: Mask | Tensor | None = None,
+    mask: AnyMask = None,
     scale: float | None = None,
     dropout: float = 0.0,
     sink: Tensor | None = None,
@@ -77,9 +78,11 @@ def attention(
             output is jagged with q's offsets.
         k: keys, [batch, kv_heads, m, head_dim], where kv_heads divides heads.
         v: values, [batch, kv_heads, m, v_dim].
-        encoding: prepares q, k and v, adds its terms to the scores, and restores the output of prepared values.
+        encoding: prepares q, k and v, adds its terms to the scores, and restores the output of prepared values. The
+            name of an encoding without parameters, such as "rope", stands for it, in evaluation mode.
         terms: further terms of the scores. They read q and k as they are given here.
-        mask: a mask of ``headway.masks``, or a boolean tensor that is True where a query may attend to a key.
+        mask: a mask of ``headway.masks``, a boolean tensor that is True where a query may attend to a key, a name such
+            as "causal", or a function (b, h, q_idx, kv_idx) or BlockMask of FlexAttention.
         scale: the factor s of the scores. Default: the encoding's own, else head_dim^−½.
         dropout: the share of the weights that is dropped, 0 ≤ dropout < 1.
         sink: a logit for each head, [heads], or for each query, [batch, heads, n], that takes part in the softmax and
@@ -108,6 +111,10 @@ def attention(
     """
     if others:
         refuse("attention", attention, others)
+    if type(encoding) is str and isinstance(q, Tensor) and q.ndim == 4:
+        encoding = encoding_for(encoding, q)
+    if type(mask) is str:
+        mask = as_mask(mask)
     request = key = out = None
     plain = terms is None and sink is None and soft_cap is None and type(dropout) in (float, int) and not dropout
     if plain and dropout_seed is None and not observers:
@@ -320,6 +327,7 @@ class Explanation:
         left: kernels that can run the call but leave it to another one, with the reason.
         notes: limitations of kernels that can run the call, such as a missing library.
         asked: the kernel that was asked for, or "auto".
+        mask: what a mask that is a Python function costs; empty if there is none, or it has intervals.
     """
 
     kernel: str | None
@@ -328,14 +336,17 @@ class Explanation:
     left: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     asked: str = "auto"
+    mask: str = ""
 
     def __str__(self) -> str:
-        return "\n".join([self._heading(), *(f"  {name}: {said}" for name, said in self._of_each())])
+        of_mask = [f"mask: {self.mask}"] if self.mask else []
+        return "\n".join([self._heading(), *(f"  {name}: {said}" for name, said in self._of_each()), *of_mask])
 
     def _repr_html_(self) -> str:
         names = list(self.reasons)
         chosen = names.index(self.kernel) if self.kernel in names else None
-        return notebook.heading(self._heading()) + notebook.table(self._of_each(), bold=chosen)
+        of_mask = [("mask", self.mask)] if self.mask else []
+        return notebook.heading(self._heading()) + notebook.table([*self._of_each(), *of_mask], bold=chosen)
 
     def _heading(self) -> str:
         spoken = ", ".join(self.terms) if self.terms else "none"
@@ -377,9 +388,11 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **argument
     if jagged.is_nested(q, k, v):
         q, k, v, arguments, _ = jagged.row(q, k, v, arguments)
     call = _call_to_explain(q, k, v, arguments)
-    chosen, reasons, deferred = choose(KERNELS, Problem.of(call), kernel, ask_all=True)
+    problem = Problem.of(call)
+    chosen, reasons, deferred = choose(KERNELS, problem, kernel, ask_all=True)
     notes = {name: note for name, against in reasons.items() if not against and (note := KERNELS[name].note())}
-    return Explanation(chosen, reasons, tuple(type(term).__name__ for term in call.terms), deferred, notes, kernel)
+    terms, of_mask = tuple(type(term).__name__ for term in call.terms), cost_of_mask(problem, chosen)
+    return Explanation(chosen, reasons, terms, deferred, notes, kernel, of_mask)
 
 
 def _call_to_explain(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> Call:

@@ -13,9 +13,10 @@ from .coordinates import Coordinates, stream
 from .errors import HeadwayError, refuse, refuses_others
 from .kernels import KERNELS, Call
 from .kernels._base import autocasts
-from .masks import Boolean, Mask, hiding_padding, looks_ahead
+from .masks import AnyMask, Mask, as_mask, hiding_padding, is_python, looks_ahead
 from .positions import PositionEncoding
 from .positions._base import IN_ATTENTION, Restore
+from .positions._naming import shared_encoding
 from .records import Sizes
 from .terms import Normalizer, RelativeKeys, RelativeQueries, Rotation, Sink, SoftCap, Term
 from .terms import check as check_terms
@@ -29,9 +30,9 @@ LARGEST_SCALE = torch.finfo(torch.float32).max
 class Arguments(TypedDict, total=False):
     """The keyword arguments of ``attention`` other than ``kernel``."""
 
-    encoding: PositionEncoding | None
+    encoding: PositionEncoding | str | None
     terms: tuple[Term, ...] | list[Term] | None
-    mask: Mask | Tensor | None
+    mask: AnyMask
     scale: float | None
     dropout: float
     sink: Tensor | None
@@ -50,9 +51,9 @@ def make_call(
     k: Tensor,
     v: Tensor,
     *,
-    encoding: PositionEncoding | None = None,
+    encoding: PositionEncoding | str | None = None,
     terms: tuple[Term, ...] | list[Term] | None = None,
-    mask: Mask | Tensor | None = None,
+    mask: AnyMask = None,
     scale: float | None = None,
     dropout: float = 0.0,
     sink: Tensor | None = None,
@@ -97,14 +98,19 @@ def make_call(
     prepared = prepared_by is not None
     _check_tensors(q, k, v, prepared=prepared)
     _check_options(q, scale, dropout, sink)
+    if isinstance(encoding, str):
+        encoding = encoding_for(encoding, q)
     if encoding is not None:
         _check_encoding(encoding, q)
     if prepared_by is not None and prepared_by is not encoding:
         _refuse_preparation(prepared_by, encoding)
     mask = _mask(mask, q, k)
     terms, of_softmax = _caller_terms(terms, sink, soft_cap, _sizes(q, k, v))
-    if encoding is None and not terms and (isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor)):
-        raise HeadwayError("positions are given but neither an encoding nor terms read them: give encoding=…")
+    read = encoding is not None or terms or (mask is not None and is_python(mask))
+    if not read and (isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor)):
+        raise HeadwayError(
+            "positions are given but no encoding, term or mask of one's own reads them: give encoding=…, or Coordinates"
+        )
     q, k, v = _autocast(q, k, v)
     scale = _scale(scale, encoding, q)
     seed = None if dropout_seed is None else _seed(dropout_seed, q)
@@ -307,11 +313,25 @@ def _check_options(q: Tensor, scale: float | None, dropout: float, sink: Tensor 
         )
 
 
+def encoding_for(name: str, q: Tensor) -> PositionEncoding:
+    """Returns the encoding of a name for calls with queries like ``q``.
+
+    Args:
+        name: the name.
+        q: queries, [batch, heads, n, head_dim].
+
+    Raises:
+        HeadwayError: if the name is unknown, or the encoding has parameters.
+    """
+    return shared_encoding(name, index(q.shape[1]), index(q.shape[3]))
+
+
 def _check_encoding(encoding: PositionEncoding, q: Tensor) -> None:
     """Checks that attention reads one of the hooks that an encoding acts through."""
     if not isinstance(encoding, PositionEncoding):
         raise HeadwayError(
-            f"encoding is {encoding!r}: give an object, such as headway.encoding('rope', head_dim={q.shape[3]})"
+            f"encoding is {encoding!r}: give a name or an object, such as headway.encoding('rope', "
+            f"head_dim={q.shape[3]})"
         )
     acts = encoding.acts
     if "embed" in acts and not acts & IN_ATTENTION:
@@ -378,16 +398,12 @@ def _check_inputs(
 # ---------------------------------------------------------------- masks, terms, dtypes, the seed
 
 
-def _mask(mask: Mask | Tensor | None, q: Tensor, k: Tensor) -> Mask | None:
+def _mask(mask: AnyMask, q: Tensor, k: Tensor) -> Mask | None:
+    mask = as_mask(mask)
     if mask is None:
         return None
-    if isinstance(mask, Tensor):
-        mask = Boolean(mask)
-    if not isinstance(mask, Mask):
-        shown = f"the class {mask.__name__}" if isinstance(mask, type) else f"{mask!r}"
-        raise HeadwayError(f"mask is {shown}: give one of headway.masks, such as Causal(), or a boolean tensor")
     mask.check(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    return mask
+    return mask.for_call(q.shape[0], q.shape[1])
 
 
 def _caller_terms(

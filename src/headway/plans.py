@@ -26,7 +26,7 @@ from .kernels import KERNELS, Kernel, kernel_for
 from .kernels._autograd import ORDINARY
 from .kernels._base import Prepared, PreparedStep
 from .kernels._problem import Call, tensors_in
-from .masks import Mask
+from .masks import AnyMask, Mask
 from .positions import PositionEncoding
 from .terms import Term
 from .tracing import forward_mode, watched
@@ -63,8 +63,8 @@ class Request(NamedTuple):
     q: Tensor
     k: Tensor
     v: Tensor
-    encoding: PositionEncoding | None
-    mask: Mask | Tensor | None
+    encoding: PositionEncoding | str | None
+    mask: AnyMask
     scale: float | None
     q_at: Tensor | Coordinates | None
     k_at: Tensor | Coordinates | None

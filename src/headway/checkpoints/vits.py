@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..masks import Boolean, Mask
+from ..masks import AnyMask, Boolean
 from ..models import Encoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ..nn.feed_forward import Activation
@@ -171,7 +171,7 @@ class ConvolvedBlock(Block):
     """A block that passes the padding, keys to which no query may attend, to its feed-forward."""
 
     def forward(
-        self, x: Tensor, *, mask: Mask | Tensor | None = None, positions: Any = None, encoding: Any = None, **_: Any
+        self, x: Tensor, *, mask: AnyMask = None, positions: Any = None, encoding: Any = None, **_: Any
     ) -> Tensor:
         real = None
         if mask is not None:

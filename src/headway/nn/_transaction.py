@@ -10,7 +10,7 @@ from torch import Tensor
 from .._torch import backward_pass
 from ..constants import writes
 from ..errors import HeadwayError
-from ..masks import Mask, Padding, conjuncts
+from ..masks import AnyMask, Mask, Padding, conjuncts
 from ..tracing import watched
 
 
@@ -63,7 +63,7 @@ class Transactional:
         """The lengths of the last call's ``Padding``, its writes, a copy of what it held, and the tokens of its keys.
         """
 
-    def need_new_lengths(self, mask: Mask | Tensor | None, held: int, new: int) -> None:
+    def need_new_lengths(self, mask: AnyMask, held: int, new: int) -> None:
         """Checks that ``Padding`` does not hold the lengths of an earlier call.
 
         Args:

@@ -12,7 +12,7 @@ from typing_extensions import Never
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, refuse, refuses_others, right_call
 from ..jagged import Sequences, is_nested, need_none
-from ..masks import Mask
+from ..masks import AnyMask
 from ..positions._base import PositionEncoding
 from ..tracing import refuse_tracers
 from ._transaction import transaction
@@ -50,6 +50,7 @@ class Block(nn.Module):
         scale: the factor of the scores; the encoding's own (head_dim^−½ for most) if None.
         soft_cap: bounds the scores, score ← cap·tanh(score/cap), if given.
         sink: the attention sink of self-attention, as in MultiHeadAttention; none if None.
+        encoding: the position encoding of self-attention, as in MultiHeadAttention; none if None.
         kernel: the name of an attention kernel, or "auto".
         attention: a module that is called as MultiHeadAttention is; built from the arguments above if None.
         cross_attention: True builds cross-attention from the arguments above; a module is used as it is.
@@ -87,6 +88,7 @@ class Block(nn.Module):
         scale: float | None = None,
         soft_cap: float | None = None,
         sink: Tensor | float | None = None,
+        encoding: PositionEncoding | str | None = None,
         kernel: str = "auto",
         attention: nn.Module | None = None,
         cross_attention: nn.Module | bool = False,
@@ -99,7 +101,7 @@ class Block(nn.Module):
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
 
-        def build(sink: Tensor | float | None) -> MultiHeadAttention:
+        def build(sink: Tensor | float | None, encoding: PositionEncoding | str | None = None) -> MultiHeadAttention:
             return MultiHeadAttention(
                 embed_dim,
                 num_heads,
@@ -110,13 +112,14 @@ class Block(nn.Module):
                 scale=scale,
                 soft_cap=soft_cap,
                 sink=sink,
+                encoding=encoding,
                 kernel=kernel,
                 **made,
             )
 
         self.norm_first = norm_first
         self.attention_norm = make_norm(norm, embed_dim, **made)
-        self.attention = build(sink) if attention is None else attention
+        self.attention = build(sink, encoding) if attention is None else attention
         cross = cross_attention if isinstance(cross_attention, nn.Module) else None
         self.cross_attention = build(None) if cross is None and cross_attention else cross
         self.cross_attention_norm = None if self.cross_attention is None else make_norm(norm, embed_dim, **made)
@@ -138,14 +141,14 @@ class Block(nn.Module):
         self,
         x: Tensor,
         *,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
         positions: Tensor | Coordinates | None = None,
         key_positions: Tensor | Coordinates | None = None,
-        encoding: PositionEncoding | None = None,
+        encoding: PositionEncoding | str | None = None,
         cache: KeyValueCache | None = None,
         memory: Tensor | None = None,
         context: Tensor | None = None,
-        context_mask: Mask | Tensor | None = None,
+        context_mask: AnyMask = None,
         context_positions: Tensor | Coordinates | None = None,
         context_cache: KeyValueCache | None = None,
         **others: Never,
