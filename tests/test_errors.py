@@ -133,7 +133,7 @@ FIRST_TRIES: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         ("'window' needs arguments", "headway.masks.Window(…)"),
     ),
     "attention(mask=8)": (lambda: hw.attention(Q, Q, Q, mask=8), ("mask is 8", "(b, h, q_idx, kv_idx)")),
-    "attention(mask=layer)": (lambda: hw.attention(Q, Q, Q, mask=LAYER), ("mask is MultiHeadAttention", "Causal()")),
+    "attention(mask=layer)": (lambda: hw.attention(Q, Q, Q, mask=LAYER), ("mask is a MultiHeadAttention", "Causal()")),
     "attention(mask=function of 2)": (
         lambda: hw.attention(Q, Q, Q, mask=max_of),
         ("the function max_of, which does not take four arguments", "(b, h, q_idx, kv_idx)"),

@@ -111,9 +111,9 @@ def attention(
     """
     if others:
         refuse("attention", attention, others)
-    if type(encoding) is str and isinstance(q, Tensor) and q.ndim == 4:
+    if isinstance(encoding, str):
         encoding = encoding_for(encoding, q)
-    if type(mask) is str:
+    if isinstance(mask, str):
         mask = as_mask(mask)
     request = key = out = None
     plain = terms is None and sink is None and soft_cap is None and type(dropout) in (float, int) and not dropout

@@ -258,22 +258,24 @@ def prepared_keys_and_values(
 # ---------------------------------------------------------------- checks
 
 
+def _check_tensor(name: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise HeadwayError(f"{name} is a {type(x).__name__}: give a tensor [batch, heads, tokens, head_dim]")
+    if x.is_nested:
+        raise HeadwayError(
+            f"{name} is a nested tensor, which attention, attention_with_lse and explain take: here give one sequence at "
+            f"a time, such as {name}.unbind()[0][None]"
+        )
+    if x.ndim != 4:
+        raise HeadwayError(f"{name} has shape {tuple(x.shape)}: give four dimensions [batch, heads, tokens, head_dim]")
+    if x.dtype not in DTYPES:
+        raise HeadwayError(f"{name} is {x.dtype}: give float64, float32, float16 or bfloat16")
+
+
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor, *, prepared: bool) -> None:
     """Checks that q, k and v fit one another; a prepared k, from a cache, may be wider than q."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, Tensor):
-            raise HeadwayError(f"{name} is a {type(x).__name__}: give a tensor [batch, heads, tokens, head_dim]")
-        if x.is_nested:
-            raise HeadwayError(
-                f"{name} is a nested tensor, which attention, attention_with_lse and explain take: here give one "
-                f"sequence at a time, such as {name}.unbind()[0][None]"
-            )
-        if x.ndim != 4:
-            raise HeadwayError(
-                f"{name} has shape {tuple(x.shape)}: give four dimensions [batch, heads, tokens, head_dim]"
-            )
-        if x.dtype not in DTYPES:
-            raise HeadwayError(f"{name} is {x.dtype}: give float64, float32, float16 or bfloat16")
+        _check_tensor(name, x)
     batch, heads, _, head_dim = q.shape
     k_batch, kv_heads, m, k_dim = k.shape
     v_batch, v_heads, v_tokens, _ = v.shape
@@ -323,6 +325,7 @@ def encoding_for(name: str, q: Tensor) -> PositionEncoding:
     Raises:
         HeadwayError: if the name is unknown, or the encoding has parameters.
     """
+    _check_tensor("q", q)
     return shared_encoding(name, index(q.shape[1]), index(q.shape[3]))
 
 

@@ -58,6 +58,7 @@ __all__ = [
     "hiding_padding",
     "is_python",
     "looks_ahead",
+    "parts_of",
     "real_stop",
 ]
 
@@ -834,7 +835,11 @@ class BlockFunction(Function):
 
     @staticmethod
     def of(mask: Any) -> BlockFunction:
-        """Returns the mask of a ``BlockMask``."""
+        """Returns the mask of a ``BlockMask``.
+
+        Args:
+            mask: the ``BlockMask``.
+        """
         n, m = mask.seq_lengths
         q_block, k_block = mask.BLOCK_SIZE
         shape = (*mask.kv_indices.shape[:-2], -(-n // q_block), -(-m // k_block))
@@ -860,7 +865,7 @@ class BlockFunction(Function):
             HeadwayError: if not.
         """
         rows, of_heads = self.blocks.shape[:2]
-        own = (rows, of_heads, len(self.q_slots), len(self.k_slots))
+        own = (rows, of_heads, self.q_slots.numel(), self.k_slots.numel())
         if rows not in (1, batch) or of_heads not in (1, heads) or own[2:] != (n, m):
             raise HeadwayError(
                 f"the BlockMask is made for {own[0]} rows, {own[1]} heads, {own[2]} queries and {own[3]} keys and the "
@@ -870,7 +875,7 @@ class BlockFunction(Function):
 
     def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
         """Returns the numbers of blocks."""
-        blocks = (-(-len(self.q_slots) // self.q_block), -(-len(self.k_slots) // self.k_block))
+        blocks = (-(-self.q_slots.numel() // self.q_block), -(-self.k_slots.numel() // self.k_block))
         return dict(zip(("query_blocks", "key_blocks"), blocks, strict=True))
 
     def extent(self, axis: str) -> int:
@@ -952,7 +957,8 @@ def as_mask(mask: AnyMask) -> Mask | None:
         raise unknown("mask", mask, NAMES)
     if is_of_flex(mask):
         return from_flex(mask)
-    shown = f"the class {mask.__name__}" if isinstance(mask, type) else f"{mask!r}"
+    shown = f"a {type(mask).__name__}" if isinstance(mask, torch.nn.Module) else f"{mask!r}"
+    shown = f"the class {mask.__name__}" if isinstance(mask, type) else shown
     raise HeadwayError(
         f"mask is {shown}: give one of headway.masks, such as Causal(), a boolean tensor, or a function "
         "(b, h, q_idx, kv_idx)"
@@ -984,7 +990,11 @@ class Interval(Mask):
 
     @staticmethod
     def of(bounds: Bounds) -> Interval:
-        """Returns the mask of an ``interval``."""
+        """Returns the mask of an ``interval``.
+
+        Args:
+            bounds: the interval.
+        """
         start, stop = (bound.offset if isinstance(bound, Slot) else bound for bound in bounds)
         return Interval(start, stop, isinstance(bounds[0], Slot), isinstance(bounds[1], Slot))
 
@@ -1053,8 +1063,8 @@ def is_python(mask: Mask) -> bool:
     Args:
         mask: the mask.
     """
-    if type(mask) in (And, Or):
-        return any(map(is_python, mask.masks))  # type: ignore[attr-defined]
+    if joined := parts_of(mask):
+        return any(map(is_python, joined))
     return isinstance(mask, Function) or type(mask).__module__ != __name__
 
 
@@ -1114,6 +1124,15 @@ class Or(_Joined):
     def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
         lows, highs = zip(*(mask.reach(start, stop, n, m) for mask in self.masks), strict=True)
         return min(lows), max(highs)
+
+
+def parts_of(mask: Mask | None) -> tuple[Mask, ...]:
+    """Returns the masks that a mask is joined of by & or |; none if it is not joined.
+
+    Args:
+        mask: the mask.
+    """
+    return mask.masks if isinstance(mask, (And, Or)) and type(mask) in (And, Or) else ()
 
 
 def conjuncts(mask: Mask | None) -> tuple[Mask, ...]:

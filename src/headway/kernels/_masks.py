@@ -20,7 +20,7 @@ from torch import Tensor
 from .._torch import writes_of
 from ..constants import is_constant
 from ..coordinates import Coordinates
-from ..masks import And, Bits, Boolean, Function, Interval, Mask, Or, conjuncts, is_python
+from ..masks import And, Bits, Boolean, Function, Interval, Mask, Or, conjuncts, is_python, parts_of
 from ..records import attributes
 from ..tracing import watched
 from ._problem import Call, Problem
@@ -90,8 +90,8 @@ def cost_of_mask(problem: Problem, kernel: str | None) -> str:
 
 def _functions_in(mask: Mask) -> Iterator[str]:
     """Yields the names of the Python functions that a mask is joined of."""
-    if type(mask) in (And, Or):
-        for part in mask.masks:
+    if joined := parts_of(mask):
+        for part in joined:
             yield from _functions_in(part)
     elif isinstance(mask, Function):
         yield getattr(mask.function, "__name__", type(mask.function).__name__)
@@ -101,8 +101,8 @@ def _functions_in(mask: Mask) -> Iterator[str]:
 
 def _has_interval(mask: Mask) -> bool:
     """Returns whether a mask has an interval, which may still be None for some coordinates."""
-    if type(mask) in (And, Or):
-        return all(map(_has_interval, mask.masks))
+    if joined := parts_of(mask):
+        return all(map(_has_interval, joined))
     return not is_python(mask) or type(mask).interval is not Mask.interval
 
 
@@ -133,8 +133,8 @@ def _by_intervals(mask: Mask, q: Coordinates, k: Coordinates) -> Mask:
 
 
 def _with_intervals(mask: Mask, q: Coordinates, k: Coordinates) -> Mask:
-    if type(mask) in (And, Or):
-        return mask._with(masks=tuple([_with_intervals(part, q, k) for part in mask.masks]))
+    if joined := parts_of(mask):
+        return mask._with(masks=tuple([_with_intervals(part, q, k) for part in joined]))
     if not is_python(mask):
         return mask
     intervals, rest = lower_mask(mask, q, k)
@@ -184,14 +184,14 @@ def _in_blocks(masks: list[Mask], others: list[Mask], q: Coordinates, k: Coordin
     if runs is None:
         return Bits(_joined(bits), m)
     ends = _joined(runs)
-    intervals = [Interval(*ends[:, 0, :, 2 * i : 2 * i + 2].unbind(-1)) for i in range(RUNS)]
+    intervals = [Interval(ends[:, 0, :, 2 * i], ends[:, 0, :, 2 * i + 1]) for i in range(RUNS)]
     return intervals[0] if not bool(ends[..., 2:].any()) else Or(tuple(intervals))
 
 
 def _is_cut(mask: Mask) -> bool:
     """Returns whether a mask says how its tensors are cut into blocks of queries."""
-    if type(mask) in (And, Or):
-        return all(map(_is_cut, mask.masks))
+    if joined := parts_of(mask):
+        return all(map(_is_cut, joined))
     unnamed = [name for name, value in attributes(mask).items() if isinstance(value, Tensor) and name not in mask.axes]
     return not unnamed or type(mask).block is not Mask.block
 

@@ -12,7 +12,7 @@ from .._common.devices import need_numbers
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, refuse, refuses_others, right_call
 from ..jagged import is_nested, tokenwise
-from ..masks import Causal, Mask
+from ..masks import AnyMask, Causal
 from ..nn._transaction import transaction
 from ..nn.cache import StackCache
 from ..nn.embedding import Embedding, Head, tied
@@ -122,7 +122,7 @@ class _OneStack(Transformer):
         _check_config(self, config)
         head = _head(config, device, dtype) if with_head else None
         super().__init__(_embedding(config, device, dtype), head)
-        self.stack = Stack.of(config, encoding, masks, device=device, dtype=dtype)
+        self.stack = Stack.of(config, encoding, masks, bidirectional=not with_head, device=device, dtype=dtype)
         self.config = config
         self.initialise()
 
@@ -177,7 +177,7 @@ class Encoder(_OneStack):
         Devlin et al. 2019.
 
     Example:
-        encoder = Encoder(TransformerConfig(vocab_size=256), encoding=headway.encoding("rope", head_dim=64))
+        encoder = Encoder(TransformerConfig(vocab_size=256), encoding="rope")
         hidden = encoder(ids, mask=masks.Padding(lengths))
     """
 
@@ -200,7 +200,7 @@ class Encoder(_OneStack):
         *,
         types: Tensor | None = None,
         positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
         **others: Never,
     ) -> Tensor:
         """Returns hidden states [batch, n, embed_dim], or logits [batch, n, vocab_size] if the model has a head.
@@ -223,7 +223,7 @@ class Encoder(_OneStack):
         *,
         types: Tensor | None = None,
         positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
     ) -> Tensor:
         """Returns hidden states [batch, n, embed_dim], whether the model has a head or not.
 
@@ -300,7 +300,7 @@ class Decoder(_Generating, _OneStack):
         ids: Tensor,
         *,
         positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
         cache: StackCache | None = None,
         memory: SegmentMemory | None = None,
         **others: Never,
@@ -325,7 +325,7 @@ class Decoder(_Generating, _OneStack):
         ids: Tensor,
         *,
         positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
         cache: StackCache | None = None,
         memory: SegmentMemory | None = None,
     ) -> Tensor:
@@ -386,7 +386,9 @@ class EncoderDecoder(_Generating, Transformer):
         _check_config(self, config)
         super().__init__(_embedding(config, device, dtype), _head(config, device, dtype))
         encoder = Stack.of(config, encoding, device=device, dtype=dtype)
-        decoder = Stack.of(config, decoder_encoding, cross_attention=True, device=device, dtype=dtype)
+        decoder = Stack.of(
+            config, decoder_encoding, cross_attention=True, bidirectional=False, device=device, dtype=dtype
+        )
         self._join(encoder, decoder, None)
         self.config = config
         self.initialise()
@@ -449,8 +451,8 @@ class EncoderDecoder(_Generating, Transformer):
         *,
         positions: Tensor | Coordinates | None = None,
         decoder_positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
-        decoder_mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
+        decoder_mask: AnyMask = None,
         **others: Never,
     ) -> Tensor:
         """Returns the logits of each next token of the target, [batch, n, vocab_size].
@@ -480,7 +482,7 @@ class EncoderDecoder(_Generating, Transformer):
         ids: Tensor,
         *,
         positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
     ) -> Tensor:
         """Returns the hidden states of the source, [batch, m, embed_dim].
 
@@ -499,8 +501,8 @@ class EncoderDecoder(_Generating, Transformer):
         context: Tensor,
         *,
         positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
-        context_mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
+        context_mask: AnyMask = None,
         context_positions: Tensor | Coordinates | None = None,
         cache: StackCache | None = None,
     ) -> Tensor:
