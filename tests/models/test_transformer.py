@@ -303,7 +303,7 @@ def test_gradients_through_a_cache_are_those_of_one_pass(kind: str, learned: str
         ),
         ({"positions": torch.arange(2, device="meta")}, "positions are on meta but the tokens on cpu"),
         ({"positions": torch.arange(5)}, "there are 2 tokens"),
-        ({"mask": "causal"}, "a mask cannot be joined with a str"),
+        ({"mask": "casual"}, "there is no mask 'casual': did you mean 'causal'"),
     ],
 )
 def test_masks_and_positions_are_checked_before_the_first_layer(options: dict[str, Any], message: str) -> None:
@@ -524,8 +524,8 @@ def test_one_encoding_for_each_layer() -> None:
         assert not torch.allclose(other.eval()(ids), model(ids), atol=1e-4)
     with pytest.raises(HeadwayError, match="there are 2 encodings but 3 layers"):
         Decoder(SMALL, [first, second])
-    with pytest.raises(HeadwayError, match="encoding is 'rope': give a PositionEncoding"):
-        Decoder(SMALL, "rope")  # type: ignore[arg-type]
+    with pytest.raises(HeadwayError, match="encoding is 8: give a PositionEncoding"):
+        Decoder(SMALL, 8)  # type: ignore[arg-type]
 
 
 def test_places_are_computed_once_for_a_forward() -> None:
