@@ -44,7 +44,7 @@ def evaluated(call: Call) -> Call:
     if mask is None or not is_python(mask):
         return call
     q, k = call.q_coordinates, call.k_coordinates
-    if not q.index.shape[1] or not k.index.shape[1]:
+    if 0 in (*call.q.shape[:3], k.index.shape[1]):  # there are no pairs
         return call._with(mask=None)
     return call._with(mask=_readable(mask, q, k))
 
