@@ -263,8 +263,8 @@ def _check_tensor(name: str, x: Tensor) -> None:
         raise HeadwayError(f"{name} is a {type(x).__name__}: give a tensor [batch, heads, tokens, head_dim]")
     if x.is_nested:
         raise HeadwayError(
-            f"{name} is a nested tensor, which attention, attention_with_lse and explain take: here give one sequence at "
-            f"a time, such as {name}.unbind()[0][None]"
+            f"{name} is a nested tensor, which attention, attention_with_lse and explain take: here give one "
+            f"sequence at a time, such as {name}.unbind()[0][None]"
         )
     if x.ndim != 4:
         raise HeadwayError(f"{name} has shape {tuple(x.shape)}: give four dimensions [batch, heads, tokens, head_dim]")

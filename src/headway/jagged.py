@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ._torch import has_holes, offsets_of, ragged_dim
-from .call import Arguments
+from .call import Arguments, encoding_for
 from .coordinates import Coordinates
 from .errors import HeadwayError
-from .masks import And, Bound, Bounds, Causal, Dilated, Documents, Mask, Or, Slot, Window
+from .masks import And, Bound, Bounds, Causal, Dilated, Documents, Mask, Or, Slot, Window, as_mask
 from .positions import PositionEncoding
 from .records import attributes, named
 from .tracing import watched
@@ -400,11 +400,12 @@ class Row(NamedTuple):
         if q_offsets.shape != k_offsets.shape:
             raise HeadwayError(f"q has {len(q_offsets) - 1} sequences but k {len(k_offsets) - 1}: give as many")
         given = arguments.copy()
-        at = given.get("q_positions"), given.get("k_positions")
-        given["q_positions"], given["k_positions"] = sides(
-            q_offsets, k_offsets, q.shape[2], k.shape[2], *at, given.get("encoding")
-        )
-        given["mask"] = by_document(given.get("mask"), k_offsets, k_offsets)
+        encoding = given.get("encoding")
+        encoding = encoding_for(encoding, q) if isinstance(encoding, str) else encoding
+        given["encoding"], at = encoding, (given.get("q_positions"), given.get("k_positions"))
+        given["q_positions"], given["k_positions"] = sides(q_offsets, k_offsets, q.shape[2], k.shape[2], *at, encoding)
+        mask = given.get("mask")
+        given["mask"] = by_document(mask if isinstance(mask, Tensor) else as_mask(mask), k_offsets, k_offsets)
         return cls(q, k, v, given, q_offsets)
 
     def jagged(self, out: Tensor) -> Tensor:

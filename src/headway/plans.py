@@ -63,7 +63,7 @@ class Request(NamedTuple):
     q: Tensor
     k: Tensor
     v: Tensor
-    encoding: PositionEncoding | str | None
+    encoding: PositionEncoding | None
     mask: AnyMask
     scale: float | None
     q_at: Tensor | Coordinates | None

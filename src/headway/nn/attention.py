@@ -15,7 +15,7 @@ from ..call import Arguments, placed_keys, prepared_keys_and_values
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, refuse, refuses_others, right_call
 from ..jagged import Sequences, is_nested, need_none, row_of
-from ..masks import AnyMask, as_mask
+from ..masks import AnyMask, Mask, as_mask
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..positions._naming import encoding as encoding_of
 from ..positions._naming import shared_encoding
@@ -257,7 +257,7 @@ class MultiHeadAttention(nn.Module):
         query: Tensor,
         key: Tensor | None,
         value: Tensor | None,
-        mask: AnyMask,
+        mask: Mask | Tensor | None,
         positions: Tensor | Coordinates | None,
         key_positions: Tensor | Coordinates | None,
         cache: KeyValueCache | None,

@@ -12,7 +12,7 @@ from typing_extensions import Never
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, refuse, refuses_others, right_call
 from ..jagged import Sequences, is_nested, need_none
-from ..masks import AnyMask
+from ..masks import AnyMask, as_mask
 from ..positions._base import PositionEncoding
 from ..tracing import refuse_tracers
 from ._transaction import transaction
@@ -222,16 +222,17 @@ class Block(nn.Module):
     def _of_sequences(
         self,
         x: Tensor,
-        mask: Mask | Tensor | None,
+        mask: AnyMask,
         positions: Tensor | Coordinates | None,
-        encoding: PositionEncoding | None,
+        encoding: PositionEncoding | str | None,
         context: Tensor | None,
-        context_mask: Mask | Tensor | None,
+        context_mask: AnyMask,
         context_positions: Tensor | Coordinates | None,
         others: dict[str, object],
     ) -> Tensor:
         """Returns the output of jagged tensors, whose sequences are computed as one row."""
         need_none(others)
+        mask, context_mask = (one if isinstance(one, Tensor) else as_mask(one) for one in (mask, context_mask))
         rows = Sequences.of("x", x)
         keys = None if context is None else Sequences.of("context", context)
         out = self.forward(
