@@ -228,7 +228,7 @@ def test_what_does_not_fit(change: Callable[[Tensor, Tensor], tuple[Tensor, Tens
     [
         ({"mask": torch.ones(7, 7, dtype=torch.bool)}, "mask is a tensor"),
         ({"mask": Causal() & Padding([1, 2, 3, 4, 5])}, "mask is a Padding that holds a tensor"),
-        ({"mask": "causal"}, "mask is"),
+        ({"mask": "triangle"}, "mask"),
         ({"encoding": hw.encoding("rope", head_dim=8), "q_positions": torch.arange(7)}, "q_positions is not a nested"),
         ({"k_positions": nested([torch.arange(n) for n in OTHERS])}, r"k_positions has sequences of \[6, 2"),
         ({"q_input": nested([torch.zeros(n, 8) for n in OTHERS])}, r"q_input has sequences of \[6, 2"),

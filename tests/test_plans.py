@@ -184,9 +184,11 @@ CHUNKED = masks.Causal() & masks.Chunked(8)
 def test_masks_of_steps_are_all_that_have_a_key() -> None:
     """Numbers among the bounds of such masks must be indices, and not slots of one number of keys."""
     tried = {kind for mask in (*STEP_MASKS, CHUNKED) for kind in kinds_in(mask)}
-    of_tensors = {masks.Mask, masks.Boolean, masks.Documents}
+    without = {masks.Mask, masks.Boolean, masks.Documents, masks.Interval, masks.Bits}  # of tensors
+    without |= {masks.Function, masks.BlockFunction}
     every = (getattr(masks, name) for name in masks.__all__)
-    assert {kind for kind in every if isinstance(kind, type) and issubclass(kind, masks.Mask)} - of_tensors == tried
+    assert {kind for kind in every if isinstance(kind, type) and issubclass(kind, masks.Mask)} - without == tried
+    assert masks.from_flex(lambda b, h, i, j: i >= j).plan_key() is None
 
 
 def kinds_in(mask: masks.Mask | None) -> set[type]:

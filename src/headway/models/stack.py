@@ -16,7 +16,7 @@ from ..constants import writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..jagged import Sequences, is_nested, need_none
-from ..masks import AnyMask, Boolean, Mask, as_mask, hiding_padding
+from ..masks import AnyMask, Boolean, Mask, as_mask, hiding_padding, is_python
 from ..nn._coordinates import check_coordinates, continued, joined
 from ..nn._transaction import transaction
 from ..nn.attention import MultiHeadAttention, key_coordinates
@@ -242,6 +242,9 @@ class Stack(nn.Module):
         past = None if before is None else before.coordinates
         coordinates = continued(past, positions, x.shape[1], x.device)
         check_coordinates(coordinates, x)
+        if any(isinstance(one, Mask) and is_python(one) for one in masks):
+            # what such a mask is evaluated to is kept as long as its coordinates: of this forward pass
+            coordinates = coordinates._with(index=coordinates.index.clone())
         if cache is not None:
             cache.need_room(x.shape[1])
         if before is not None and not coordinates.padding:
