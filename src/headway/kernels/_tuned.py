@@ -31,7 +31,9 @@ NEED_VERIFICATION = ("triton", "flex")
 """The kernels that "auto" chooses only where they have been verified: nobody has seen all their programs run."""
 MACHINES = ("cuda",)
 """The types of devices that they run on."""
-MASKS = frozenset({Boolean.__name__}.union(kind.__name__ for kind in Mask.__subclasses__()))
+EVALUATED = frozenset({"Function", "BlockFunction", "Interval", "Bits", "Boolean"})
+MASKS = frozenset(kind.__name__ for kind in Mask.__subclasses__()) - EVALUATED
+"""The masks that are verified one by one. All others, a user's too, are evaluated, and count as Boolean."""
 SPOKEN = {"sdpa": "torch's SDPA", "flex": "FlexAttention"}
 RUN = "run `headway tune`"
 
@@ -207,7 +209,7 @@ def masks_in(mask: Mask | None) -> list[str]:
     if isinstance(mask, (And, Or)):
         return [name for inner in mask.masks for name in masks_in(inner)]
     name = type(mask).__name__
-    return [name if name in MASKS else Boolean.__name__]  # a user's class is lowered to one
+    return [name if name in MASKS else Boolean.__name__]
 
 
 # ---------------------------------------------------------------- the decision
