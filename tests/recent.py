@@ -128,6 +128,7 @@ GROUPS = {
     "calls in torch's compilers": Group(
         (
             "tests/test_compile.py",
+            "tests/test_mask_functions.py",
             "tests/kernels/test_sdpa_backends.py::test_a_compiler_sees_one_graph_for_all_lengths",
             "tests/kernels/test_cpu_descriptor.py::test_one_operator_for_all_lengths",
         ),
