@@ -128,11 +128,13 @@ GROUPS = {
     "calls in torch's compilers": Group(
         (
             "tests/test_compile.py",
-            "tests/test_mask_functions.py",
             "tests/kernels/test_sdpa_backends.py::test_a_compiler_sees_one_graph_for_all_lengths",
             "tests/kernels/test_cpu_descriptor.py::test_one_operator_for_all_lengths",
         ),
         (*CALL, TRITON, TESTING, *encodings("rope"), "tests/kernels/cpu_calls.py", "tests/kernels/cpu_words.py"),
+    ),
+    "masks of Python functions": Group(
+        ("tests/test_mask_functions.py",), (*CALL, FLEX, NN, MODELS, POSITIONS, TESTING)
     ),
     "encodings in every check": Group(
         ("tests/conformance/test_encodings.py::test_encoding",), (*CALL, NN, TESTING, *encodings("unit-index"))
