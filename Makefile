@@ -89,10 +89,10 @@ check-torch: library  ## run all tests with other versions of torch (TORCH_VERSI
 	done
 
 # PYTHON may be one that has torch for CUDA and pytest; else it is the one of .venv
-gpu:  ## run the tests and a short measurement on an NVIDIA GPU, in 9 minutes; writes gpu-out/gpu.md
+gpu:  ## tune, then run the tests and a short measurement on an NVIDIA GPU, in 14 minutes; writes gpu-out/gpu.md
 	@if $(PYTHON) -c 'import pytest, xdist, torch, triton; assert torch.cuda.is_available()' 2>/dev/null; then \
-		PYTHONPATH=src:tests $(PYTHON) -m gpu --out gpu-out $(ARGS); \
-	else $(MAKE) --no-print-directory library && PYTHONPATH=src:tests $(BIN)/python -m gpu --out gpu-out $(ARGS); fi
+		PYTHONPATH=src:tests $(PYTHON) -m gpu --tune --out gpu-out $(ARGS); \
+	else $(MAKE) --no-print-directory library && PYTHONPATH=src:tests $(BIN)/python -m gpu --tune --out gpu-out $(ARGS); fi
 
 native: $(NATIVE)/CMakeCache.txt  ## build the CPU kernel's library alone, where it is loaded from; compiles what changed
 	@cmake --build $(NATIVE) --parallel

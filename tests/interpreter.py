@@ -1,10 +1,10 @@
 """Triton's interpreter, faster and careful.
 
 By itself it puts its operations into ``triton.language`` at every call of a function inside a program, which takes more
-time than all operations; once for each program is enough. It describes the shape and dtype of every result anew, and
-computes twice what may overflow without looking at it. It rounds the product of ``tl.fma`` before the sum, where a GPU
-rounds once. And it reads and writes at any address, where a GPU stops or, worse, does not: a program may only touch
-what lies within the tensors that it is given.
+time than all operations; once for each program is enough. It describes the shape and dtype of every result anew,
+decides anew how operands are converted, and computes twice what may overflow without looking at it. It rounds the
+product of ``tl.fma`` before the sum, where a GPU rounds once. And it reads and writes at any address, where a GPU stops
+or, worse, does not: a program may only touch what lies within the tensors that it is given.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from functools import cache
+from math import copysign
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -59,6 +60,8 @@ def install() -> None:
     addresses = Addresses()
     _put_in_place_once(interpreter, addresses.clear)
     _describe_once(interpreter)
+    _convert_once(interpreter)
+    _call_directly(interpreter)
     interpreter.InterpreterBuilder.create_fma = _fused
     interpreter.TritonSemantic.binary_op_sanitize_overflow_impl = _refuse_overflow
     convert, builder = interpreter._implicit_cvt, interpreter.InterpreterBuilder
@@ -139,6 +142,78 @@ def _describe_once(interpreter: Any) -> None:
         return dtypes[kind.name]
 
     block.__init__, tensor.__init__, interpreter._get_np_dtype = described, filled, dtype_of
+
+
+def _convert_once(interpreter: Any) -> None:
+    """Keeps how operands are converted and broadcast, which their types and a number's value decide."""
+    semantic, tensor, handle = interpreter.TritonSemantic, interpreter.tl.tensor, interpreter.TensorHandle
+    convert, broadcast = semantic.binary_op_type_checking_impl, semantic.broadcast_impl_value
+    as_they_are: set[Any] = set()
+    constants: dict[Any, Any] = {}
+    plans: dict[Any, list[tuple[Any, ...] | None]] = {}
+
+    def converted(self: Any, x: Any, y: Any, *rules: bool, **named: bool) -> Any:
+        if named:
+            return convert(self, x, y, *rules, **named)
+        key = _key(tensor, x), _key(tensor, y), rules
+        if key in as_they_are:
+            return x, y
+        if key in constants:
+            return (x, constants[key]) if type(x) is tensor else (constants[key], y)
+        found = convert(self, x, y, *rules)
+        kept = [new is old for new, old in zip(found, (x, y), strict=True)]
+        if all(kept):
+            as_they_are.add(key)
+        elif any(kept) and not (type(x) is tensor and type(y) is tensor) and len(constants) < 10_000:
+            constants[key] = found[kept.index(False)]
+            constants[key].handle.data.setflags(write=False)
+        return found
+
+    def spread(self: Any, x: Any, y: Any) -> Any:
+        key = x.type.name, y.type.name
+        if key not in plans:
+            found = broadcast(self, x, y)
+            plans[key] = [
+                None if new is old else (new.type, new.handle.data.shape, new.handle.data.dtype, new.handle.dtype)
+                for new, old in zip(found, (x, y), strict=True)
+            ]
+            return found
+        return tuple(
+            one if plan is None else spread_one(one, *plan) for one, plan in zip((x, y), plans[key], strict=True)
+        )
+
+    def spread_one(x: Any, kind: Any, shape: tuple[int, ...], numbers: Any, element: Any) -> Any:
+        data = x.handle.data if x.type.is_block() else x.handle.data.astype(numbers, copy=False)
+        return tensor(handle(np.broadcast_to(data, shape), element), kind)
+
+    semantic.binary_op_type_checking_impl, semantic.broadcast_impl_value = converted, spread
+
+
+def _key(tensor: type, x: Any) -> Any:
+    """What decides how an operand is converted."""
+    if type(x) is tensor:
+        return x.type.name
+    return type(x), x, x == 0 and copysign(1, x)
+
+
+def _call_directly(interpreter: Any) -> None:
+    """Lets operations be called, compared and unwrapped in fewer steps."""
+    core, semantic = interpreter.tl.core, interpreter.interpreter_semantic
+    unwrap, equal = core._unwrap_if_constexpr, core.dtype.__eq__
+    plain = frozenset({core.tensor, core.dtype, core.block_type, core.pointer_type, int, float, bool, str, type(None)})
+
+    def put(owner: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+        operation = getattr(member, "__wrapped__", member)  # which asks again for _semantic
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            kwargs["_semantic"] = semantic
+            return operation(*args, **kwargs)
+
+        scope.set_attr(owner, name, called)
+
+    interpreter._patch_attr = put
+    core._unwrap_if_constexpr = lambda x: x if type(x) in plain else unwrap(x)
+    core.dtype.__eq__ = lambda self, other: self is other or equal(self, other)
 
 
 def _fused(self: Any, x: Any, y: Any, z: Any) -> Any:

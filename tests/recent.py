@@ -133,6 +133,9 @@ GROUPS = {
         ),
         (*CALL, TRITON, TESTING, *encodings("rope"), "tests/kernels/cpu_calls.py", "tests/kernels/cpu_words.py"),
     ),
+    "masks of Python functions": Group(
+        ("tests/test_mask_functions.py",), (*CALL, FLEX, NN, MODELS, POSITIONS, TESTING)
+    ),
     "encodings in every check": Group(
         ("tests/conformance/test_encodings.py::test_encoding",), (*CALL, NN, TESTING, *encodings("unit-index"))
     ),
@@ -142,6 +145,7 @@ GROUPS = {
     ),
     "models in torch's compilers": Group(
         (
+            "tests/nn/test_decoding.py::test_one_compilation_for_prompts_and_one_for_steps",
             "tests/nn/test_attention.py::test_compiles_as_one_graph",
             "tests/nn/test_cache.py::test_a_decoding_step_is_one_graph",
             "tests/nn/test_cache.py::test_a_layer_with_a_cache_compiles_as_one_graph",
@@ -202,6 +206,10 @@ GROUPS = {
     "training of word vectors": Group(
         tuple(f"tests/vectors/test_{name}.py" for name in ("conformance", "fasttext", "train_bert", "word2vec")),
         (*CALL, COMMON, NN, MODELS, CHECKPOINTS, VECTORS, TESTING, *encodings("learned")),
+    ),
+    "kernels verified and measured": Group(
+        ("tests/tuning/test_right.py", "tests/tuning/test_tables.py"),
+        (*CALL, COMMON, NN, TESTING, "src/headway/tuning/", "tests/tuning/"),
     ),
     "damaged files": Group(
         ("tests/test_strangers_files.py",),

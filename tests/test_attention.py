@@ -649,9 +649,9 @@ def test_looking_draws_nothing(look: Callable[..., object]) -> None:
 
 
 def test_auto_leaves_plain_bfloat16_to_torch_where_a_processor_has_amx(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headway.kernels.cpu import _defers
+    from headway.kernels import _tuned
 
-    monkeypatch.setattr(_defers, "has_amx", lambda: True)
+    monkeypatch.setattr(_tuned, "has_amx", lambda: True)
     half = [x.bfloat16() for x in (torch.randn(1, 2, 9, 8), torch.randn(1, 2, 9, 8), torch.randn(1, 2, 9, 8))]
     explained = hw.explain(*half, mask=M.Causal())
     assert explained.kernel == "sdpa"

@@ -374,3 +374,75 @@ PLACES, ORDER = torch.zeros(2, 5, 1), torch.arange(5)[None]
 def test_facts_that_do_not_fit_are_refused_when_they_are_made(fields: dict[str, object], message: str) -> None:
     with pytest.raises(hw.HeadwayError, match=f"Coordinates has {message}"):
         Coordinates(**{"position": PLACES, "index": ORDER, **fields})  # type: ignore[arg-type]
+
+
+def test_positions_of_one_sequence_on_several_axes() -> None:
+    """[n, axes], as torch.cartesian_prod gives the patches of an image."""
+    at = torch.cartesian_prod(torch.arange(7), torch.arange(7))
+    assert_same(Coordinates.of(at, 49), Coordinates.of(at[None], 49))
+    q = torch.randn(3, 2, 49, 8)
+    encoding = hw.encoding("axial-rope", head_dim=8)
+    found = hw.attention(q, q, q, encoding=encoding, q_positions=at)
+    assert torch.equal(found, hw.attention(q, q, q, encoding=encoding, q_positions=at[None]))
+    with pytest.raises(hw.HeadwayError, match="positions have 2 axes but RoPE reads 1"):
+        hw.attention(q, q, q, encoding=hw.encoding("rope", head_dim=8), q_positions=at)
+    assert Coordinates.of(torch.tensor([[0, 1], [3, 4]]), 2).position.shape == (2, 2, 1)  # [batch, n], as before
+    with pytest.raises(hw.HeadwayError, match="have shape"):
+        Coordinates.of(at, 48)
+
+
+def test_rows_of_packed_documents() -> None:
+    found = Coordinates.packed([[5, 10], [7, 8]])
+    for row, lengths in enumerate([[5, 10], [7, 8]]):
+        one = Coordinates.packed(lengths)
+        assert_same(found.select(torch.tensor([row])), one)
+    assert found.documents_in_order
+    assert_same(Coordinates.packed(torch.tensor([[5, 10], [7, 8]])), found)
+    assert Coordinates.packed([[3, 1, 2], [6]]).document.tolist() == [[0, 0, 0, 1, 2, 2], [0] * 6]  # type: ignore[union-attr]
+    queries = Coordinates.packed([[5, 10], [7, 8]], last=[[2, 1], [0, 3]])
+    assert queries.index.tolist() == [[3, 4, 14], [12, 13, 14]]
+
+
+@pytest.mark.parametrize("name", ["rope", "alibi", "log-n"])
+def test_rows_of_packed_documents_are_computed_one_by_one(name: str) -> None:
+    encoding = hw.positions.ENCODINGS[name].examples()[0]
+    q = torch.randn(2, encoding.sizes[0] or 4, 15, encoding.sizes[2] or 8)
+    options = {"encoding": encoding, "mask": hw.masks.Causal() & hw.masks.Documents()}
+    at = Coordinates.packed([[5, 10], [7, 8]])
+    found = hw.attention(q, q, q, q_positions=at, k_positions=at, **options)  # type: ignore[arg-type]
+    for row, lengths in enumerate([[5, 10], [7, 8]]):
+        one = q[row : row + 1]
+        alone = Coordinates.packed(lengths)
+        expected = hw.attention(one, one, one, q_positions=alone, k_positions=alone, **options)  # type: ignore[arg-type]
+        torch.testing.assert_close(found[row : row + 1], expected)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "last", "said"),
+    [
+        ([[5, 10], [7, 5]], None, r"rows have \[15, 12\] tokens: .*row 1 a document of 3 tokens more"),
+        ([[5, 10], [7, 8]], [1, 2], "give a list for each row"),
+        ([[5, 10], [7, 8]], [[1, 2], [1, 1]], r"rows have \[3, 2\] last tokens"),
+        ([[5, -1], [7, 8]], None, "lengths are"),
+    ],
+)
+def test_rows_that_do_not_fit(lengths: list[list[int]], last: object, said: str) -> None:
+    with pytest.raises(hw.HeadwayError, match=said):
+        Coordinates.packed(lengths, last=last)  # type: ignore[arg-type]
+
+
+def test_what_coordinates_print() -> None:
+    assert repr(Coordinates.span(5, start=3)) == "Coordinates(5 tokens; positions 3 … 7; length 8)"
+    assert repr(Coordinates.packed([5, 10])) == (
+        "Coordinates(15 tokens; positions 0 … 9; indices 0 … 14; documents of 5, 10 tokens)"
+    )
+    assert "2 rows of 15 tokens" in repr(Coordinates.packed([[5, 10], [7, 8]]))
+    assert "documents of 5, 10 | 7, 8 tokens" in repr(Coordinates.packed([[5, 10], [7, 8]]))
+    assert "padding on the left of rows of 3, 5 tokens" in repr(Coordinates.padded([3, 5], 5))
+    of_floats = Coordinates.of(torch.tensor([[0.5, 2.25]]), 2)
+    assert "positions (float32) 0.5 … 2.25" in repr(of_floats)
+    assert "positions on 2 axes 0 … 6" in repr(Coordinates.of(torch.arange(7)[:, None].expand(7, 2), 7))
+    placed = hw.encoding("rope", head_dim=8).place(Coordinates.span(3))
+    assert repr(placed) == "Coordinates(3 tokens; positions 0 … 2; length 3; placed by RoPE)"
+    assert repr(Coordinates.span(0)) == "Coordinates(0 tokens; positions; length 0)"
+    assert "tensor" not in repr(Coordinates.span(3, device="meta"))

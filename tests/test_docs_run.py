@@ -2,7 +2,7 @@
 
 The Python blocks of one file run in their order, in one namespace, in an empty folder. A block that begins
 with a comment like `# mine.py` is also saved under that name. A ```text block right below a Python block is
-what it prints. A translation whose code and output are the original's is not run again. Commands are checked
+what it prints. A translation runs as far as its code or output differs from the original's. Commands are checked
 against the Makefile and the --help of the command line; cheap ones run.
 """
 
@@ -73,6 +73,15 @@ def code(document: str) -> list[tuple[str, str, str | None]]:
         for block in blocks(document)
         if block.language == "python"
     ]
+
+
+def own_code(document: str) -> int:
+    """How many of the Python blocks are to run: those of a translation up to the last that is not the original's."""
+    found, english = code(document), original(document)
+    if english is None:
+        return len(found)
+    pairs = itertools.zip_longest(found, code(english))
+    return max((number for number, (own, other) in enumerate(pairs, 1) if own != other), default=0)
 
 
 def saved_as(block: Block) -> str | None:
@@ -173,15 +182,12 @@ def test_blocks_say_what_they_are(document: str) -> None:
     [pytest.param(one, marks=[pytest.mark.slow] if one.endswith("lessons.md") else []) for one in DOCUMENTS],
 )
 def test_python_blocks_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if (english := original(document)) and code(document) == code(english):
-        return  # which runs it
+    python = [block for block in blocks(document) if block.language == "python"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     module = types.ModuleType(re.sub(r"\W", "_", document))  # the compiler remembers modules by name
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    for block in blocks(document):
-        if block.language != "python":
-            continue
+    for block in python[: own_code(document)]:
         if named := saved_as(block):
             Path(named).write_text(block.text, encoding="utf-8")
         # Compiled as if it stood in the document, so that a traceback shows the document's own line.

@@ -71,6 +71,10 @@ def masked(found: object) -> object:
     return hw.attention(Q, Q, Q, mask=Own(found))
 
 
+def max_of(a: int, b: int) -> int:
+    return max(a, b)
+
+
 LAYER, BLOCK = MultiHeadAttention(4, 1), Block(4, 1)
 X, IDS = torch.zeros(1, 2, 4), torch.tensor([[1, 2]])
 
@@ -87,14 +91,25 @@ FIRST_TRIES: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "Attention()": (lambda: MultiHeadAttention(), ("'embed_dim'", "give MultiHeadAttention(embed_dim=512")),
     "Attention(512)": (lambda: MultiHeadAttention(512), ("'num_heads'", "give MultiHeadAttention(embed_dim=512")),
     "Attention(512, 7)": (lambda: MultiHeadAttention(512, 7), ("num_heads 7", "choose embed_dim = 511 or 518")),
-    "Attention(512, 8, 'rope')": (lambda: MultiHeadAttention(512, 8, "rope"), ("too many", "encoding=headway.")),
+    "Attention(512, 8, 'rope')": (lambda: MultiHeadAttention(512, 8, "rope"), ("too many", "encoding='rope'")),
     "Attention('512', 8)": (lambda: MultiHeadAttention("512", 8), ("embed_dim is '512'", "give a whole number")),
     "Attention(512.0, 8)": (lambda: MultiHeadAttention(512.0, 8), ("embed_dim is 512.0", "give a whole number")),
     "Attention(causal=)": (lambda: MultiHeadAttention(8, 1, causal=True), ("'causal'", "mask=headway.masks.Causal()")),
     "Attention(heads=)": (lambda: MultiHeadAttention(8, heads=1), ("'heads'", "did you mean num_heads=?")),
-    "Attention(encoding='rope')": (
-        lambda: MultiHeadAttention(8, 1, encoding="rope"),
-        ("encoding is 'rope'", "headway.encoding('rope', head_dim=64)"),
+    "Attention(encoding=8)": (
+        lambda: MultiHeadAttention(24, 2, encoding=8),
+        ("encoding is 8", "headway.encoding('rope', head_dim=12)"),
+    ),
+    "Attention(encoding='ropes')": (lambda: MultiHeadAttention(8, 1, encoding="ropes"), ("did you mean", "'rope'")),
+    "Attention(encoding='learned')": (
+        lambda: MultiHeadAttention(8, 1, encoding="learned"),
+        ("learned needs max_length", "'learned(max_length=…)' as a name"),
+    ),
+    "layer(encoding='t5')": (lambda: LAYER(X, encoding="t5"), ("'t5' has parameters", "num_heads=1, head_dim=4")),
+    "layer(mask='casual')": (lambda: LAYER(X, mask="casual"), ("no mask 'casual'", "did you mean 'causal'?")),
+    "stack(encoding=8)": (
+        lambda: models.Stack([Block(24, 2)], encoding=8),
+        ("encoding is 8", "headway.encoding('rope', head_dim=12)"),
     ),
     "Block(512)": (lambda: Block(512), ("'num_heads'", "give Block(embed_dim=512, num_heads=8)")),
     "FeedForward(512)": (lambda: FeedForward(512), ("'hidden_dim'", "give FeedForward(embed_dim=512, hid")),
@@ -103,8 +118,34 @@ FIRST_TRIES: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "encoding('rope', 64)": (lambda: hw.encoding("rope", 64), ("too many", "give encoding('rope', head_dim=64)")),
     "encoding(dim=)": (lambda: hw.encoding("rope", dim=64), ("no argument 'dim'", "it takes head_dim")),
     "encoding(head_dim='64')": (lambda: hw.encoding("rope", head_dim="64"), ("head_dim is '64'", "give a whole")),
-    "attention(encoding=)": (lambda: hw.attention(Q, Q, Q, encoding="rope"), ("'rope'", "headway.encoding('rope', ")),
-    "attention(mask='causal')": (lambda: hw.attention(Q, Q, Q, mask="causal"), ("mask is 'causal'", "Causal()")),
+    "attention(encoding=)": (lambda: hw.attention(Q, Q, Q, encoding=8), ("is 8", "headway.encoding('rope', head_dim=")),
+    "attention(encoding='t5')": (
+        lambda: hw.attention(Q, Q, Q, encoding="t5"),
+        ("the encoding 't5' has parameters", "make it once, by headway.encoding('t5', num_heads="),
+    ),
+    "attention(encoding='rop')": (lambda: hw.attention(Q, Q, Q, encoding="rop"), ("no encoding 'rop'", "'rope'")),
+    "attention(mask='casual')": (
+        lambda: hw.attention(Q, Q, Q, mask="casual"),
+        ("no mask 'casual'", "did you mean 'causal'?"),
+    ),
+    "attention(mask='window')": (
+        lambda: hw.attention(Q, Q, Q, mask="window"),
+        ("'window' needs arguments", "headway.masks.Window(…)"),
+    ),
+    "attention(mask=8)": (lambda: hw.attention(Q, Q, Q, mask=8), ("mask is 8", "(b, h, q_idx, kv_idx)")),
+    "attention(mask=layer)": (lambda: hw.attention(Q, Q, Q, mask=LAYER), ("mask is a MultiHeadAttention", "Causal()")),
+    "attention(mask=function of 2)": (
+        lambda: hw.attention(Q, Q, Q, mask=max_of),
+        ("the function max_of, which does not take four arguments", "(b, h, q_idx, kv_idx)"),
+    ),
+    "attention(mask=not boolean)": (
+        lambda: hw.attention(Q, Q, Q, mask=lambda b, h, q_idx, kv_idx: q_idx - kv_idx),
+        ("the mask function <lambda> returns torch.int64", "return one boolean"),
+    ),
+    "attention(mask=branches)": (
+        lambda: hw.attention(Q, Q, Q, mask=lambda b, h, q_idx, kv_idx: q_idx if q_idx > kv_idx else kv_idx),
+        ("the mask function <lambda> fails", "tensors without dimensions"),
+    ),
     "attention(mask=Causal)": (lambda: hw.attention(Q, Q, Q, mask=hw.masks.Causal), ("the class Causal", "Causal()")),
     "attention([1])": (lambda: hw.attention([1], [1], [1]), ("q is a list", "give a tensor")),
     "attention(is_causal=)": (

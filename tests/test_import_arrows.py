@@ -21,7 +21,7 @@ LAYERS = [
     ["coordinates", "terms", "masks", "biases", "reductions"],
     ["positions", "kernels"],
     ["call"],
-    ["plans"],
+    ["plans", "jagged"],
     ["attention"],
     ["properties"],
     ["nn"],
@@ -32,13 +32,21 @@ LAYERS = [
     ["testing"],
     ["study"],
     ["bench"],
+    ["tuning"],
     ["cli"],
     ["__main__"],
 ]
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 STRANGERS = {frozenset({"positions", "kernels"})}  # neighbours that never import each other
 ROOT = "headway"  # the public surface: the file headway/__init__.py
-SIDE_ROOMS = {"vectors", "study", "bench", "cli", "__main__"}  # nothing of the core imports them; `testing` checks both
+SIDE_ROOMS = {
+    "vectors",
+    "study",
+    "bench",
+    "tuning",
+    "cli",
+    "__main__",
+}  # nothing of the core imports them; `testing` checks both
 ABOVE_THE_ROOT = {"cli"}  # it may use `import headway`, as a user does
 
 LATE = {

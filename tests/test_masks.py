@@ -19,6 +19,7 @@ from torch.nn.attention.bias import causal_lower_right
 import headway as hw
 from headway import masks as M
 from headway.kernels import KERNELS
+from headway.kernels.cpu import _library
 from headway.kernels.lowering.masks import lower_mask
 from headway.testing.kernels import widest
 
@@ -541,11 +542,6 @@ class Diagonal(M.Mask):
 @pytest.mark.parametrize("kernel", ["auto", *KERNELS])
 def test_a_users_own_mask(kernel: str) -> None:
     q, k, v = (torch.randn(1, 2, 4, 4) for _ in range(3))
-    if kernel == "cpu":
-        for mask in (Diagonal(), M.Causal() & Diagonal()):
-            with pytest.raises(hw.HeadwayError, match="a mask of the class Diagonal is Python, which it cannot call"):
-                hw.attention(q, k, v, mask=mask, kernel=kernel)
-        return
     torch.testing.assert_close(hw.attention(q, k, v, mask=Diagonal(), kernel=kernel), v)
     seen = hw.attention(q, k, v, mask=M.Causal() & Diagonal(), kernel=kernel)
     torch.testing.assert_close(seen, v)
@@ -625,8 +621,6 @@ def test_other_bad_masks_in_attention() -> None:
     q, k = torch.randn(2, 2, 3, 5), torch.randn(2, 2, 2, 5)
     with pytest.raises(hw.HeadwayError, match=r"mask is a tensor of torch\.float32"):
         hw.attention(q, q, q, mask=torch.ones(3, 3))
-    with pytest.raises(hw.HeadwayError, match=r"mask is 'causal': give one of headway\.masks"):
-        hw.attention(q, q, q, mask="causal")
     with pytest.raises(hw.HeadwayError, match="ids for 2 keys but there are 3 queries: give query_ids"):
         hw.attention(q, k, k, mask=M.Documents(torch.zeros(2, dtype=torch.long)))
     seen = M.Documents(torch.tensor([0, 1]), query_ids=torch.tensor([[0, 1, 2]]))
@@ -663,3 +657,28 @@ def test_stated_padding_is_hidden_whatever_else_the_coordinates_know(side: str, 
         torch.testing.assert_close(found, right, rtol=0, atol=0)
     with pytest.raises(hw.HeadwayError, match="padding 'both'"):
         replace(at, padding="both")
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("kernel", ["reference", "sdpa", "cpu", "auto"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        hw.Coordinates.padded([5, 2], 9)._with(length=1),
+        hw.Coordinates.padded([5, 9], 9, side="right")._with(length=4),
+        hw.Coordinates.span(9)._with(length=4, padding="right"),
+        hw.Coordinates.span(9)._with(length=torch.tensor([[4], [6]]), padding="right"),
+        hw.Coordinates.padded([5, 2], 9)._with(length=None),
+    ],
+    ids=["left, a number", "right, a number", "span, a number", "span, by row", "no length"],
+)
+def test_every_kernel_hides_the_padding_that_coordinates_state(at: hw.Coordinates, kernel: str, recorded: bool) -> None:
+    if kernel == "cpu" and _library.why_not() is not None:
+        pytest.skip("the C++ library is not built")
+    stop = at.length if isinstance(at.length, Tensor) else 9 if at.length is None else at.length
+    real = ((at.index >= 0) & (at.index < stop))[:, None, None].expand(2, 1, 9, 9)
+    q, k, v = (torch.randn(2, 2, 9, 8, requires_grad=recorded) for _ in range(3))
+    expected = hw.attention(q, k, v, mask=real, kernel="reference")
+    for _ in range(2):
+        found = hw.attention(q, k, v, q_positions=at, k_positions=at, kernel=kernel)
+        assert torch.allclose(found, expected, atol=1e-5)

@@ -15,7 +15,7 @@ import headway as hw
 from headway import masks as M
 from headway import terms as T
 from headway.attention import Explanation
-from headway.call import KEPT
+from headway.coordinates import KEPT
 from headway.kernels import reference
 from headway.positions import ENCODINGS, PositionEncoding
 from headway.positions._base import IN_ATTENTION

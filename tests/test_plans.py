@@ -6,7 +6,7 @@ import itertools
 import pickle
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +19,8 @@ from torch.utils.checkpoint import checkpoint
 import headway as hw
 from headway import masks, plans
 from headway.call import make_call, prepared_keys_and_values
-from headway.kernels.cpu import _defers, _descriptor, _library, _prepared
+from headway.kernels import _tuned
+from headway.kernels.cpu import _descriptor, _library, _prepared
 from headway.positions import ENCODINGS, Compose, PositionEncoding, RoPE, _base
 from kernels.encoded_calls import IN_ATTENTION, encoded
 
@@ -113,7 +114,7 @@ def test_these_encodings_have_plans(name: str, hits: list[bool]) -> None:
 def test_masks_and_dtypes(
     mask: masks.Mask | None, dtype: torch.dtype, kernel: str, hits: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_defers, "has_amx", lambda: False)  # with AMX auto leaves some calls to SDPA, without a plan
+    monkeypatch.setattr(_tuned, "has_amx", lambda: False)  # with AMX auto leaves some calls to SDPA, without a plan
     for _ in range(3):
         agree(*inputs(dtype=dtype), mask=mask, kernel=kernel)
     assert all(hits)
@@ -170,83 +171,159 @@ def test_decoding_steps_share_a_plan(name: str, step_hits: list[bool]) -> None:
     assert step_hits == [True] * 12 * (name in STEPS or name == "none")
 
 
+STEP_MASKS = (
+    None, masks.Causal(), masks.Window(7), masks.Causal() & masks.Window(5), masks.Window(3, 0), masks.Dilated(2),
+    masks.Causal() & masks.Dilated(3), masks.Causal() | masks.Prefix(4), masks.KeepFirst(14), masks.Padding(),
+    masks.Causal() & (masks.Window(4) | masks.KeepFirst(2)), masks.Causal() & masks.Prefix(20) & masks.Window(9, 0),
+    masks.Window(3, 0) | masks.Window(0), masks.Window(0, 0) | masks.Prefix(1),
+)  # fmt: skip
+"""Masks whose steps have a plan."""
+CHUNKED = masks.Causal() & masks.Chunked(8)
+
+
+def test_masks_of_steps_are_all_that_have_a_key() -> None:
+    """Numbers among the bounds of such masks must be indices, and not slots of one number of keys."""
+    tried = {kind for mask in (*STEP_MASKS, CHUNKED) for kind in kinds_in(mask)}
+    without = {masks.Mask, masks.Boolean, masks.Documents, masks.Interval, masks.Bits}  # of tensors
+    without |= {masks.Function, masks.BlockFunction}
+    every = (getattr(masks, name) for name in masks.__all__)
+    assert {kind for kind in every if isinstance(kind, type) and issubclass(kind, masks.Mask)} - without == tried
+    assert masks.from_flex(lambda b, h, i, j: i >= j).plan_key() is None
+
+
+def kinds_in(mask: masks.Mask | None) -> set[type]:
+    parts = mask.masks if isinstance(mask, (masks.And, masks.Or)) else ()
+    return set() if mask is None else {type(mask)}.union(*map(kinds_in, parts))
+
+
+def decode(
+    at: hw.Coordinates | None, m: int, n: int = 1, *, prepared: bool = False, batch: int = 2, **arguments: Any
+) -> None:
+    """Compares a step with what it gives without a plan, for queries that are the last of the keys."""
+    encoding = arguments["encoding"]
+    q, k, v = torch.randn(batch, 4, n, 16), torch.randn(batch, 4, m, 16), torch.randn(batch, 4, m, 16)
+    if at is not None:
+        arguments |= {"q_positions": at.rows(m - n, m), "k_positions": at}
+        if prepared and encoding is not None and encoding.cache_prepared:
+            k, v, _ = prepared_keys_and_values(encoding, k, v, at)
+            arguments |= {"prepared_by": encoding, "q_positions": encoding.for_one_forward(arguments["q_positions"])}
+    agree(q, k, v, **arguments, kernel="cpu")
+
+
+def encoding_named(name: str) -> PositionEncoding | None:
+    return None if name == "none" else hw.encoding(name, head_dim=16, num_heads=4)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("given", ["nothing", "coordinates", "starts later", "rows", "prepared"])
 @pytest.mark.parametrize("name", ["none", "alibi", "t5", "rope", "dynamic-ntk", "shaw", "pope"])
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_steps_of_any_coordinates_and_masks(name: str, given: str, n: int, step_hits: list[bool]) -> None:
-    encoding = None if name == "none" else hw.encoding(name, head_dim=16, num_heads=4)
-    own = (
-        masks.Causal(), None, masks.Window(7), masks.Causal() & masks.Window(5), masks.Window(3, 0), masks.Dilated(2),
-        masks.Causal() & masks.Dilated(3), masks.Causal() & masks.Chunked(8), masks.Causal() | masks.Prefix(4),
-        masks.Causal() & (masks.Window(4) | masks.KeepFirst(2)),
-    )  # fmt: skip
-    for mask in own:
+    encoding, start = encoding_named(name), 11 if given == "starts later" else 0
+    for mask in (*STEP_MASKS, CHUNKED):
+        step_hits.clear()
         for m in (30, 31, 57, 5, 300, 9):
-            q, k, v = torch.randn(2, 4, n, 16), torch.randn(2, 4, m, 16), torch.randn(2, 4, m, 16)
-            arguments: dict[str, Any] = {"encoding": encoding, "mask": mask, "kernel": "cpu"}
-            start = 11 if given == "starts later" else 0
-            if given != "nothing":
-                at = hw.Coordinates.span(m, start=start, length=m + start)
-                if given == "rows":
-                    rows = torch.stack([torch.arange(m), 2 * torch.arange(m)])[..., None]
-                    at = hw.Coordinates(rows, at.index, length=3 * m, ordered=True, start=0)
-                arguments |= {"q_positions": at.rows(m - n, m), "k_positions": at}
-            if given == "prepared" and encoding is not None and encoding.cache_prepared:
-                k, v, _ = prepared_keys_and_values(encoding, k, v, at)
-                arguments["prepared_by"] = encoding
-                arguments["q_positions"] = encoding.for_one_forward(arguments["q_positions"])
-            agree(q, k, v, **arguments)
-    assert step_hits
-    assert all(step_hits)
+            at = hw.Coordinates.span(m, start=start, length=m + start)
+            if given == "rows":
+                rows = torch.stack([torch.arange(m), 2 * torch.arange(m)])[..., None]
+                at = hw.Coordinates(rows, at.index, length=3 * m, ordered=True, start=0)
+            where = None if given == "nothing" else at
+            decode(where, m, n, prepared=given == "prepared", encoding=encoding, mask=mask)
+        assert step_hits == [True] * 6 * (mask is not CHUNKED), mask
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "mask",
-    [
-        None,
-        masks.Causal() & masks.Window(7),
-        masks.Causal() & masks.Dilated(3),
-        masks.Window(3, 0) | masks.Window(0),
-        masks.KeepFirst(14),
-        masks.Causal() | masks.Prefix(14),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("mask", STEP_MASKS, ids=repr)
 @pytest.mark.parametrize("name", ["none", "alibi", "rope"])
 def test_steps_of_a_cache_that_keeps_the_last_tokens(name: str, mask: masks.Mask | None, step_hits: list[bool]) -> None:
-    encoding = None if name == "none" else hw.encoding(name, head_dim=16, num_heads=4)
+    encoding = encoding_named(name)
     made = len(plans._plans_of(encoding))
     for start in range(20):
-        at = hw.Coordinates.span(9, start=start)
-        q, k, v = torch.randn(2, 4, 2, 16), torch.randn(2, 4, 9, 16), torch.randn(2, 4, 9, 16)
-        agree(q, k, v, encoding=encoding, mask=mask, kernel="cpu", q_positions=at.rows(7, 9), k_positions=at)
-    assert step_hits
-    assert all(step_hits)
-    counted = "KeepFirst" in repr(mask) or "Prefix" in repr(mask)
-    assert counted or encoding is None or len(plans._plans_of(encoding)) == made + 1
+        decode(hw.Coordinates.span(9, start=start), 9, 2, encoding=encoding, mask=mask)
+    assert step_hits == [True] * 20
+    assert encoding is None or len(plans._plans_of(encoding)) == made + 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("given", ["given", "prepared"])
+@pytest.mark.parametrize("name", ["none", "alibi", "t5", "rope", "dynamic-ntk", "shaw"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_steps_of_padded_rows(name: str, given: str, n: int, step_hits: list[bool]) -> None:
+    encoding = encoding_named(name)
+    for mask in (*STEP_MASKS, CHUNKED, masks.Padding(torch.tensor([0, 3, 1, 2]))):
+        step_hits.clear()
+        plans._plans_of(encoding).clear()
+        for m, padding in ((30, (0, 3, 27, 30)), (31, (0, 3, 27, 30)), (70, (9, 0, 1, 2)), (9, (4, 4, 4, 4))):
+            real = torch.tensor([m - count for count in padding])
+            if isinstance(mask, masks.Padding) and mask.lengths is not None:
+                mask = masks.Padding(real, "left")
+            at = hw.Coordinates.padded(real, m)
+            decode(at, m, n, batch=4, prepared=given == "prepared", encoding=encoding, mask=mask)
+        planned = mask is not CHUNKED and not (isinstance(mask, masks.Padding) and mask.lengths is not None)
+        assert step_hits == [True] * 4 * planned, mask
+        assert len(plans._plans_of(encoding)) == (mask is CHUNKED or planned)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mask", [None, masks.Causal(), masks.Causal() & (masks.Window(4) | masks.KeepFirst(2))])
+def test_steps_of_rows_that_end_in_padding(mask: masks.Mask | None, step_hits: list[bool]) -> None:
+    alibi = encoding_named("alibi")
+    for m in (20, 21):
+        right = hw.Coordinates.padded([m, 5, 0], m, side="right")
+        for length in (right.length, None, 12, torch.tensor([[3, 4], [5, 6], [7, 8]])[:, [0] * (m - 1) + [1]]):
+            decode(right._with(length=length), m, 2, batch=3, encoding=alibi, mask=mask)
+    assert step_hits == [True] * 8
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["none", "alibi", "t5", "rope"])
+def test_steps_of_positions_that_are_no_whole_numbers(name: str, dtype: torch.dtype, step_hits: list[bool]) -> None:
+    encoding = encoding_named(name)
+    for m in (20, 21, 40):
+        decode(hw.Coordinates.of(torch.arange(m, dtype=dtype) / 2, m), m, encoding=encoding, mask=masks.Causal())
+        decode(hw.Coordinates.of(torch.arange(m), m), m, encoding=encoding, mask=masks.Causal())
+    assert step_hits == [True] * 6
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mask", [masks.Causal(), masks.Window(9, 0), masks.Causal() & masks.Dilated(2)], ids=repr)
+def test_steps_of_long_streams(mask: masks.Mask, step_hits: list[bool]) -> None:
+    q, far = torch.randn(1, 4, 3, 16), torch.randn(1, 4, _descriptor.FAR_SLOT + 9, 16)
+    for name in ("none", "alibi", "rope"):
+        encoding = encoding_named(name)
+        for m in (30, *(_descriptor.FAR_SLOT + beside for beside in (-3, -2, 0, 1, 9))):
+            agree(q, far[:, :, :m], far[:, :, :m], encoding=encoding, mask=mask)
+    assert step_hits == [True] * 18
 
 
 @torch.no_grad()
 def test_what_a_step_does_not_foresee_is_not_planned(step_hits: list[bool]) -> None:
-    alibi = hw.encoding("alibi", num_heads=4)
-    q, k, v = torch.randn(2, 4, 1, 16), torch.randn(2, 4, 30, 16), torch.randn(2, 4, 30, 16)
-    span = hw.Coordinates.span(30)
+    alibi, span = encoding_named("alibi"), hw.Coordinates.span(30)
+    padded = hw.Coordinates.padded([30, 27], 30)
     for at in (
-        hw.Coordinates.padded([30, 27], 30),
         hw.Coordinates.packed([10, 20]),
-        hw.Coordinates.of(torch.arange(30.0), 30),
+        hw.Coordinates.span(30, start=-4),
         hw.Coordinates(span.position, span.index),
+        hw.Coordinates.of(torch.arange(30.0), 30)._with(position=torch.arange(30.0).bfloat16()[None, :, None]),
+        padded._with(length=torch.tensor([[30]])),
+        padded._with(length=torch.tensor([[30.0], [27.0]])),
+        padded._with(start=0),
+        padded._with(padding=None),
+        padded._with(ordered=False),
     ):
         for _ in range(2):
-            agree(q, k, v, encoding=alibi, q_positions=at.rows(29, 30), k_positions=at)
-    agree(q, k, v, encoding=alibi, q_positions=span.rows(3, 4), k_positions=span)
+            decode(at, 30, encoding=alibi)
+    q, k, v = torch.randn(2, 4, 1, 16), torch.randn(2, 4, 30, 16), torch.randn(2, 4, 30, 16)
+    for at in (span, padded):  # queries that are not the last of the keys
+        agree(q, k, v, encoding=alibi, q_positions=at.rows(3, 4), k_positions=at)
     assert not step_hits
-    far = torch.randn(1, 4, plans.FAR_SLOT + 9, 16)
-    for m in (plans.FAR_SLOT - 2, plans.FAR_SLOT - 1, plans.FAR_SLOT, plans.FAR_SLOT + 9):
-        agree(q[:1], far[:, :, :m], far[:, :, :m], encoding=alibi, mask=masks.Causal())
-    assert step_hits == [True, True]
+    positions = torch.arange(30.0)[None, :, None].requires_grad_()
+    with torch.enable_grad():
+        at = hw.Coordinates(positions, span.index, ordered=True, start=0)
+        out = hw.attention(q, k, v, encoding=alibi, q_positions=at.rows(29, 30), k_positions=at)
+    assert out.requires_grad
+    assert not step_hits
 
 
 @torch.no_grad()
@@ -497,6 +574,26 @@ def test_memory_that_is_not_aligned() -> None:
     for encoding in (None, RoPE(16)):
         for _ in range(2):
             agree(moved.view(q.shape), k, v, encoding=encoding, kernel="cpu")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_first_call_of_unaligned_memory_says_nothing_of_later_ones(
+    which: int, hits: list[bool], step_hits: list[bool]
+) -> None:
+    plans._plans_of(None).clear()
+    for encoding in (None, RoPE(16)):
+        q, k, v = inputs(23)
+        for first in (q, q[:, :, -1:].contiguous()):
+            qkv = [first, k, v]
+            x = qkv[which]
+            raw = bytearray(b"\0" + x.numpy().tobytes())
+            odd = torch.frombuffer(raw, dtype=torch.float32, count=x.numel(), offset=1).view(x.shape)
+            for one in (odd, odd, x):
+                hits.clear()
+                step_hits.clear()
+                agree(*(one if i == which else other for i, other in enumerate(qkv)), encoding=encoding, kernel="cpu")
+            assert [*hits, *step_hits] == [True]
 
 
 Gradients = tuple[Tensor | None, ...]
@@ -863,6 +960,38 @@ def test_threads_share_plans() -> None:
     for worker in workers:
         worker.join()
     assert not failed
+
+
+@torch.no_grad()
+def test_threads_share_steps(step_hits: list[bool]) -> None:
+    encodings = [None, RoPE(16), hw.encoding("alibi", num_heads=4)]
+    failed: list[str] = []
+
+    def steps(seed: int) -> Iterator[Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        for turn in range(30):
+            m = 20 + turn + seed
+            at = hw.Coordinates.padded([m, m - 3 * seed, turn], m) if turn % 2 else hw.Coordinates.span(m, start=seed)
+            q, k, v = (torch.randn(3, 4, n, 16, generator=generator) for n in (2, m, m))
+            arguments: dict[str, Any] = {"q_positions": at.rows(m - 2, m), "k_positions": at, "kernel": "cpu"}
+            mask = masks.Causal() & (masks.Window(9) | masks.KeepFirst(2))
+            yield hw.attention(q, k, v, encoding=encodings[turn % len(encodings)], mask=mask, **arguments)
+
+    def work(seed: int) -> None:
+        with torch.no_grad():
+            if not all(map(torch.equal, steps(seed), expected[seed])):
+                failed.append(str(seed))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plans, "key_of", lambda *given: None)
+        expected = [list(steps(seed)) for seed in range(4)]
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failed
+    assert step_hits == [True] * 120
 
 
 @pytest.mark.parametrize("training", [False, True])

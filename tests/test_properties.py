@@ -89,6 +89,10 @@ def test_a_table_with_a_row_twice_is_seen() -> None:
     assert (distinct.verdict, distinct.number) == ("no", 0)
 
 
+def test_a_table_of_two_rows_is_measured() -> None:
+    assert Learned(2, 2, initial=torch.eye(2)).properties().distinct.verdict == "yes"
+
+
 def test_a_table_of_sinusoids_meets_what_sinusoids_meet() -> None:
     """The verdict is on the numbers in the table, not on the class."""
     table = Sinusoidal(32).embed(torch.zeros(1, 256, 32))[0]

@@ -26,6 +26,7 @@ SURFACE = {
     "attention_steps",
     "attention_weights",
     "attention_with_lse",
+    "varlen_attention",
     "capture",
     "checkpoints",
     "citation",
@@ -42,6 +43,8 @@ SURFACE = {
     "study",
     "terms",
     "testing",
+    "tune",
+    "tuning",
     "vectors",
 }
 MODULES = [
@@ -59,6 +62,7 @@ MODULES = [
     "study",
     "terms",
     "testing",
+    "tuning",
     "vectors",
 ]
 

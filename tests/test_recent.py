@@ -26,7 +26,7 @@ ALWAYS = {
     *(f"tests/positions/test_{name}.py" for name in ("abacus", "arguments", "cape", "learned", "position_coupling")),
     *(f"tests/positions/test_{name}.py" for name in ("random_float", "randomized", "shape", "values")),
     *("tests/study/test_report.py", "tests/test_extras.py", "tests/test_lean_import.py", "tests/test_memory.py"),
-    *("tests/test_docs_run.py", "tests/test_plans.py", "tests/test_public_surface.py"),
+    *("tests/test_docs_run.py", "tests/test_jagged.py", "tests/test_plans.py", "tests/test_public_surface.py"),
     *("tests/weights/test_fetch.py", "tests/weights/test_weights.py"),
 }
 """Files with a few slow tests, or with a few that compile or export, that always run whole: they take seconds."""

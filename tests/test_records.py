@@ -160,6 +160,35 @@ FITTING: dict[str, list[tuple[Callable[..., Divisible], dict[str, tuple[Shape, S
         ),
     ],
     "Padding": [(lambda lengths: masks.Padding(lengths.long()), {"lengths": ((2,), (2,))})],
+    "Function": [
+        (
+            lambda rows, heads: masks.Function(torch.ge, rows.long(), heads.long()),
+            {"rows": ((2,), (2,)), "heads": ((4,), (4,))},
+        )
+    ],
+    "BlockFunction": [
+        (
+            lambda rows, heads, blocks, q_slots, k_slots: masks.BlockFunction(
+                torch.ge,
+                rows.long(),
+                heads.long(),
+                blocks=blocks,
+                q_slots=q_slots,
+                k_slots=k_slots,
+                q_block=2,
+                k_block=2,
+            ),
+            {
+                "rows": ((2,), (2,)),
+                "heads": ((4,), (4,)),
+                "blocks": ((2, 4, 3, 4), (1, 1, 3, 4)),
+                "q_slots": ((5,), (5,)),
+                "k_slots": ((7,), (7,)),
+            },
+        )
+    ],
+    "Interval": [(masks.Interval, {"start": ((2, 5), (1, 1)), "stop": ((2, 5), (1, 1))})],
+    "Bits": [(lambda bits: masks.Bits(bits.byte(), 7), {"bits": ((2, 4, 5, 1), (1, 1, 1, 1))})],
     "Boolean": [
         (lambda values: masks.Boolean(values > 0), {"values": ((5, 7), (1, 1))}),
         (lambda values: masks.Boolean(values > 0), {"values": ((2, 4, 5, 7), (1, 1, 1, 1))}),
@@ -179,6 +208,9 @@ ELSEWHERE = {
     ("RelativeQueries", "key"): "RelativeQueries has table of shape",
     ("Rotation", "cos"): "Rotation has sin of shape",
     ("Boolean", "values"): "mask has shape",
+    ("BlockFunction", "blocks"): "the BlockMask is made for",
+    ("BlockFunction", "q_slots"): "the BlockMask is made for",
+    ("BlockFunction", "k_slots"): "the BlockMask is made for",
 }
 """What is said where a tensor that is too long does not fit another, or is told when the record is made."""
 
@@ -351,3 +383,18 @@ def test_help_has_no_private_names(kind: type) -> None:
     said = pydoc.plaintext.document(kind)
     assert kind.__name__ in said
     assert not re.findall(r"^ \|  _(?!_)\w+", said, re.M)
+
+
+@dataclass(frozen=True, eq=False)
+class Amounts(terms.Part):
+    axes = named(either="1|heads", tensor="1|heads")
+    either: "float | Tensor"
+    tensor: "Tensor"
+
+
+def test_a_number_is_refused_where_nothing_but_a_tensor_is_meant() -> None:
+    Amounts(0.5, torch.ones(2)).check_tensors({"heads": 2})
+    with pytest.raises(
+        hw.HeadwayError, match=r"Amounts has tensor=0.5: give a tensor, such as torch.tensor\(\[0.5\]\)"
+    ):
+        Amounts(0.5, 0.5).check_tensors({"heads": 2})

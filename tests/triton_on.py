@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from headway.kernels import KERNELS, Call, _ops
 from headway.kernels._problem import without_tables
-from headway.kernels._results import Results
+from headway.kernels._results import ForwardResults
 from headway.kernels.triton import TritonKernel, _installed
 from headway.reductions import Reduction
 from headway.terms import Rotation
@@ -41,7 +41,7 @@ def install(device: str) -> None:
         out, lse = runs(moved(kernel.rotated(call), device))
         return out.to(home), None if lse is None else lse.to(home)
 
-    def reduce(call: Call, reductions: Sequence[Reduction], counted: Tensor | None) -> tuple[Results, list[Any]]:
+    def reduce(call: Call, reductions: Sequence[Reduction], counted: Tensor | None) -> tuple[ForwardResults, list[Any]]:
         there = [
             replace(one, **{name: x.to(device) for name, x in vars(one).items() if isinstance(x, Tensor)})
             for one in reductions
@@ -49,7 +49,7 @@ def install(device: str) -> None:
         counted = None if counted is None else counted.to(device)
         results, values = reduces(moved(kernel.rotated(call), device), there, counted)
         home = call.q.device
-        return Results(*(x.to(home) for x in results)), tree_map_only(Tensor, lambda x: x.to(home), values)
+        return ForwardResults(*(x.to(home) for x in results)), tree_map_only(Tensor, lambda x: x.to(home), values)
 
     def rotate(x: Tensor, rotation: Rotation) -> Tensor:
         there = rotation._with(cos=rotation.cos.to(device), sin=rotation.sin.to(device))

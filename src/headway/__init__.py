@@ -17,7 +17,8 @@ A tour::
 
 ``load`` and ``save`` read and write published models, ``inspection`` measures what heads do, ``study`` compares
 encodings on a text, ``testing`` checks your own encoding, ``vectors`` makes vectors of words, and ``integrations``
-brings headway's attention into other libraries. ``headway --help`` shows the commands.
+brings headway's attention into other libraries. ``tune`` verifies and measures the kernels on your machine.
+``headway --help`` shows the commands.
 """
 
 import signal as _signal
@@ -46,6 +47,7 @@ if "_HEADWAY_COMPLETE" not in _environ:  # a shell that completes a command line
     from .attention import attention_weights as attention_weights
     from .attention import attention_with_lse as attention_with_lse
     from .attention import explain as explain
+    from .attention import varlen_attention as varlen_attention
     from .coordinates import Coordinates as Coordinates
     from .errors import HeadwayError as HeadwayError
     from .positions import citation as citation
@@ -55,19 +57,22 @@ if _is_command:
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 if TYPE_CHECKING:
-    from . import checkpoints, inspection, integrations, study, testing, vectors
+    from . import checkpoints, inspection, integrations, study, testing, tuning, vectors
     from .checkpoints import load, save
     from .inspection import ablate, attention_statistics, capture
+    from .tuning import tune
 
 __all__ = [
     "attention",
     "attention_with_lse",
     "attention_weights",
     "attention_steps",
+    "varlen_attention",
     "attention_statistics",
     "capture",
     "ablate",
     "explain",
+    "tune",
     "encoding",
     "citation",
     "load",
@@ -83,18 +88,20 @@ __all__ = [
     "vectors",
     "study",
     "testing",
+    "tuning",
     "Coordinates",
     "HeadwayError",
     "__version__",
 ]
 
-_ON_DEMAND = ("checkpoints", "inspection", "integrations", "vectors", "study", "testing")
+_ON_DEMAND = ("checkpoints", "inspection", "integrations", "vectors", "study", "testing", "tuning")
 _FROM = {
     "load": "checkpoints",
     "save": "checkpoints",
     "attention_statistics": "inspection",
     "capture": "inspection",
     "ablate": "inspection",
+    "tune": "tuning",
 }
 _ELSEWHERE = {
     "check_encoding": "testing",

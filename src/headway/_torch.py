@@ -29,6 +29,35 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 COMPILER_FOLLOWS_DICT = tuple([int(part) for part in torch.__version__.split(".")[:2]]) >= (2, 12)
 """Whether torch's compiler follows the ``__dict__`` of a frozen dataclass; that of torch 2.11 follows fields alone."""
 
+
+def ragged_dim(x: Tensor) -> int:
+    """Returns the dimension of a jagged tensor whose size is another in each component.
+
+    Args:
+        x: the jagged tensor.
+    """
+    return int(getattr(x, "_ragged_idx", 1))
+
+
+def offsets_of(x: Any) -> Tensor:
+    """Returns where the components of a jagged tensor begin, and where the last one ends.
+
+    Args:
+        x: the jagged tensor.
+    """
+    offsets: Tensor = x.offsets()
+    return offsets
+
+
+def has_holes(x: Any) -> bool:
+    """Returns whether values of a jagged tensor belong to none of its components.
+
+    Args:
+        x: the jagged tensor.
+    """
+    return x.lengths() is not None
+
+
 # ---------------------------------------------------------------- tracers, modes and transforms
 
 _KEYS = torch._C.DispatchKey
@@ -372,3 +401,55 @@ def up_to_programs(count: int) -> AbstractContextManager[Any]:
     from torch._dynamo import config
 
     return config.patch(recompile_limit=count) if hasattr(config, "recompile_limit") else nullcontext()
+
+
+# ---------------------------------------------------------------- functions of FlexAttention
+
+
+class _IndexByTensors(TorchFunctionMode):
+    """Makes x[i] with tensors i without dimensions an operation, where torch would read their values.
+
+    FlexAttention has the same mode, in a module that takes a second to import.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__getitem__:
+            x, given = args
+            numbers = given if isinstance(given, tuple) else (given,)
+            if all(isinstance(one, (Tensor, int)) and not isinstance(one, bool) for one in numbers):
+                tensors = [one if isinstance(one, Tensor) else torch.tensor(one, device=x.device) for one in numbers]
+                return torch.ops.aten.index.Tensor(x, tensors)
+        return func(*args, **(kwargs or {}))
+
+
+def mapped_over_pairs(
+    function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+    rows: Tensor,
+    heads: Tensor,
+    q_idx: Tensor,
+    kv_idx: Tensor,
+) -> Tensor:
+    """Returns a function of FlexAttention for all rows, heads, queries and keys, as a tensor of four dimensions.
+
+    A dimension that the result does not depend on has size 1.
+
+    Args:
+        function: the function (b, h, q_idx, kv_idx) of tensors without dimensions.
+        rows: the numbers of rows of the batch, [batch].
+        heads: the numbers of heads, [heads].
+        q_idx: the numbers of queries, [batch or 1, n].
+        kv_idx: the numbers of keys, [batch or 1, m].
+    """
+    if not (len(rows) and len(heads) and q_idx.shape[1] and kv_idx.shape[1]):
+        return torch.zeros(len(rows), len(heads), q_idx.shape[1], kv_idx.shape[1], dtype=torch.bool, device=rows.device)
+    q_row, k_row = (None if len(x) == 1 else 0 for x in (q_idx, kv_idx))
+    q_idx, kv_idx = (x[0] if len(x) == 1 else x for x in (q_idx, kv_idx))
+    mapped: Callable[..., Tensor] = function
+    for dims in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, q_row, k_row)):
+        mapped = torch.vmap(mapped, in_dims=dims)
+    with _IndexByTensors():
+        found = mapped(rows, heads, q_idx, kv_idx)
+    for dim, step in enumerate(found.stride()[:4]):
+        if step == 0 and found.shape[dim] > 1:  # the result was expanded
+            found = found.narrow(dim, 0, 1)
+    return found

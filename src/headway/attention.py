@@ -12,15 +12,17 @@ from typing import NamedTuple, TypeVar, cast
 from torch import Tensor
 from typing_extensions import Never, Unpack
 
-from . import plans
+from . import jagged, plans
+from ._common import notebook
 from ._torch import without_data
-from .call import KEPT, Arguments, make_call, seeded
-from .coordinates import Coordinates
+from .call import Arguments, encoding_for, make_call, seeded
+from .coordinates import KEPT, Coordinates
 from .errors import HeadwayError, refuse, refuses_others
 from .kernels import KERNELS, Call, Kernel, Problem, choose, kernel_for
 from .kernels import reference as spec
+from .kernels._masks import cost_of_mask
 from .kernels._ops import flatten, unflatten
-from .masks import Mask
+from .masks import AnyMask, as_mask
 from .positions import PositionEncoding
 from .terms import Normalizer, Term
 from .tracing import watched
@@ -46,9 +48,9 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    encoding: PositionEncoding | None = None,
+    encoding: PositionEncoding | str | None = None,
     terms: tuple[Term, ...] | list[Term] | None = None,
-    mask: Mask | Tensor | None = None,
+    mask: AnyMask = None,
     scale: float | None = None,
     dropout: float = 0.0,
     sink: Tensor | None = None,
@@ -70,12 +72,17 @@ def attention(
     attend to never reaches the output; NaN in a key that some query attends to may reach any row.
 
     Args:
-        q: queries, [batch, heads, n, head_dim] in float64, float32, float16 or bfloat16.
+        q: queries, [batch, heads, n, head_dim] in float64, float32, float16 or bfloat16. A jagged tensor
+            (``torch.nested``, with n jagged) is a batch of sequences of different lengths without padding. k and v are
+            jagged then, and so are positions and inputs; the mask is that of each sequence and holds no tensor; the
+            output is jagged with q's offsets.
         k: keys, [batch, kv_heads, m, head_dim], where kv_heads divides heads.
         v: values, [batch, kv_heads, m, v_dim].
-        encoding: prepares q, k and v, adds its terms to the scores, and restores the output of prepared values.
+        encoding: prepares q, k and v, adds its terms to the scores, and restores the output of prepared values. The
+            name of an encoding without parameters, such as "rope", stands for it, in evaluation mode.
         terms: further terms of the scores. They read q and k as they are given here.
-        mask: a mask of ``headway.masks``, or a boolean tensor that is True where a query may attend to a key.
+        mask: a mask of ``headway.masks``, a boolean tensor that is True where a query may attend to a key, a name such
+            as "causal", or a function (b, h, q_idx, kv_idx) or BlockMask of FlexAttention.
         scale: the factor s of the scores. Default: the encoding's own, else head_dim^−½.
         dropout: the share of the weights that is dropped, 0 ≤ dropout < 1.
         sink: a logit for each head, [heads], or for each query, [batch, heads, n], that takes part in the softmax and
@@ -104,37 +111,32 @@ def attention(
     """
     if others:
         refuse("attention", attention, others)
-    key = out = None
+    if isinstance(encoding, str):
+        encoding = encoding_for(encoding, q)
+    if isinstance(mask, str):
+        mask = as_mask(mask)
+    request = key = out = None
     plain = terms is None and sink is None and soft_cap is None and type(dropout) in (float, int) and not dropout
     if plain and dropout_seed is None and not observers:
-        key = plans.key_of(q, k, v, encoding, mask, scale, q_positions, k_positions, prepared_by, kernel)
+        request = plans.Request(q, k, v, encoding, mask, scale, q_positions, k_positions, prepared_by, kernel)
+        key = plans.key_of(request)
         plan = None if key is None else plans.find(encoding, key)
-        out = None if plan is None else plan(q, k, v, (q_positions, k_positions))  # type: ignore[arg-type]
+        out = None if plan is None else plan(request)
         if out is not None:
             return out
     _check_kernel(kernel)
-    call = make_call(
-        q,
-        k,
-        v,
-        encoding=encoding,
-        terms=terms,
-        mask=mask,
-        scale=scale,
-        dropout=dropout,
-        sink=sink,
-        soft_cap=soft_cap,
-        q_positions=q_positions,
-        k_positions=k_positions,
-        q_input=q_input,
-        k_input=k_input,
-        prepared_by=prepared_by,
-        dropout_seed=dropout_seed,
-    )
-    if key is not None:  # the first call with this key, or its plan no longer holds
-        inputs = plans.Inputs(q, k, v, (q_positions, k_positions), prepared_by is not None)  # type: ignore[arg-type]
-        plan = plans.keep(encoding, key, inputs, call, kernel)
-        out = None if plan is None else plan(q, k, v, inputs.sides, call.terms)
+    arguments: Arguments = {
+        "encoding": encoding, "terms": terms, "mask": mask, "scale": scale, "dropout": dropout, "sink": sink,
+        "soft_cap": soft_cap, "q_positions": q_positions, "k_positions": k_positions, "q_input": q_input,
+        "k_input": k_input, "prepared_by": prepared_by, "dropout_seed": dropout_seed,
+    }  # fmt: skip
+    if jagged.is_nested(q, k, v):
+        row = jagged.row(q, k, v, arguments)
+        return row.jagged(_run(make_call(row.q, row.k, row.v, **row.arguments), kernel)[0])
+    call = make_call(q, k, v, **arguments)
+    if request is not None and key is not None:  # the first call with this key, or its plan no longer holds
+        plan = plans.make(key, request, call)
+        out = None if plan is None else plan(request, call.terms)
     return _run(call, kernel)[0] if out is None else out
 
 
@@ -163,7 +165,7 @@ def attention_with_lse(
         lse[h,i] = ln( Σⱼ exp(score[h,i,j]) + exp(sink) )
 
     Args:
-        q: queries, as for ``attention``.
+        q: queries, as for ``attention``; both results are jagged if it is.
         k: keys.
         v: values.
         include_sink: whether the sink takes part in the output and in lse. Without it, results over disjoint sets of
@@ -179,12 +181,71 @@ def attention_with_lse(
         HeadwayError: as ``attention`` does, and if a term replaces the softmax.
     """
     _check_kernel(kernel)
-    call = make_call(q, k, v, **arguments)._with(wants_lse=True, include_sink=include_sink)
+    row = jagged.row(q, k, v, arguments) if jagged.is_nested(q, k, v) else None
+    call = make_call(q, k, v, **arguments) if row is None else make_call(row.q, row.k, row.v, **row.arguments)
     if any(isinstance(term, Normalizer) for term in call.terms):
         raise HeadwayError("terms hold a Normalizer, which replaces the softmax: there is no log-sum-exp")
-    out, lse = _run(call, kernel)
+    out, lse = _run(call._with(wants_lse=True, include_sink=include_sink), kernel)
     assert lse is not None
-    return out, lse
+    return (out, lse) if row is None else (row.jagged(out), row.jagged(lse))
+
+
+@_takes_the_arguments_of_attention
+def varlen_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor | None = None,
+    *,
+    kernel: str = "auto",
+    **arguments: Unpack[Arguments],
+) -> Tensor:
+    """Computes attention of sequences of different lengths that follow one another, without padding.
+
+    Each sequence attends to itself alone. q, k, v and the cumulative lengths are those of ``flash_attn_varlen_func``;
+    the largest lengths are not needed. As there, the last query of a sequence stands at its last key where q and k have
+    other lengths, so that ``mask=Causal()`` is aligned to the bottom right, and a query without keys gives zeros.
+
+        out = varlen_attention(q, k, v, torch.tensor([0, 5, 15]), mask=masks.Causal())    # of 5 and 10 tokens
+
+    Args:
+        q: the queries of all sequences, [tokens, heads, head_dim].
+        k: their keys, [tokens of k, kv_heads, head_dim], where kv_heads divides heads.
+        v: their values, [tokens of k, kv_heads, v_dim].
+        cu_seqlens_q: where each sequence of q begins, and where the last one ends: integers [batch + 1], such as
+            [0, 5, 15].
+        cu_seqlens_k: likewise of k and v. Default: those of q.
+        kernel: "auto", or the name of a kernel.
+        **arguments: the other arguments of ``attention``. Positions are [tokens] or [tokens, axes] and start at 0 in
+            each sequence by default; inputs are [tokens, embed_dim]. The mask is that of each sequence, and holds no
+            tensor.
+
+    Returns:
+        The output, [tokens, heads, v_dim] in q's dtype.
+
+    Raises:
+        HeadwayError: as ``attention`` does, and for cumulative lengths that do not fit the tokens. Those on a GPU are
+            not read.
+
+    References:
+        Dao 2023 (FlashAttention-2).
+    """
+    _check_kernel(kernel)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor) or x.ndim != 3 or x.is_nested:
+            shape = f"of shape {tuple(x.shape)}" if isinstance(x, Tensor) and not x.is_nested else type(x).__name__
+            raise HeadwayError(f"{name} is a tensor {shape}: give [tokens, heads, head_dim], without a batch")
+    q_offsets = jagged.cumulative("cu_seqlens_q", cu_seqlens_q, q)
+    k_offsets = q_offsets if cu_seqlens_k is None else jagged.cumulative("cu_seqlens_k", cu_seqlens_k, k)
+    given = arguments.copy()
+    for name in ("q_input", "k_input"):
+        if isinstance(read := given.get(name), Tensor):
+            given[name] = read[None]  # type: ignore[literal-required]
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    row = jagged.Row.of(q, k, v, q_offsets, k_offsets, given)
+    out, _ = _run(make_call(row.q, row.k, row.v, **row.arguments), kernel)
+    return out[0].transpose(0, 1)
 
 
 @_takes_the_arguments_of_attention
@@ -266,6 +327,7 @@ class Explanation:
         left: kernels that can run the call but leave it to another one, with the reason.
         notes: limitations of kernels that can run the call, such as a missing library.
         asked: the kernel that was asked for, or "auto".
+        mask: what a mask that is a Python function costs; empty if there is none, or it has intervals.
     """
 
     kernel: str | None
@@ -274,20 +336,35 @@ class Explanation:
     left: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     asked: str = "auto"
+    mask: str = ""
 
     def __str__(self) -> str:
+        of_mask = [f"mask: {self.mask}"] if self.mask else []
+        return "\n".join([self._heading(), *(f"  {name}: {said}" for name, said in self._of_each()), *of_mask])
+
+    def _repr_html_(self) -> str:
+        names = list(self.reasons)
+        chosen = names.index(self.kernel) if self.kernel in names else None
+        of_mask = [("mask", self.mask)] if self.mask else []
+        return notebook.heading(self._heading()) + notebook.table([*self._of_each(), *of_mask], bold=chosen)
+
+    def _heading(self) -> str:
         spoken = ", ".join(self.terms) if self.terms else "none"
         able = [name for name, reasons in self.reasons.items() if not reasons]
         none = f"none, since {self.asked} cannot run this call" if able else "none can run this call"
-        lines = [f"kernel: {self.kernel or none}   (terms: {spoken})"]
+        return f"kernel: {self.kernel or none}   (terms: {spoken})"
+
+    def _of_each(self) -> list[tuple[str, str]]:
+        """What there is to say of each kernel."""
+        found = []
         chosen = "chosen" if self.asked == "auto" else "asked for"
         could = "could run it too" if self.kernel else "could run it"
         for name, reasons in self.reasons.items():
             otherwise = chosen if name == self.kernel else self.left.get(name, could)
             said = "; ".join(reasons) if reasons else otherwise
             note = f" ({self.notes[name]})" if name in self.notes else ""
-            lines.append(f"  {name}: {said}{note}")
-        return "\n".join(lines)
+            found.append((name, said + note))
+        return found
 
 
 @_takes_the_arguments_of_attention
@@ -308,10 +385,14 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **argument
         HeadwayError: if the arguments do not fit one another.
     """
     _check_kernel(kernel)
+    if jagged.is_nested(q, k, v):
+        q, k, v, arguments, _ = jagged.row(q, k, v, arguments)
     call = _call_to_explain(q, k, v, arguments)
-    chosen, reasons, deferred = choose(KERNELS, Problem.of(call), kernel, ask_all=True)
+    problem = Problem.of(call)
+    chosen, reasons, deferred = choose(KERNELS, problem, kernel, ask_all=True)
     notes = {name: note for name, against in reasons.items() if not against and (note := KERNELS[name].note())}
-    return Explanation(chosen, reasons, tuple(type(term).__name__ for term in call.terms), deferred, notes, kernel)
+    terms, of_mask = tuple(type(term).__name__ for term in call.terms), cost_of_mask(problem, chosen)
+    return Explanation(chosen, reasons, terms, deferred, notes, kernel, of_mask)
 
 
 def _call_to_explain(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> Call:

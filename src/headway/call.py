@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from typing_extensions import Never
 
-from .constants import constant
-from .coordinates import Coordinates
+from .coordinates import Coordinates, stream
 from .errors import HeadwayError, refuse, refuses_others
 from .kernels import KERNELS, Call
 from .kernels._base import autocasts
-from .masks import Boolean, Mask, hiding_padding, looks_ahead
+from .masks import AnyMask, Mask, as_mask, hiding_padding, is_python, looks_ahead
 from .positions import PositionEncoding
 from .positions._base import IN_ATTENTION, Restore
+from .positions._naming import shared_encoding
 from .records import Sizes
 from .terms import Normalizer, RelativeKeys, RelativeQueries, Rotation, Sink, SoftCap, Term
 from .terms import check as check_terms
@@ -26,16 +26,13 @@ DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16}
 
 LARGEST_SCALE = torch.finfo(torch.float32).max
 
-KEPT = 1 << 13
-"""The longest stream whose default coordinates are cached between calls; all of them take at most 4 MiB."""
-
 
 class Arguments(TypedDict, total=False):
     """The keyword arguments of ``attention`` other than ``kernel``."""
 
-    encoding: PositionEncoding | None
+    encoding: PositionEncoding | str | None
     terms: tuple[Term, ...] | list[Term] | None
-    mask: Mask | Tensor | None
+    mask: AnyMask
     scale: float | None
     dropout: float
     sink: Tensor | None
@@ -54,9 +51,9 @@ def make_call(
     k: Tensor,
     v: Tensor,
     *,
-    encoding: PositionEncoding | None = None,
+    encoding: PositionEncoding | str | None = None,
     terms: tuple[Term, ...] | list[Term] | None = None,
-    mask: Mask | Tensor | None = None,
+    mask: AnyMask = None,
     scale: float | None = None,
     dropout: float = 0.0,
     sink: Tensor | None = None,
@@ -101,14 +98,19 @@ def make_call(
     prepared = prepared_by is not None
     _check_tensors(q, k, v, prepared=prepared)
     _check_options(q, scale, dropout, sink)
+    if isinstance(encoding, str):
+        encoding = encoding_for(encoding, q)
     if encoding is not None:
         _check_encoding(encoding, q)
     if prepared_by is not None and prepared_by is not encoding:
         _refuse_preparation(prepared_by, encoding)
     mask = _mask(mask, q, k)
     terms, of_softmax = _caller_terms(terms, sink, soft_cap, _sizes(q, k, v))
-    if encoding is None and not terms and (isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor)):
-        raise HeadwayError("positions are given but neither an encoding nor terms read them: give encoding=…")
+    read = encoding is not None or terms or (mask is not None and is_python(mask))
+    if not read and (isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor)):
+        raise HeadwayError(
+            "positions are given but no encoding, term or mask of one's own reads them: give encoding=…, or Coordinates"
+        )
     q, k, v = _autocast(q, k, v)
     scale = _scale(scale, encoding, q)
     seed = None if dropout_seed is None else _seed(dropout_seed, q)
@@ -256,17 +258,24 @@ def prepared_keys_and_values(
 # ---------------------------------------------------------------- checks
 
 
+def _check_tensor(name: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise HeadwayError(f"{name} is a {type(x).__name__}: give a tensor [batch, heads, tokens, head_dim]")
+    if x.is_nested:
+        raise HeadwayError(
+            f"{name} is a nested tensor, which attention, attention_with_lse and explain take: here give one "
+            f"sequence at a time, such as {name}.unbind()[0][None]"
+        )
+    if x.ndim != 4:
+        raise HeadwayError(f"{name} has shape {tuple(x.shape)}: give four dimensions [batch, heads, tokens, head_dim]")
+    if x.dtype not in DTYPES:
+        raise HeadwayError(f"{name} is {x.dtype}: give float64, float32, float16 or bfloat16")
+
+
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor, *, prepared: bool) -> None:
     """Checks that q, k and v fit one another; a prepared k, from a cache, may be wider than q."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, Tensor):
-            raise HeadwayError(f"{name} is a {type(x).__name__}: give a tensor [batch, heads, tokens, head_dim]")
-        if x.ndim != 4:
-            raise HeadwayError(
-                f"{name} has shape {tuple(x.shape)}: give four dimensions [batch, heads, tokens, head_dim]"
-            )
-        if x.dtype not in DTYPES:
-            raise HeadwayError(f"{name} is {x.dtype}: give float64, float32, float16 or bfloat16")
+        _check_tensor(name, x)
     batch, heads, _, head_dim = q.shape
     k_batch, kv_heads, m, k_dim = k.shape
     v_batch, v_heads, v_tokens, _ = v.shape
@@ -306,11 +315,26 @@ def _check_options(q: Tensor, scale: float | None, dropout: float, sink: Tensor 
         )
 
 
+def encoding_for(name: str, q: Tensor) -> PositionEncoding:
+    """Returns the encoding of a name for calls with queries like ``q``.
+
+    Args:
+        name: the name.
+        q: queries, [batch, heads, n, head_dim].
+
+    Raises:
+        HeadwayError: if the name is unknown, or the encoding has parameters.
+    """
+    _check_tensor("q", q)
+    return shared_encoding(name, index(q.shape[1]), index(q.shape[3]))
+
+
 def _check_encoding(encoding: PositionEncoding, q: Tensor) -> None:
     """Checks that attention reads one of the hooks that an encoding acts through."""
     if not isinstance(encoding, PositionEncoding):
         raise HeadwayError(
-            f"encoding is {encoding!r}: give an object, such as headway.encoding('rope', head_dim={q.shape[3]})"
+            f"encoding is {encoding!r}: give a name or an object, such as headway.encoding('rope', "
+            f"head_dim={q.shape[3]})"
         )
     acts = encoding.acts
     if "embed" in acts and not acts & IN_ATTENTION:
@@ -377,16 +401,12 @@ def _check_inputs(
 # ---------------------------------------------------------------- masks, terms, dtypes, the seed
 
 
-def _mask(mask: Mask | Tensor | None, q: Tensor, k: Tensor) -> Mask | None:
+def _mask(mask: AnyMask, q: Tensor, k: Tensor) -> Mask | None:
+    mask = as_mask(mask)
     if mask is None:
         return None
-    if isinstance(mask, Tensor):
-        mask = Boolean(mask)
-    if not isinstance(mask, Mask):
-        shown = f"the class {mask.__name__}" if isinstance(mask, type) else f"{mask!r}"
-        raise HeadwayError(f"mask is {shown}: give one of headway.masks, such as Causal(), or a boolean tensor")
     mask.check(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    return mask
+    return mask.for_call(q.shape[0], q.shape[1])
 
 
 def _caller_terms(
@@ -463,9 +483,7 @@ def _side(
 ) -> Coordinates:
     """Returns the coordinates of queries or keys, after checking that they have q's batch and device."""
     if positions is None:
-        if torch.compiler.is_compiling() or total > KEPT:  # is_compiling first: lengths are symbols there
-            return _span(count, start, total, q.device)
-        return constant(_span, count, start, total, device=q.device)
+        return stream(count, start, total, q.device)
     side = Coordinates.of(positions, count, name=name, start=start)
     rows = side.position.shape[0]
     if rows not in (1, q.shape[0]):
@@ -475,10 +493,6 @@ def _side(
     if side.position.device != q.device:
         raise HeadwayError(f"{name} are on {side.position.device} but q is on {q.device}: move them there")
     return side
-
-
-def _span(count: int, start: int, total: int, device: torch.device) -> Coordinates:
-    return Coordinates.span(count, start=start, length=total, device=device)
 
 
 def _aligned(q: Coordinates, k: Coordinates) -> bool:
@@ -565,12 +579,12 @@ def _encoded(given: Given, placed: Places) -> Encoded:
 
 def _split(encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
     """Prepares x except for a last rotation, and returns that unless its angles require a gradient."""
-    found, rotation = encoding._split_of(side, x, at)
+    prepared, rotation = encoding._split_of(side, x, at)
     if rotation is None:
-        return found, None
+        return prepared, None
     if rotation.cos.requires_grad and torch.is_grad_enabled():
-        return rotation._of(found), None
-    return found, rotation
+        return rotation._of(prepared), None
+    return prepared, rotation
 
 
 def _unprepared(term: Term, q: Tensor | None, k: Tensor | None, cached: bool) -> Term:

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ._torch import writes_of
+from .constants import constant
 from .errors import HeadwayError, need_lengths
 from .records import Record
-from .tracing import refuse_tracers
+from .tracing import refuse_tracers, watched
 
+IN_MEMORY = frozenset({torch.int64, torch.float32, torch.float64})
+"""Dtypes in which positions are read as they lie in memory."""
 FAR = 1 << 60
 """A number above the index and the position of any token, small enough that sums with them fit int64."""
 
 
-@dataclass(frozen=True, eq=False)
+KEPT = 1 << 13
+"""The end of the stream whose coordinates are kept between calls, 128 KiB."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Coordinates(Record):
     """Positions and order of the tokens of one side, queries or keys, independent of any encoding.
 
     In the shapes below b is 1 or the batch. The last five fields state what is known without reading a tensor.
 
     Args:
-        position: [b, n, axes], integers or floats with any gaps. Encodings read it.
+        position: [b, n, axes], integers or floats with any gaps. Encodings read it. float32 has 24 bits: of seconds
+            since 1970 it keeps steps of 128. Give such timestamps in float64, or subtract the first one before.
         index: [b, n] int64, the order of each token in its stream. Masks and dropout read it.
         document: [b, n] integers, or None.
         length: tokens in the stream: an int, or a tensor [b, 1] or [b, n]. Encodings of the total length read it.
@@ -79,6 +88,34 @@ class Coordinates(Record):
                 f"Coordinates has length {self.length!r}: give an int, or a tensor [batch, 1] or [batch, n]"
             )
 
+    def __repr__(self) -> str:
+        rows, n, axes = self.position.shape
+        said = [f"{n} tokens" if rows == 1 else f"{rows} rows of {n} tokens"]
+        readable = self.position.is_cpu and type(self.position) is Tensor and not watched()
+        on_axes = "positions" if axes == 1 else f"positions on {axes} axes"
+        on_axes += f" ({str(self.position.dtype).removeprefix('torch.')})" if self.position.is_floating_point() else ""
+        numbers = self.position.detach().flatten()
+        said.append(f"{on_axes} {_between(numbers)}" if readable and len(numbers) else on_axes)
+        if readable and n and not torch.equal(self.index, self.position[..., 0].detach().expand_as(self.index)):
+            said.append(f"indices {_between(self.index)}")
+        if self.document is not None:
+            counts = (
+                [row.unique_consecutive(return_counts=True)[1].tolist() for row in self.document] if readable else []
+            )
+            said.append(
+                f"documents of {_few(', '.join(map(str, row)) for row in counts)} tokens" if counts else "documents"
+            )
+        if self.padding:
+            real = self.length.flatten().tolist() if readable and isinstance(self.length, Tensor) else []
+            said.append(
+                f"padding on the {self.padding}" + (f" of rows of {_few(map(str, real), ', ')} tokens" if real else "")
+            )
+        elif isinstance(self.length, int):
+            said.append(f"length {self.length}")
+        if isinstance(self, Placed):
+            said.append(f"placed by {type(self.by).__name__}")
+        return f"Coordinates({'; '.join(said)})"
+
     @property
     def consecutive(self) -> bool:
         """Whether positions are known to be start, start + 1, … on every axis.
@@ -86,6 +123,13 @@ class Coordinates(Record):
         This is a fact about one tensor: it no longer holds once ``position`` is replaced.
         """
         return self.spanned is not None and self.spanned is self.position and self.start is not None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether these are known to be the coordinates of one row of consecutive tokens, as ``span`` makes them."""
+        if not (self.consecutive and self.ordered) or self.length is None or isinstance(self.length, Tensor):
+            return False
+        return self.document is None and self.padding is None and self.position.shape[::2] == (1, 1)
 
     @property
     def documents_in_order(self) -> bool:
@@ -138,6 +182,7 @@ class Coordinates(Record):
 
         Args:
             positions: a tensor [n], [batch, n] or [batch, n, axes], or ``Coordinates``, which are returned as they are.
+                [n, axes] is one sequence, unless n = axes, where it cannot be told from [batch, n].
             n: the number of tokens.
             name: what messages call the argument.
             start: the index of the first token.
@@ -163,7 +208,9 @@ class Coordinates(Record):
         positions = positions.float() if positions.dtype.itemsize < 4 and positions.is_floating_point() else positions
         positions = positions if positions.is_floating_point() else positions.long()
         shape = tuple(positions.shape)
-        if positions.ndim == 1:
+        if positions.ndim == 2 and shape[1] != n and shape[0] == n and shape[1]:
+            positions = positions[None]
+        elif positions.ndim == 1:
             positions = positions[None, :, None]
         elif positions.ndim == 2:
             positions = positions[..., None]
@@ -179,24 +226,34 @@ class Coordinates(Record):
 
     @staticmethod
     def packed(
-        lengths: Sequence[int] | Tensor, *, last: Sequence[int] | None = None, device: torch.device | str | None = None
+        lengths: Sequence[int] | Sequence[Sequence[int]] | Tensor,
+        *,
+        last: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        device: torch.device | str | None = None,
     ) -> Coordinates:
         """Coordinates of documents that follow one another in one row; positions restart at 0 in each.
 
+            Coordinates.packed([5, 10])               # one row of 15 tokens
+            Coordinates.packed([[5, 10], [7, 8]])     # two rows
+
         Args:
-            lengths: the tokens of each document.
+            lengths: the tokens of each document, or of each document of each row, with as many tokens in all rows.
             last: for each document, the number of its last tokens that are here: the queries for packed keys in a
                 cache. Default: all tokens.
             device: where the tensors are created.
 
         Raises:
             HeadwayError: if a tensor of lengths looks like the ends of documents, as ``cu_seqlens`` holds, a length is
-                negative, or ``last`` does not have one number for each document, from 0 to the document's length.
+                negative, ``last`` does not have one number for each document, from 0 to the document's length, or rows
+                have different numbers of tokens.
         """
         if isinstance(lengths, int):
             raise HeadwayError(f"lengths is {lengths}: give the tokens of each document, such as [{lengths}]")
+        if len(lengths) and (lengths.ndim > 1 if isinstance(lengths, Tensor) else hasattr(lengths[0], "__len__")):
+            return _rows_of([list(row) if not isinstance(row, Tensor) else row for row in lengths], last, device)  # type: ignore[arg-type]
         if isinstance(lengths, Tensor):
             lengths = _lengths_of(lengths)
+        lengths, last = cast(Sequence[int], lengths), cast(Sequence[int] | None, last)
         need_lengths(lengths)
         sizes = torch.tensor(list(lengths), dtype=torch.long, device=device)
         total = int(sum(lengths))
@@ -307,6 +364,45 @@ class Coordinates(Record):
         """The coordinates as they are now, without the encoding that placed them and its tables."""
         return self
 
+    def step_key(self, batch: int, n: int, encoding: Any) -> Hashable:
+        """What a decoding step depends on besides the numbers of its coordinates; None if it cannot have these.
+
+        A step reads, in memory, one position of each token of a stream in order, whose rows may be padded.
+
+        Args:
+            batch: the rows of the call.
+            n: the tokens of the call.
+            encoding: the encoding of the call, by which coordinates that are placed must have been placed.
+        """
+        position, index = self.position, self.index
+        if type(position) is not Tensor or type(index) is not Tensor or not (position.is_cpu and index.is_cpu):
+            return None
+        (rows, tokens, axes), (index_rows, indices) = position.shape, index.shape
+        if tokens != n or indices != n or axes != 1 or rows not in (1, batch) or index_rows not in (1, batch):
+            return None
+        if position.dtype not in IN_MEMORY or position.requires_grad or not self.ordered or self.document is not None:
+            return None
+        if self.padding is None:
+            return None if self.start is None or self.start < 0 else (position.dtype, False)
+        length = self.length
+        if isinstance(length, Tensor) and (length.shape[0] != index_rows or length.dtype != torch.int64):
+            return None
+        return None if self.start is not None else (position.dtype, True)
+
+    def row_starts(self) -> list[int]:
+        """The index of the first token of each row, or of all rows."""
+        starts: list[int] = self.index[:, 0].tolist() if self.start is None else [self.start]
+        return starts
+
+    def row_stops(self) -> list[int] | None:
+        """The index after the last real token of each row that is padded; None if the padding is all in front."""
+        if self.length is None:
+            return None
+        stops: list[int] = (
+            self.length[:, -1].tolist() if isinstance(self.length, Tensor) else [self.length] * len(self.index)
+        )
+        return stops
+
     def append(self, other: Coordinates) -> Coordinates:
         """The coordinates of these tokens followed by others, as given: an encoding places the longer stream anew.
 
@@ -381,7 +477,7 @@ class Coordinates(Record):
         )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Placed(Coordinates):
     """Coordinates that an encoding has placed: where it sees the tokens, and its tables.
 
@@ -413,6 +509,10 @@ class Placed(Coordinates):
     def _fresh(self) -> bool:
         """Whether the given positions have not been written into since, by their version counter."""
         return torch.compiler.is_compiling() or self.version < 0 or writes_of(self.given.position) == self.version
+
+    def step_key(self, batch: int, n: int, encoding: Any) -> Hashable:
+        known = self.belongs_to(encoding) and self.position is self.located
+        return super().step_key(batch, n, encoding) if known else None
 
     def as_given(self) -> Coordinates:
         """The coordinates from before an encoding placed them.
@@ -456,7 +556,82 @@ class Placed(Coordinates):
         return _copied, (self._values(),)
 
 
+class _Recent(threading.local):
+    """The last streams of a thread, which the layers of a model ask for in turn."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[int, int, int], Coordinates] = {}
+        self.whole: Coordinates | None = None
+
+
+_recent = _Recent()
+MOST_RECENT = 8
+
+
+def stream(count: int, start: int, length: int, device: torch.device) -> Coordinates:
+    """Returns ``Coordinates.span`` of tensors that are kept between calls and must not be written to.
+
+    Args:
+        count: the number of tokens.
+        start: the position and index of the first one.
+        length: tokens in the stream.
+        device: where the tensors are.
+    """
+    if (
+        watched() or device.type != "cpu" or start < 0 or start + count > KEPT
+    ):  # watched first: lengths are symbols there
+        return Coordinates.span(count, start=start, length=length, device=device)
+    whole = constant(_kept_stream, device=device)
+    made, key = _recent.made, (count, start, length)
+    if _recent.whole is not whole or len(made) > MOST_RECENT:
+        made.clear()
+        _recent.whole = whole
+    found = made.get(key)
+    if found is None:
+        position, index = (x.narrow(1, start, count) for x in (whole.position, whole.index))
+        made[key] = found = Coordinates._made(
+            {**whole._values(), "position": position, "index": index, "length": length, "start": start,
+             "spanned": position}
+        )  # fmt: skip
+    return found
+
+
+def _kept_stream(device: torch.device) -> Coordinates:
+    return Coordinates.span(KEPT, device=device)
+
+
 FACTS = tuple(field.name for field in fields(Coordinates))
+
+
+def _between(numbers: Tensor) -> str:
+    low, high = numbers.min().item(), numbers.max().item()
+    return f"{low:.10g} … {high:.10g}" if numbers.is_floating_point() else f"{low} … {high}"
+
+
+def _few(parts: Iterable[str], between: str = " | ") -> str:
+    """The first of the parts, and "…" for more than a line can hold."""
+    every = list(parts)
+    return between.join(every[:4]) + (f"{between}…" if len(every) > 4 else "")
+
+
+def _rows_of(rows: list[Any], last: Any, device: torch.device | str | None) -> Coordinates:
+    """Returns the coordinates of several rows of documents."""
+    if last is not None and (len(last) != len(rows) or not all(hasattr(one, "__len__") for one in last)):
+        raise HeadwayError(f"last is {last!s:.60} for {len(rows)} rows of documents: give a list for each row")
+    found = [
+        Coordinates.packed(row, last=None if last is None else last[i], device=device) for i, row in enumerate(rows)
+    ]
+    counts = [one.index.shape[1] for one in found]
+    if min(counts) != max(counts):
+        what = "tokens" if last is None else "last tokens"
+        row = f"row {counts.index(min(counts))} a document of {max(counts) - min(counts)} tokens more, of padding"
+        raise HeadwayError(
+            f"rows have {counts!s:.60} {what}: give all as many" + (f", such as {row}" if last is None else "")
+        )
+    every: dict[str, Any] = {
+        name: torch.cat([getattr(one, name) for one in found]) for name in ("position", "index", "document", "length")
+    }
+    return found[0]._with(**every, rising=every["document"])
 
 
 def _lengths_of(lengths: Tensor) -> list[int]:

@@ -25,6 +25,7 @@ class WrongCallError(HeadwayError, TypeError):
 PADDING = "give mask=headway.masks.Padding(lengths), with the number of real tokens of each row"
 MASK = "give mask=, one of headway.masks or a boolean tensor that is True where a query may attend to a key"
 INSTEAD = {
+    "alibi_slopes": "give encoding=headway.encoding('alibi', num_heads=…)",
     "attention_mask": PADDING,
     "attn_mask": MASK,
     "average_attn_weights": "leave it out: headway.attention_weights computes the weights of each head",
@@ -38,11 +39,16 @@ INSTEAD = {
     "intermediate_size": "give feed_forward_dim=",
     "is_causal": "give mask=headway.masks.Causal()",
     "key_padding_mask": PADDING,
+    "max_seqlen_k": "leave it out",
+    "max_seqlen_q": "leave it out",
     "max_length": "give it to an encoding that has a table, such as headway.encoding('learned', …)",
     "need_weights": "leave it out: headway.attention_weights computes weights",
+    "softcap": "give soft_cap=",
+    "softmax_scale": "give scale=",
     "src_key_padding_mask": PADDING,
     "src_mask": MASK,
     "tgt_mask": MASK,
+    "window_size": "give mask=headway.masks.Window(left, right)",
 }
 """What to give in place of arguments that torch and transformers have under other names."""
 

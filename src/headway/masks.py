@@ -1,24 +1,34 @@
 """Attention masks: which keys each query may attend to.
 
 Masks are joined by ``&`` and ``|``. A mask is defined by ``allowed``, a boolean tensor for some queries and keys. Most
-masks also have an ``interval`` of key slots for each query, by which kernels skip keys that no query attends to. Masks
-read the ``index`` of the tokens, which is their order in the stream, never their positions.
+masks also have an ``interval`` of key slots for each query, by which kernels skip keys that no query attends to. The
+masks here read the ``index`` of the tokens, which is their order in the stream, never their positions.
+
+Where a mask is an argument, it may also be a boolean tensor, a name ("causal", "documents", "padding"), a function of
+FlexAttention, (b, h, q_idx, kv_idx), or a BlockMask.
 """
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import reduce, wraps
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from ._common import notebook
+from ._torch import mapped_over_pairs
 from .coordinates import FAR, Coordinates
-from .errors import HeadwayError, need_lengths
+from .errors import HeadwayError, need_lengths, unknown
 from .records import Divisible, Sizes, named, owner
 from .tracing import watched
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 __all__ = [
     "Mask",
@@ -32,20 +42,33 @@ __all__ = [
     "Documents",
     "Padding",
     "Boolean",
+    "Function",
+    "BlockFunction",
+    "Interval",
+    "Bits",
     "And",
     "Or",
     "Slot",
     "Bound",
     "Bounds",
+    "AnyMask",
+    "as_mask",
     "conjuncts",
+    "from_flex",
     "hiding_padding",
+    "is_python",
     "looks_ahead",
+    "parts_of",
     "real_stop",
 ]
 
 
 def __dir__() -> list[str]:
     return __all__
+
+
+FEW_TOKENS, MANY_TOKENS = 16, 64
+"""The tokens of the picture of a mask: as many as its tensors have, within these bounds."""
 
 
 class Slot(NamedTuple):
@@ -115,7 +138,7 @@ class Mask(Divisible):
         if kind.__module__ != __name__:
             return None
         for one in held:
-            if one is not None and type(one) is not int:
+            if one is not None and type(one) is not int and type(one) is not str:
                 return None
         return (kind, *held)
 
@@ -140,6 +163,10 @@ class Mask(Divisible):
         if self.axes:
             self.check_tensors({"batch": batch, "heads": heads, "queries": n, "keys": m})
 
+    def for_call(self, batch: int, heads: int) -> Mask:
+        """Returns the mask for a call of ``batch`` rows and ``heads``, of which coordinates say nothing."""
+        return self
+
     def _misfit(self, holder: Divisible, name: str, x: Tensor, sizes: Sizes) -> HeadwayError:
         layouts = [[word for _, word, _ in layout] for layout in self.axes[name].values()]
         if layouts[0][-1:] not in (["batch"], ["queries"], ["keys"]):
@@ -150,11 +177,38 @@ class Mask(Divisible):
             f"{type(holder).__name__} has {name} of shape {tuple(x.shape)}: give one for each {each}, {wanted}"
         )
 
+    def _repr_html_(self) -> str:
+        """A picture of the mask for a few tokens, where it needs no further coordinates."""
+        queries, keys = self.extent("queries"), self.extent("keys")  # 1 where no tensor has them
+        n, m = (
+            min(one if one > 1 else max(other, FEW_TOKENS), MANY_TOKENS)
+            for one, other in ((queries, keys), (keys, queries))
+        )
+        said = notebook.paragraph(_spelled(self))
+        try:
+            self.check(1, 1, n, m)
+            k = Coordinates.span(m)
+            seen = self.allowed(k if n == m else Coordinates.span(n, start=m - n, length=m), k)
+            rows = seen[0, 0].expand(n, m).tolist()
+        except Exception:  # it is for rows, heads or documents that are not known here, or of a user's class
+            return said
+        return said + notebook.grid(rows, "keys", "queries")
+
     def __and__(self, other: Mask) -> Mask:
         return And((*_parts(self, And), *_parts(other, And)))
 
     def __or__(self, other: Mask) -> Mask:
         return Or((*_parts(self, Or), *_parts(other, Or)))
+
+
+def _spelled(mask: Mask) -> str:
+    """Returns a mask as one writes it, with the shapes of tensors in place of their numbers."""
+    if isinstance(mask, _Joined):
+        parts = (f"({_spelled(one)})" if isinstance(one, _Joined) else _spelled(one) for one in mask.masks)
+        return (" & " if isinstance(mask, And) else " | ").join(parts)
+    held = {name: list(value.shape) if isinstance(value, Tensor) else value for name, value in vars(mask).items()}
+    said = ", ".join(f"{name}={value}" for name, value in held.items() if value is not None)
+    return f"{type(mask).__name__}({said})"
 
 
 Allowed = Callable[[Any, Coordinates, Coordinates], Tensor]
@@ -183,6 +237,8 @@ def _checked(allowed: Allowed) -> Allowed:
 
 
 def _parts(mask: Mask, kind: type[And] | type[Or]) -> tuple[Mask, ...]:
+    if is_of_flex(mask):
+        mask = from_flex(mask)
     if not isinstance(mask, Mask):
         raise HeadwayError(f"a mask cannot be joined with a {type(mask).__name__}: wrap tensors in masks.Boolean")
     return mask.masks if type(mask) is kind else (mask,)
@@ -649,14 +705,21 @@ class Boolean(Mask):
                 "numbers to be added are terms.DenseBias"
             )
         if self.values.ndim not in (2, 4):
+            each = ", so mask[:, None] if it is [batch, n, m]" if self.values.ndim == 3 else ""
             raise HeadwayError(
                 f"mask has shape {tuple(self.values.shape)}: give [n, m] or four dimensions that broadcast to "
-                "[batch, heads, n, m]"
+                f"[batch, heads, n, m]{each}"
             )
 
     def _misfit(self, holder: Divisible, name: str, x: Tensor, sizes: Sizes) -> HeadwayError:
         wanted = tuple([sizes[word] for word in ("batch", "heads", "queries", "keys")])
-        return HeadwayError(f"mask has shape {tuple(x.shape)}: it must broadcast to {wanted}")
+        said = f"mask has shape {tuple(x.shape)}: it must broadcast to {wanted}"
+        if tuple(x.shape) == (sizes["batch"], sizes["keys"]):
+            said += (
+                "; if it is [batch, m], which keys are no padding, give mask[:, None, None], or "
+                "headway.masks.Padding(lengths)"
+            )
+        return HeadwayError(said)
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return self.values if self.values.ndim == 4 else self.values[None, None]
@@ -664,6 +727,345 @@ class Boolean(Mask):
 
 def _equal(a: Tensor, b: Tensor) -> Tensor:
     return (a[:, :, None] == b[:, None, :])[:, None]
+
+
+# ---------------------------------------------------------------- functions of FlexAttention
+
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""FlexAttention's ``mask_mod``: of the numbers of a row of the batch, a head, a query and a key, whether it sees it."""
+AnyMask: TypeAlias = "Mask | Tensor | str | MaskMod | BlockMask | None"
+"""What an argument ``mask`` may be, as ``as_mask`` takes it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Function(Mask):
+    """A mask given as a function (b, h, q_idx, kv_idx) of tensors without dimensions, as FlexAttention's ``mask_mod``.
+
+    The function is mapped over all pairs by ``torch.vmap``, so it may index tensors that it captures, and must return
+    a boolean tensor. q_idx and kv_idx are the ``index`` of the tokens, their order in the stream: in a step with a
+    cache, the query has the index of its token. In a call whose queries and keys are the same tokens, without padding
+    on the left, they are the numbers in the tensors, as in FlexAttention.
+
+    Args:
+        function: the function.
+        rows: the rows of the batch that b stands for, [batch]. Default: those of the call.
+        heads: the heads that h stands for, [heads]. Default: those of the call.
+
+    References:
+        Dong et al. 2024, arXiv:2412.05496.
+    """
+
+    axes = named(rows="batch", heads="heads")
+
+    whole: ClassVar[tuple[str, ...]] = ("rows", "heads")
+
+    function: MaskMod
+    rows: Tensor | None = None
+    heads: Tensor | None = None
+
+    def for_call(self, batch: int, heads: int) -> Mask:
+        rows = torch.arange(batch) if self.rows is None else self.rows
+        return self._with(rows=rows, heads=torch.arange(heads) if self.heads is None else self.heads)
+
+    def extent(self, axis: str) -> int:
+        """Returns the rows or heads among which the mask differs, at least 1, as far as one query and key show it."""
+        number = {"batch": 0, "heads": 1}.get(axis)
+        if number is None or self.rows is None or self.heads is None:
+            return 1
+        if watched():
+            return len(self.rows) if axis == "batch" else len(self.heads)
+        first = torch.zeros(1, 1, dtype=torch.long)
+        return self._of(first, first).shape[number]
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        return self._of(q.index, k.index)
+
+    def _of(self, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        """Returns what the function gives for numbers [b, n] and [b, m], with size 1 where it does not matter."""
+        device = q_idx.device
+        count = max(q_idx.shape[0], kv_idx.shape[0])
+        rows = torch.arange(count, device=device) if self.rows is None else self.rows.to(device)
+        heads = torch.arange(1, device=device) if self.heads is None else self.heads.to(device)
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        try:
+            found = mapped_over_pairs(self.function, rows, heads, q_idx, kv_idx)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise HeadwayError(
+                f"the mask function {name} fails for (b, h, q_idx, kv_idx), tensors without dimensions: "
+                f"{str(error).partition(chr(10))[0]}"
+            ) from error
+        if found.ndim != 4 or found.dtype != torch.bool:
+            raise HeadwayError(
+                f"the mask function {name} returns {found.dtype} of shape {tuple(found.shape[4:])}: return one boolean"
+            )
+        return found
+
+
+NONE, SOME, ALL = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class BlockFunction(Function):
+    """A mask given as FlexAttention's ``BlockMask``, for tensors of its sizes.
+
+    q_idx and kv_idx of its function are the numbers of queries and keys in the tensors of a call, as in FlexAttention.
+
+    Args:
+        blocks: which pairs of a block of queries and one of keys are visible, int8 [1 or batch, 1 or heads, blocks,
+            blocks]: none (0), those that the function allows (1), or all (2).
+        q_slots: the number of each query, [n].
+        k_slots: the number of each key, [m].
+        q_block: the queries in a block.
+        k_block: the keys in a block.
+    """
+
+    axes = named(
+        rows="batch",
+        heads="heads",
+        blocks="1|batch 1|heads query_blocks key_blocks",
+        q_slots="queries",
+        k_slots="keys",
+    )
+
+    blocks: Tensor = field(kw_only=True)
+    q_slots: Tensor = field(kw_only=True)
+    k_slots: Tensor = field(kw_only=True)
+    q_block: int = field(kw_only=True)
+    k_block: int = field(kw_only=True)
+
+    @staticmethod
+    def of(mask: Any) -> BlockFunction:
+        """Returns the mask of a ``BlockMask``.
+
+        Args:
+            mask: the ``BlockMask``.
+        """
+        n, m = mask.seq_lengths
+        q_block, k_block = mask.BLOCK_SIZE
+        shape = (*mask.kv_indices.shape[:-2], -(-n // q_block), -(-m // k_block))
+        blocks = torch.zeros(shape, dtype=torch.int8, device=mask.kv_indices.device)
+        lists = ((mask.kv_num_blocks, mask.kv_indices, SOME), (mask.full_kv_num_blocks, mask.full_kv_indices, ALL))
+        for counts, indices, kind in lists:
+            if counts is None:
+                continue
+            listed = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
+            wide = blocks.new_zeros(*shape[:-1], shape[-1] + 1)  # a column for what is not listed
+            at = indices[..., : shape[-2], :].long().masked_fill(~listed[..., : shape[-2], :], shape[-1])
+            blocks = torch.maximum(blocks, wide.scatter_(-1, at, kind)[..., :-1])
+        blocks = blocks[(None,) * (4 - blocks.ndim)]
+        q_slots, k_slots = torch.arange(n, device=blocks.device), torch.arange(m, device=blocks.device)
+        return BlockFunction(
+            mask.mask_mod, blocks=blocks, q_slots=q_slots, k_slots=k_slots, q_block=q_block, k_block=k_block
+        )
+
+    def check(self, batch: int, heads: int, n: int, m: int) -> None:
+        """Checks that the BlockMask was made for the sizes of a call.
+
+        Raises:
+            HeadwayError: if not.
+        """
+        rows, of_heads = self.blocks.shape[:2]
+        own = (rows, of_heads, self.q_slots.numel(), self.k_slots.numel())
+        if rows not in (1, batch) or of_heads not in (1, heads) or own[2:] != (n, m):
+            raise HeadwayError(
+                f"the BlockMask is made for {own[0]} rows, {own[1]} heads, {own[2]} queries and {own[3]} keys and the "
+                f"call has {batch}, {heads}, {n} and {m}: make one for these sizes, or give its mask_mod"
+            )
+        super().check(batch, heads, n, m)
+
+    def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
+        """Returns the numbers of blocks."""
+        blocks = (-(-self.q_slots.numel() // self.q_block), -(-self.k_slots.numel() // self.k_block))
+        return dict(zip(("query_blocks", "key_blocks"), blocks, strict=True))
+
+    def extent(self, axis: str) -> int:
+        number = {"batch": 0, "heads": 1}.get(axis)
+        own = 1 if number is None else self.blocks.shape[number]
+        return max(own, super().extent(axis))
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        found = self._of(self.q_slots[None], self.k_slots[None])
+        blocks = self.blocks[:, :, self.q_slots // self.q_block][..., self.k_slots // self.k_block]
+        return (blocks == ALL) | ((blocks == SOME) & found)
+
+
+def is_of_flex(mask: Any) -> bool:
+    """Returns whether an argument is a function, as FlexAttention takes, or a BlockMask.
+
+    Args:
+        mask: the argument.
+    """
+    if isinstance(mask, (Mask, Tensor, type, torch.nn.Module, str)) or mask is None:
+        return False
+    return callable(mask) or _is_block_mask(mask)
+
+
+def _is_block_mask(mask: Any) -> bool:
+    flex = sys.modules.get("torch.nn.attention.flex_attention")  # who has a BlockMask has imported it
+    return flex is not None and isinstance(mask, flex.BlockMask)
+
+
+def from_flex(mask: Any) -> Function:
+    """Returns the mask of a function or BlockMask of FlexAttention, which every argument ``mask`` takes as it is, too.
+
+        Causal() & from_flex(lambda b, h, q_idx, kv_idx: document[q_idx] == document[kv_idx])
+
+    Args:
+        mask: a function (b, h, q_idx, kv_idx), or a BlockMask.
+
+    Raises:
+        HeadwayError: for anything else, or a function of another number of arguments.
+    """
+    if _is_block_mask(mask):
+        return BlockFunction.of(mask)
+    if not is_of_flex(mask):
+        raise HeadwayError(f"mask is {mask!r:.60}: give a function (b, h, q_idx, kv_idx) or a BlockMask")
+    try:
+        inspect.signature(mask).bind(0, 0, 0, 0)
+    except (TypeError, ValueError):
+        name = getattr(mask, "__name__", type(mask).__name__)
+        raise HeadwayError(
+            f"mask is the function {name}, which does not take four arguments: give a function (b, h, q_idx, kv_idx) "
+            "that returns whether the query sees the key, or one of headway.masks"
+        ) from None
+    return Function(mask)
+
+
+NAMES: dict[str, Mask] = {"causal": Causal(), "documents": Documents(), "padding": Padding()}
+"""Masks that need no arguments, by name."""
+
+
+def as_mask(mask: AnyMask) -> Mask | None:
+    """Returns the mask that an argument ``mask`` gives; None hides nothing.
+
+    Args:
+        mask: a mask, a boolean tensor, a name of ``NAMES``, a function or BlockMask of FlexAttention, or None.
+
+    Raises:
+        HeadwayError: for anything else.
+    """
+    if mask is None or isinstance(mask, Mask):
+        return mask
+    if isinstance(mask, Tensor):
+        return Boolean(mask)
+    if isinstance(mask, str):
+        if mask in NAMES:
+            return NAMES[mask]
+        kind = next((one for one in __all__ if one.lower() == mask.lower().replace("_", "")), None)
+        if kind in ("Window", "Chunked", "Prefix", "KeepFirst", "Dilated"):
+            raise HeadwayError(f"mask {mask!r} needs arguments: give headway.masks.{kind}(…)")
+        raise unknown("mask", mask, NAMES)
+    if is_of_flex(mask):
+        return from_flex(mask)
+    shown = f"a {type(mask).__name__}" if isinstance(mask, torch.nn.Module) else f"{mask!r}"
+    shown = f"the class {mask.__name__}" if isinstance(mask, type) else shown
+    raise HeadwayError(
+        f"mask is {shown}: give one of headway.masks, such as Causal(), a boolean tensor, or a function "
+        "(b, h, q_idx, kv_idx)"
+    )
+
+
+# ---------------------------------------------------------------- evaluated masks
+
+
+@dataclass(frozen=True, eq=False)
+class Interval(Mask):
+    """A query attends to an interval of key slots.
+
+    Args:
+        start: the first key slot: an int, integers [1 or batch, 1 or n], or None for the first one.
+        stop: the slot after the last one, likewise.
+        start_beside: whether ``start``, an int, counts from the query's own slot.
+        stop_beside: whether ``stop`` does.
+        first_query: the slot of the first query in the whole call.
+    """
+
+    axes = named(start="1|batch 1|queries", stop="1|batch 1|queries")
+
+    start: int | Tensor | None
+    stop: int | Tensor | None
+    start_beside: bool = False
+    stop_beside: bool = False
+    first_query: int = 0
+
+    @staticmethod
+    def of(bounds: Bounds) -> Interval:
+        """Returns the mask of an ``interval``.
+
+        Args:
+            bounds: the interval.
+        """
+        start, stop = (bound.offset if isinstance(bound, Slot) else bound for bound in bounds)
+        return Interval(start, stop, isinstance(bounds[0], Slot), isinstance(bounds[1], Slot))
+
+    def _bound(self, bound: int | Tensor | None, beside: bool) -> Bound:
+        return Slot(bound + self.first_query) if beside and isinstance(bound, int) else bound
+
+    def interval(self, q: Coordinates, k: Coordinates) -> Bounds:
+        return self._bound(self.start, self.start_beside), self._bound(self.stop, self.stop_beside)
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        slot = torch.arange(k.index.shape[1], device=k.index.device)
+        start, stop = (self._slots(bound, q) for bound in self.interval(q, k))
+        allowed = torch.ones(1, 1, len(slot), dtype=torch.bool, device=slot.device)
+        allowed = allowed if start is None else slot >= start
+        return (allowed if stop is None else allowed & (slot < stop))[:, None]
+
+    def _slots(self, bound: Bound, q: Coordinates) -> int | Tensor | None:
+        """Returns a bound as a number or a tensor [b, 1 or n, 1]."""
+        if isinstance(bound, Slot):
+            return torch.arange(q.index.shape[1], device=q.index.device)[None, :, None] + bound.offset
+        return bound[..., None] if isinstance(bound, Tensor) else bound
+
+    def block(self, start: int, stop: int, n: int) -> Mask:
+        return self.cut("queries", start, stop)._with(first_query=self.first_query + start)
+
+    def of_keys(self, start: int, stop: int, n: int, m: int) -> Mask:
+        first, last = (None if bound is None else bound - start for bound in (self.start, self.stop))
+        return self._with(start=first, stop=last)
+
+
+@dataclass(frozen=True, eq=False)
+class Bits(Mask):
+    """A mask given as a bit for each pair, 1 where a query may attend to a key.
+
+    Args:
+        bits: uint8 [1 or batch, 1 or heads, 1 or n, bytes], where a byte has the bits of eight keys, the lowest first.
+        count: the number of keys.
+        first: the number of the first key's bit.
+    """
+
+    axes = named(bits="1|batch 1|heads 1|queries bytes")
+
+    bits: Tensor
+    count: int
+    first: int = 0
+
+    def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
+        """Returns the number of bytes."""
+        return {"bytes": -(-(self.first + self.count) // 8)}
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        number = torch.arange(8, dtype=torch.uint8, device=self.bits.device)
+        flags = (self.bits[..., None] >> number) & 1
+        return flags.flatten(-2)[..., self.first : self.first + self.count].bool()
+
+    def of_keys(self, start: int, stop: int, n: int, m: int) -> Mask:
+        return self._with(first=self.first + start, count=stop - start)
+
+    def __repr__(self) -> str:
+        return f"Bits({tuple(self.bits.shape)}, count={self.count}, first={self.first})"
+
+
+def is_python(mask: Mask) -> bool:
+    """Returns whether a mask, or one that it is joined of, is a Python function that kernels cannot read.
+
+    Args:
+        mask: the mask.
+    """
+    if joined := parts_of(mask):
+        return any(map(is_python, joined))
+    return isinstance(mask, Function) or type(mask).__module__ != __name__
 
 
 @dataclass(frozen=True, eq=False)
@@ -685,6 +1087,11 @@ class _Joined(Mask):
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
         for mask in self.masks:
             mask.check(batch, heads, n, m)
+
+    def for_call(self, batch: int, heads: int) -> Mask:
+        masks = tuple([mask.for_call(batch, heads) for mask in self.masks])
+        same = all(a is b for a, b in zip(masks, self.masks, strict=True))
+        return self if same else self._with(masks=masks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -717,6 +1124,15 @@ class Or(_Joined):
     def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
         lows, highs = zip(*(mask.reach(start, stop, n, m) for mask in self.masks), strict=True)
         return min(lows), max(highs)
+
+
+def parts_of(mask: Mask | None) -> tuple[Mask, ...]:
+    """Returns the masks that a mask is joined of by & or |; none if it is not joined.
+
+    Args:
+        mask: the mask.
+    """
+    return mask.masks if isinstance(mask, (And, Or)) and type(mask) in (And, Or) else ()
 
 
 def conjuncts(mask: Mask | None) -> tuple[Mask, ...]:

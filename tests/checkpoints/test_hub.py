@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -289,6 +290,9 @@ def test_a_failed_download_is_one_line(hub_cache: Put, monkeypatch: pytest.Monke
     with pytest.raises(HeadwayError, match=message) as raised:
         headway.load("owner/name@v1")
     assert "\n" not in str(raised.value)
+    printed = "".join(traceback.format_exception(raised.value))
+    assert "During handling" not in printed
+    assert "direct cause" not in printed
 
 
 TransportError = type("TransportError", (Exception,), {})

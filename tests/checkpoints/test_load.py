@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -527,3 +527,8 @@ def test_loading_is_quick_to_begin_with(whole: Path) -> None:
     code = f"import headway, sys; headway.load({str(whole)!r}); print('torch._dynamo' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]
+
+
+def test_the_type_of_a_loaded_model_is_known() -> None:
+    """A type checker sees the methods of a Transformer, not anything at all."""
+    assert get_type_hints(headway.load)["return"] is headway.models.transformer.Transformer

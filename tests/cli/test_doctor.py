@@ -17,10 +17,11 @@ import torch
 
 import headway
 from headway import HeadwayError
+from headway._common import tuned
 from headway._common.extras import PACKAGES, install_command, library_command
 from headway.cli import _diagnosis, main
 from headway.cli._diagnosis import CHECKS, VARIABLES, Section, examine
-from headway.kernels import KERNELS
+from headway.kernels import KERNELS, _tuned
 from headway.kernels.cpu import _library
 
 SOURCE = Path(_diagnosis.__file__).parents[1]
@@ -34,6 +35,12 @@ def usual(monkeypatch: Patch, tmp_path: Path) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+def test_kernels_are_told_without_the_tensors_of_the_command() -> None:
+    facts = _diagnosis.kernels().facts
+    assert not any("q is" in str(said) for said in facts.values())
+    assert facts["triton"] == "it runs on an NVIDIA GPU"
 
 
 def test_what_works(capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,6 +230,21 @@ def no_font(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setattr("headway._common.fonts.fonts_for", fonts_for)
 
 
+def table(patch: Patch, folder: Path, failed: dict[str, Any], **other: str) -> None:
+    fits = {name: one for name, one in _tuned.facts_of("cpu").items() if name not in ("vendor", "family")}
+    tuned.write(folder / "cpu.json", {"fits": fits | other, "date": "2026-01-02", "failed": failed})
+    patch.setenv("HEADWAY_TUNED", str(folder / "cpu.json"))
+    patch.setattr(_tuned, "known", _tuned.known.__wrapped__)
+
+
+def table_of_a_wrong_kernel(patch: Patch, folder: Path) -> None:
+    table(patch, folder, {"cpu": {"plain, float32, forward": "off by 3"}})
+
+
+def table_of_another_torch(patch: Patch, folder: Path) -> None:
+    table(patch, folder, {}, torch="1.0")
+
+
 FAULTS: dict[str, tuple[str, Callable[[Patch, Path], None], str, str, bool]] = {
     "old package": ("versions", old_package, r"torch 0\.9\.9\+cpu is older than 2", "install --upgrade 'torch>=", True),
     "no typer": (
@@ -270,6 +292,14 @@ FAULTS: dict[str, tuple[str, Callable[[Patch, Path], None], str, str, bool]] = {
     "no data": ("settings", data_that_is_gone, "HEADWAY_DATA is .*gone, which is no folder", "unset it", False),
     "cache below a file": ("files", cache_below_a_file, "cache of headway.*file is a file", "set HEADWAY_CACHE", True),
     "read-only cache": ("files", cache_that_is_read_only, "hub, .*Read-only file system", "set HF_HOME", True),
+    "wrong here": (
+        "tables",
+        table_of_a_wrong_kernel,
+        "kernel cpu is wrong on cpu: plain, float32, forward: off",
+        "",
+        True,
+    ),
+    "old table": ("tables", table_of_another_torch, "since its torch is 1.0, and here it is", "headway tune", False),
     "no font": ("fonts", no_font, "no font of this machine has '中文'", install_command("plot"), False),
 }
 """The check that must find a fault, how it is made, what is said, the remedy, and whether it counts as broken."""

@@ -1,33 +1,103 @@
 """Every row of ENCODINGS passes every check, on every kernel that takes it."""
 
-import pytest
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import pytest
+import torch
+
+import headway
+from headway.masks import Causal
 from headway.positions import ENCODINGS, EVIDENCE, KINDS, PositionEncoding, citation
 from headway.testing import ENCODING_CHECKS
+from headway.testing import encodings as checks
+
+PACKAGE = Path(headway.__file__).parent
+SOURCES = tuple(
+    str(PACKAGE / name) for name in ("positions", "terms.py", "biases.py", "coordinates.py", "kernels/lowering")
+)
+"""Where encodings, and what they return, are computed."""
 
 FURTHER = pytest.mark.one_in(6)  # the examples of an encoding behind its first
-EXAMPLES = [
-    pytest.param(example, id=f"{name}-{number}", marks=[FURTHER] * (number > 0))
-    for name, kind in ENCODINGS.items()
-    for number, example in enumerate(kind.examples())
-]
+EXAMPLES = {
+    f"{name}-{number}": example for name, kind in ENCODINGS.items() for number, example in enumerate(kind.examples())
+}
+COMPILER = "compiles_as_one_graph"
+COMPILED_TOO = {
+    "sinusoidal-1", "learned-1", "deberta-1", "tupe-1", "kerple-power-1", "dynamic-position-bias-1", "swin-v2-1",
+    "mixed-rope-1", "dinov3-rope-1", "comrope-1", "grape-m-1", "yarn-1", "longrope-1", "ssmax-1", "nope-scaling-1",
+    "stick-breaking-1", "dape-1", "selective-rope-1", "grape-m-contextual-1", "grape-a-1", "interpolated-1", "cape-1",
+    "shape-1",
+}  # fmt: skip
+"""Further examples that reach steps of their own. Compilation is checked of these and of first examples."""
+
+
+def compiled(example: str) -> bool:
+    return example.endswith("-0") or example in COMPILED_TOO
 
 
 # the one that runs every encoding on every kernel runs whole
-ONE_IN = {
-    "matches_its_formula": 1,
-    "compiles_as_one_graph": 149,
-    "keeps_the_promise_in_every_dtype": 31,
-    "trains_with_dropout": 23,
-}
+ONE_IN = {"matches_its_formula": 1, COMPILER: 99, "keeps_the_promise_in_every_dtype": 31, "trains_with_dropout": 23}
+MARKS = {check: pytest.mark.one_in(ONE_IN.get(check, 9)) for check in ENCODING_CHECKS}
+CASES = [
+    pytest.param(encoding, check, id=f"{name}-{check}", marks=[mark, *[FURTHER] * (not name.endswith("-0"))])
+    for name, encoding in EXAMPLES.items()
+    for check, mark in MARKS.items()
+    if check != COMPILER or compiled(name)
+]
 
 
-@pytest.mark.parametrize(
-    "check", [pytest.param(name, marks=pytest.mark.one_in(ONE_IN.get(name, 9))) for name in ENCODING_CHECKS]
-)
-@pytest.mark.parametrize("encoding", EXAMPLES)
+@pytest.mark.parametrize(("encoding", "check"), CASES)
 def test_encoding(encoding: PositionEncoding, check: str) -> None:
     ENCODING_CHECKS[check](encoding)
+
+
+Step = tuple[str, int, int, int]
+
+
+def steps(encoding: PositionEncoding) -> set[Step]:
+    """The steps from one instruction to the next, in SOURCES, of a training step with an encoding; not of the first.
+
+    The first fills caches, which other tests may have filled before.
+    """
+    layer = checks._layer(encoding, dtype=torch.float32)
+    x, coordinates = checks._x(layer, 2, 5), checks._span(layer, 5)
+    found: set[Step] = set()
+
+    def entered(frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        code, last = frame.f_code, -1
+        if not code.co_filename.startswith(SOURCES):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+
+        def stepped(frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
+            nonlocal last
+            if event == "opcode":
+                found.add((code.co_filename, code.co_firstlineno, last, frame.f_lasti))
+                last = frame.f_lasti
+            return stepped
+
+        return stepped
+
+    before = sys.gettrace()
+    try:
+        for trace in (None, entered):
+            sys.settrace(trace)
+            layer(x, coordinates, mask=Causal()).sum().backward()
+    finally:
+        sys.settrace(before)
+    return found
+
+
+def test_examples_that_are_not_compiled_reach_no_step_of_their_own() -> None:
+    found = {name: steps(encoding) for name, encoding in EXAMPLES.items()}
+    known = set().union(*(found[name] for name in EXAMPLES if compiled(name)))
+    assert [name for name in EXAMPLES if found[name] - known] == []
+    first = set().union(*(found[name] for name in EXAMPLES if name.endswith("-0")))
+    assert [name for name in COMPILED_TOO if found[name] <= first] == []
 
 
 @pytest.mark.parametrize("name", ENCODINGS)

@@ -44,6 +44,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=Path("gpu-out"))
     parser.add_argument("--minutes", type=float, default=9.0, help="the time for all of it; default: 9")
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)  # "cpu": a trial with triton's interpreter
+    parser.add_argument("--tune", action="store_true", help="first tune, in 5 more minutes, and write the table")
     parser.add_argument("--only", choices=["tests", "speed"])
     chosen = parser.parse_args(words)
     import torch
@@ -52,7 +53,22 @@ def main(words: list[str]) -> int:
         print("no NVIDIA GPU: torch.cuda.is_available() is False", file=sys.stderr)
         return 2
     chosen.out.mkdir(parents=True, exist_ok=True)
+    if chosen.tune:
+        tune(chosen.out.resolve(), chosen.device)
     return Run(chosen.out.resolve(), chosen.minutes * 60, chosen.device).all(chosen.only)
+
+
+def tune(out: Path, device: str) -> None:
+    """Runs `headway tune`, whose table and summary are written beside the page."""
+    from headway import tuning
+
+    os.environ["HEADWAY_TUNED"] = str(out / "tuned.json")
+    try:
+        said = str(tuning.tune(device))
+    except Exception as error:  # the tests and the measurement go on
+        said = f"{type(error).__name__}: {error}"
+    (out / "tuned.txt").write_text(f"{said}\n", encoding="utf-8")
+    print(said)
 
 
 class Run:

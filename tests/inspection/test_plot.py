@@ -241,9 +241,14 @@ def test_what_does_not_fit_is_refused(arguments: dict[str, Any], message: str) -
         captured().plot(**arguments)
 
 
+def test_a_capture_keeps_what_the_plot_draws() -> None:
+    captured(keep="statistics").plot()
+    captured(keep="statistics").plot(0, 0)
+
+
 def test_what_was_not_kept_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HeadwayError, match=r"'pooled_map' was not kept, .* of statistics, plot draws 'pooled_map'"):
-        captured(keep="statistics").plot(0, 0)
+        captured(keep="statistics", statistics=("entropy",)).plot(0, 0)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(HeadwayError, match=r"a picture needs matplotlib: .*pip install .*\[plot\]'"):
         captured().plot(0, 0)

@@ -165,9 +165,13 @@ def read_mask(r: Reader, q: Coordinates, k: Coordinates, heads: int) -> M.Mask |
             stack.append(r.some(b, m)[:, None, None, :].expand(b, 1, n, m))
         elif kind == 5:
             stack.append(r.some(b, heads, n, m))
+        elif kind == 6:
+            first = r.word()
+            bits = r.some(b, heads, n, (first + m + 7) // 8).view(torch.uint8)
+            stack.append(M.Bits(bits, m, first).allowed(q, k))
         else:
             right, left = stack.pop(), stack.pop()
-            stack.append(left & right if kind == 6 else left | right)
+            stack.append(left & right if kind == 7 else left | right)
     if nodes:
         assert len(stack) == 1
         allowed = allowed & stack[0]

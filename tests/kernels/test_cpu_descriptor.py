@@ -408,6 +408,12 @@ def stretched(edges: Tensor) -> T.DistanceBias:
     return T.DistanceBias(T.Stretched(edges, pieces, pieces, torch.ones(1), torch.ones(1, 3)))
 
 
+def of_classes(count: int) -> T.DistanceBias:
+    """A table whose rows are one number in memory."""
+    first = torch.zeros(1, 3, dtype=torch.int64)
+    return T.DistanceBias(T.Rows(torch.zeros(2, 1).expand(2, count**2), T.Classes(first, first, count)))
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "float64": ({"dtype": torch.float64}, "it computes in float32, and float64 would be rounded"),
     "device": ({"device": "meta"}, "it runs on a CPU and q is on meta"),
@@ -417,14 +423,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "function": ({"terms": [T.DenseBias(torch.matmul)]}, "DenseBias of a function is Python, which it cannot call"),
     "form": ({"terms": [T.DistanceBias(Steeper(*torch.ones(2, 2)))]}, "it has no DistanceBias of Steeper"),
     "boundaries": ({"terms": [rows(boundaries(torch.half))]}, "boundaries of Bucketize are torch.float16"),
+    "classes": ({"terms": [of_classes((1 << 15) + 1)]}, "there are more than 32,768 classes"),
     "maps": ({"terms": [rows(T.Grid((T.Clip(0, 0),) * 5))]}, "a Grid has more than 4 maps"),
     "terms": ({"terms": [T.SoftCap(2.0)] * 33}, "it takes at most 32 terms, of which a TokenBias may be two"),
+    "biases of tokens": (
+        {"terms": [T.TokenBias(torch.zeros(1, 2, 3), torch.zeros(1, 2, 3))] * 17},
+        "it takes at most 32 terms, of which a TokenBias may be two",
+    ),
     "knots": ({"terms": [T.DistanceBias(T.Piecewise(KNOTS, torch.zeros(2, 2)))]}, "no gradient to the knots"),
     "frequencies": ({"terms": [T.DistanceBias(T.Cosines(torch.zeros(2, 2), KNOTS))]}, "no gradient to the frequencies"),
     "waves": ({"terms": [T.DistanceBias(T.Cosines(MANY[:, :65537], MANY[0, :65537]))]}, "more than 65,536 frequencies"),
     "pieces": ({"terms": [stretched(MANY[0, : 1 << 20])]}, "Stretched has more than 1,048,576 pieces"),
-    "mask": ({"mask": Own()}, "a mask of the class Own is Python, which it cannot call"),
-    "part of a mask": ({"mask": M.Causal() & (Own() | M.Window(2))}, "a mask of the class Own is Python"),
+    "mask": ({"mask": Own(), "tokens": 100_000}, "its mask is Python, and would take more than 1,024 MiB in tensors"),
     "masks": ({"mask": M.And((M.Causal(),) * 33)}, "joined of more than 32 masks"),
     "width": ({"head_dim": 65537}, "a head_dim is above 65,536"),
     "positions": (
@@ -434,16 +444,29 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
+def test_as_many_terms_as_the_library_counts_are_taken() -> None:
+    q, keys = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3)
+    for terms in ([T.TokenBias(keys=keys)] * 32, [T.TokenBias(keys, keys)] * 16):
+        found, expected = (hw.attention(q, q, q, terms=terms, kernel=kernel) for kernel in ("cpu", "reference"))
+        assert torch.allclose(found, expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_it_cannot_say_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_library, "why_not", lambda: None)
     arguments, reason = REFUSED[name]
     arguments = dict(arguments)
-    sizes = (1, 2, 3, arguments.pop("head_dim", 8))
+    sizes = (1, 2, arguments.pop("tokens", 3), arguments.pop("head_dim", 8))
     q = torch.zeros(sizes, dtype=arguments.pop("dtype", torch.float32), device=arguments.pop("device", "cpu"))
     found = hw.explain(q, q, q, **arguments).reasons["cpu"]
     assert len(found) == 1
     assert reason in found[0]
+
+
+def test_as_many_classes_as_are_allowed_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_library, "why_not", lambda: None)
+    q = torch.zeros(1, 2, 3, 8)
+    assert hw.explain(q, q, q, terms=[of_classes(1 << 15)]).reasons["cpu"] == []
 
 
 def test_limits_are_taken(calls: list[int]) -> None:

@@ -10,7 +10,7 @@ import headway as hw
 from headway import masks as M
 from headway.kernels import KERNELS, Call, Problem, _native
 from headway.kernels._native import NativeKernel
-from headway.kernels._results import Gradients, Results
+from headway.kernels._results import ForwardResults, Gradients
 from headway.testing import kernels as checks
 
 
@@ -35,7 +35,7 @@ class Dense(NativeKernel[Call]):
         k, v = (x.masked_fill(~allowed.any(-2)[..., None], 0).float() for x in (k, v))
         return q, k, v, (call.scale * q @ k.mT).masked_fill(~allowed, -torch.inf), allowed
 
-    def forward(self, call: Call, keep: bool) -> Results:
+    def forward(self, call: Call, keep: bool) -> ForwardResults:
         assert all(type(x) in (Tensor, torch.nn.Parameter) for x in (call.q, call.k, call.v))
         with torch.no_grad():
             _, _, v, score, _ = self.scores(call)
@@ -43,10 +43,10 @@ class Dense(NativeKernel[Call]):
             share = (score - row_max.masked_fill(row_max == -torch.inf, 0)[..., None]).exp()
             row_sum = share.sum(-1)
             out = share @ v / row_sum.masked_fill(row_sum == 0, 1)[..., None]
-        return Results(out.to(call.q.dtype), row_max, row_sum)
+        return ForwardResults(out.to(call.q.dtype), row_max, row_sum)
 
     def backward(
-        self, call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
+        self, call: Call, results: ForwardResults, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
         with torch.no_grad():
             q, k, v, score, _ = self.scores(call)

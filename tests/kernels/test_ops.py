@@ -147,7 +147,7 @@ def test_the_operators_compute_what_the_kernel_computes() -> None:
     out, lse = KERNELS["reference"].run(call)
     assert lse is not None
     bare = [t.detach() for t in tensors]
-    found = reference.Results(*torch.ops.headway.reference_forward(bare, _ops.write(structure)))
+    found = reference.ForwardResults(*torch.ops.headway.reference_forward(bare, _ops.write(structure)))
     torch.testing.assert_close((found.out, found.log_sum_exp), (out.detach(), lse.detach()))
     upstream = torch.randn_like(out)
     grads = torch.autograd.grad(out, (q, k, v), upstream)

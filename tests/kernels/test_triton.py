@@ -23,7 +23,7 @@ from headway.kernels import KERNELS, Call, Problem
 from headway.kernels._reduce import reduce
 from headway.kernels.triton import _installed, _supports
 from headway.kernels.triton._choices import DTYPES, blocks_for
-from headway.kernels.triton._lowered import lower_for_programs
+from headway.kernels.triton._lowered import lower_for_programs, sum_of
 from headway.kernels.triton._tables import BEYOND, divided, table_by_position, table_of_slots
 
 ROOT = Path(__file__).parents[2]
@@ -342,6 +342,13 @@ def test_a_mask_that_would_be_dense_is_refused_above_a_limit(monkeypatch: pytest
         assert on_a_gpu(monkeypatch, problem(mask=mask)) == [], mask
 
 
+def test_the_bytes_of_a_dense_mask() -> None:
+    each = torch.zeros(3, 4, dtype=torch.int64)  # documents of each of three sequences
+    for mask, pairs in ((M.Dilated(2), 1), (M.Documents(each) | M.KeepFirst(1), 3), (M.Causal() & M.Window(2), 0)):
+        q = torch.zeros(3, 2, 4, 8, dtype=torch.float16)
+        assert _supports.mask_bytes(Problem(make_call(q, q, q, mask=mask)), mask) == pairs * 4 * 4, mask
+
+
 def test_padding_makes_no_bound_of_each_query() -> None:
     q = torch.zeros(2, 1, 6, 4)
     lengths = torch.tensor([6, 4])
@@ -354,6 +361,14 @@ def test_padding_makes_no_bound_of_each_query() -> None:
         assert found.intervals == intervals
         assert found.real_keys[0] is None
         assert torch.equal(found.real_keys[1], lengths[:, None])
+
+
+def test_biases_of_tokens_are_summed_in_float32() -> None:
+    one, other = torch.full((1, 1, 4), 1.0), torch.full((1, 1, 4), 2.0**-8)
+    found = sum_of(x if x is None else x.bfloat16() for x in (None, one, None, other))
+    assert found is not None
+    assert torch.equal(found, one + other)
+    assert sum_of([None, None]) is None
 
 
 def test_no_block_is_larger_than_a_square_or_what_tables_have_beyond_the_last_slot() -> None:

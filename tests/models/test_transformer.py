@@ -303,7 +303,7 @@ def test_gradients_through_a_cache_are_those_of_one_pass(kind: str, learned: str
         ),
         ({"positions": torch.arange(2, device="meta")}, "positions are on meta but the tokens on cpu"),
         ({"positions": torch.arange(5)}, "there are 2 tokens"),
-        ({"mask": "causal"}, "a mask cannot be joined with a str"),
+        ({"mask": "casual"}, "there is no mask 'casual': did you mean 'causal'"),
     ],
 )
 def test_masks_and_positions_are_checked_before_the_first_layer(options: dict[str, Any], message: str) -> None:
@@ -524,8 +524,8 @@ def test_one_encoding_for_each_layer() -> None:
         assert not torch.allclose(other.eval()(ids), model(ids), atol=1e-4)
     with pytest.raises(HeadwayError, match="there are 2 encodings but 3 layers"):
         Decoder(SMALL, [first, second])
-    with pytest.raises(HeadwayError, match="encoding is 'rope': give a PositionEncoding"):
-        Decoder(SMALL, "rope")  # type: ignore[arg-type]
+    with pytest.raises(HeadwayError, match="encoding is 8: give a PositionEncoding"):
+        Decoder(SMALL, 8)  # type: ignore[arg-type]
 
 
 def test_places_are_computed_once_for_a_forward() -> None:
@@ -851,3 +851,18 @@ def test_decoding_compiles_as_one_graph_for_all_lengths() -> None:
             graphs.append(counter.frame_count)
     assert graphs[-1] <= 6, graphs
     assert graphs[-1] == graphs[-18], graphs
+
+
+def test_peft_merges_its_weights_into_a_model_of_parts() -> None:
+    """As headway.load makes them: peft reads the config of a model that has one."""
+    peft = pytest.importorskip("peft")
+    made = Decoder(TransformerConfig(vocab_size=20, embed_dim=32, num_layers=2, num_heads=4), RoPE(8))
+    model = Decoder.of_parts(made.embedding, made.stack, made.head).eval()
+    assert not hasattr(model, "config")
+    options = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    adapted = peft.get_peft_model(model, options)
+    ids = torch.arange(6)[None]
+    expected = adapted(ids)
+    merged = adapted.merge_and_unload()
+    assert isinstance(merged, Decoder)
+    torch.testing.assert_close(merged(ids), expected, atol=1e-5, rtol=1e-5)

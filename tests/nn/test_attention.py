@@ -537,7 +537,7 @@ def test_begins_on_the_meta_device() -> None:
             {"embed_dim": 64, "num_heads": 8, "sink": torch.zeros(3)},
             r"sink has shape \(3,\): give one .* 8 heads",
         ),
-        ({"embed_dim": 64, "num_heads": 8, "encoding": "rope"}, "encoding is 'rope': give an object"),
+        ({"embed_dim": 64, "num_heads": 8, "encoding": 8}, "encoding is 8: give a name or an object"),
     ],
 )
 def test_wrong_sizes(arguments: dict[str, object], message: str) -> None:

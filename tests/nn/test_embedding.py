@@ -8,6 +8,7 @@ from torch import nn
 
 from headway import HeadwayError
 from headway.nn import Embedding, Head
+from headway.nn.embedding import tied
 
 
 def test_the_sum_of_word_and_type() -> None:
@@ -141,3 +142,9 @@ def test_tied_head() -> None:
     head, embeddings, x = Head(6, 11, tied=True), torch.randn(11, 6), torch.randn(2, 3, 6)
     assert not list(head.parameters())
     torch.testing.assert_close(head(x, embeddings), x @ embeddings.T)
+
+
+@pytest.mark.parametrize("kind", [Embedding, nn.Embedding])
+def test_a_head_is_tied_to_an_embedding_of_any_class(kind: type[nn.Module]) -> None:
+    embedding, x, bias = kind(11, 6), torch.randn(2, 3, 6), torch.randn(11)
+    torch.testing.assert_close(tied(embedding)(x, bias), x @ embedding.weight.T + bias)

@@ -91,7 +91,10 @@ def test_half_precision_has_exact_angles() -> None:
         ({"embed_dim": 0}, "embed_dim is 0: give at least 1"),
         ({"embed_dim": 8, "base": 1}, "base is 1: give a number above 1"),
         ({"embed_dim": 8, "base": math.nan}, "base is nan"),
-        ({"embed_dim": 8, "variant": "fairseq"}, "variant is 'fairseq': give 'paper' or 'tensor2tensor'"),
+        (
+            {"embed_dim": 8, "variant": "fairseq"},
+            "variant is 'fairseq': give 'paper', 'tensor2tensor' or 'concatenated'",
+        ),
     ],
 )
 def test_wrong_arguments_raise(arguments: dict, said: str) -> None:
@@ -102,3 +105,82 @@ def test_wrong_arguments_raise(arguments: dict, said: str) -> None:
 def test_embeddings_of_another_width_raise() -> None:
     with pytest.raises(HeadwayError, match="embed_dim=6"):
         Sinusoidal(8).embed(torch.zeros(1, 2, 6))
+
+
+# ---------------------------------------------------------------- several axes
+
+
+def grid(rows: int, columns: int) -> Tensor:
+    """(row, column) of each patch, [1, rows·columns, 2], row by row."""
+    return torch.cartesian_prod(torch.arange(rows), torch.arange(columns))[None]
+
+
+def on_grid(encoding: Sinusoidal, at: Tensor) -> Tensor:
+    x = torch.zeros(1, at.shape[1], encoding.embed_dim, dtype=torch.float64)
+    return encoding.embed(x, at.double() if at.is_floating_point() else at)[0]
+
+
+def test_each_axis_has_its_share_of_the_width() -> None:
+    at = grid(5, 4)
+    for variant in ("paper", "tensor2tensor", "concatenated"):
+        found = on_grid(Sinusoidal(24, variant=variant, axes=2), at)
+        for axis in range(2):
+            alone = Sinusoidal(12, variant=variant).embed(torch.zeros(1, 20, 12, dtype=torch.float64), at[..., axis])[0]
+            torch.testing.assert_close(found[:, 12 * axis : 12 * axis + 12], alone, atol=0, rtol=0)
+
+
+def test_mae_literally() -> None:
+    """He et al. 2022: on each axis [sin(p·ω) | cos(p·ω)], ω_c = 10000^(−c/(D/4)); columns first."""
+    found = on_grid(Sinusoidal(16, variant="concatenated", axes=2), grid(3, 5).flip(-1))
+    for patch in range(15):
+        row, column = divmod(patch, 5)
+        expected = []
+        for p in (column, row):
+            angles = [p * 10000 ** (-c / 4) for c in range(4)]
+            expected += [*map(math.sin, angles), *map(math.cos, angles)]
+        torch.testing.assert_close(found[patch], torch.tensor(expected, dtype=torch.float64))
+
+
+def test_mae_is_that_of_transformers() -> None:
+    package = pytest.importorskip("transformers.models.vit_mae.modeling_vit_mae")
+    if not hasattr(package, "build_2d_sinusoidal_position_embedding"):
+        pytest.skip("another version of transformers has it under another name")
+    theirs = package.build_2d_sinusoidal_position_embedding(3, 5, 32, dtype=torch.float64)
+    torch.testing.assert_close(on_grid(Sinusoidal(32, variant="concatenated", axes=2), grid(3, 5)), theirs)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_detr_literally_and_as_in_transformers(normalize: bool) -> None:
+    """Carion et al. 2020: on each axis sin, cos by turns, ω = 10000^(−2⌊t/2⌋/(D/2)); rows first, counted from 1."""
+    rows, columns, share = 3, 5, 8
+    at = grid(rows, columns).double() + 1
+    if normalize:
+        at = at / (torch.tensor([rows, columns]) + 1e-6) * 2 * math.pi
+    found = on_grid(Sinusoidal(2 * share, axes=2), at)
+    for patch in range(rows * columns):
+        expected = []
+        for p in at[0, patch].tolist():
+            for t in range(share):
+                angle = p / 10000 ** (2 * (t // 2) / share)
+                expected.append(math.cos(angle) if t % 2 else math.sin(angle))
+        torch.testing.assert_close(found[patch], torch.tensor(expected, dtype=torch.float64))
+    package = pytest.importorskip("transformers.models.detr.modeling_detr")
+    module = package.DetrSinePositionEmbedding(share, normalize=normalize)
+    try:
+        theirs = module(torch.Size([1, 2 * share, rows, columns]), torch.device("cpu"), torch.float64)
+    except TypeError:
+        pytest.skip("another version of transformers takes other arguments")
+    torch.testing.assert_close(found, theirs[0].flatten(1).T)
+
+
+@pytest.mark.parametrize(("width", "said"), [(30, "multiple of 4 for 2 axes, such as 32"), (31, "such as 32")])
+def test_axes_that_do_not_divide_the_width(width: int, said: str) -> None:
+    with pytest.raises(HeadwayError, match=said):
+        Sinusoidal(width, axes=2)
+
+
+def test_the_default_positions_have_one_axis() -> None:
+    with pytest.raises(
+        HeadwayError, match=r"positions have 1 axis but Sinusoidal reads 2: give positions \[batch, n, 2\]"
+    ):
+        Sinusoidal(16, axes=2).embed(torch.zeros(1, 9, 16))

@@ -16,6 +16,7 @@ from headway.positions._encodings.axial_rope import AxialRoPE
 from headway.positions._encodings.dinov3_rope import DINOv3RoPE
 from headway.positions._encodings.interleaved_m_rope import InterleavedMRoPE
 from headway.positions._encodings.mixed_rope import MixedRoPE
+from headway.positions._encodings.sinusoidal import Sinusoidal
 
 ROW_COLUMN = torch.tensor([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]])[None]
 
@@ -74,3 +75,13 @@ def test_interleaved_m_rope(timm: Any) -> None:
     places = torch.cat([torch.zeros(1, 6, 1).long(), ROW_COLUMN], dim=-1)
     found = InterleavedMRoPE(16, (2, 3, 3), base=10000.0).prepare(x, Coordinates.of(places, 6))
     torch.testing.assert_close(found, timm.apply_rot_embed_cat(x, theirs, half=True), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("interleave", [False, True])
+def test_sinusoids_on_two_axes(timm: Any, interleave: bool) -> None:
+    """Theirs has rows first, and with interleave_sin_cos sine and cosine of one axis before those of the next."""
+    theirs = timm.build_sincos2d_pos_embed([2, 3], 32, interleave_sin_cos=interleave)
+    if not interleave:
+        theirs = theirs.unflatten(1, (2, 2, 8)).transpose(1, 2).flatten(1)  # sine, axis → axis, sine
+    ours = Sinusoidal(32, variant="concatenated", axes=2).embed(torch.zeros(1, 6, 32), ROW_COLUMN)[0]
+    torch.testing.assert_close(ours, theirs)

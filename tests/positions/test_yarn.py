@@ -142,3 +142,11 @@ def test_wrong_arguments_raise(arguments: dict, said: str) -> None:
 
 def test_a_short_length_has_the_paper_s_ramp() -> None:
     assert torch.equal(YaRN(8, 4.0, 4, ramp="paper").frequencies(AT), RoPE(8).frequencies(AT) / 4)
+
+
+def test_the_oracle_keeps_what_the_code_keeps_where_the_first_pairs_turn_fast() -> None:
+    """The ramp begins behind the first pair, as in no example."""
+    wide = YaRN(32, 4.0, 4096, 500000.0, beta_fast=16.0, beta_slow=2.0)
+    kept = wide.kept(torch.ones(16, dtype=torch.float64)).tolist()
+    assert kept.count(1.0) > 1
+    assert [wide.oracle_gamma(c) for c in range(16)] == pytest.approx(kept)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .store import Row
 
-__all__ = ["ProgressListener", "Share", "Tell", "nobody", "part_of"]
+__all__ = ["ProgressListener", "Share", "Tell", "Telling", "nobody", "notebook_bar", "part_of"]
 
 Share = Callable[[float], None]
 """A function that gets the share of the work that is done, 0 … 1."""
@@ -59,3 +62,40 @@ class ProgressListener:
 
     def measured(self, job: str, rows: Sequence[Row]) -> None:
         """Is called after each ``job``; its ``rows`` are on disk, and there are none if it failed."""
+
+
+class Telling(ProgressListener):
+    """Tells one function what is done and the share of all work that is done.
+
+    Args:
+        tell: the function.
+    """
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell = tell
+
+    def progressed(self, doing: str, share: float) -> None:
+        self.tell(doing, share)
+
+
+@contextmanager
+def notebook_bar() -> Iterator[Tell]:
+    """A progress bar of rich for the duration of a block, if this is a notebook and rich is installed.
+
+    Yields:
+        The function that the bar is told of progress by; elsewhere one that does nothing.
+    """
+    if "IPython" not in sys.modules or importlib.util.find_spec("rich") is None:
+        yield nobody
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console()
+    if not console.is_jupyter:
+        yield nobody
+        return
+    columns = (BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.description}", markup=False), console=console, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda doing, part: bar.update(task, completed=part, description=doing)

@@ -77,7 +77,7 @@ def extend(model: Decoder, method: str, factor: float, window: int | None = None
     window = trained_window(model, window)
     if method != "none":
         config = _said(model, new, round(factor * window), window)
-        model.checkpoint = replace(checkpoint, config=config)  # type: ignore[assignment]
+        model.checkpoint = replace(checkpoint, config=config)
     _put(model, new)
     return model
 

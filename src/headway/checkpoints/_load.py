@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from .._common.devices import device_named
 from ..errors import HeadwayError, right_call, unknown
+from ..models.transformer import Transformer
 from ..nn.prepacked import is_prepacked
 from ._base import Config, Family
 from ._files import has_weights, read_config, read_tensors, write
@@ -43,7 +44,7 @@ def load(
     architecture: str | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
-) -> Any:
+) -> Transformer:
     """Loads a published model as a model of headway.
 
         model = headway.load("SmolLM2-135M")                     # a folder, or a .gguf file
@@ -99,7 +100,8 @@ def load(
     put(model, {key: _ready(value, dtype, device) for key, value in ours.items()})
     left = [key for key, value in named_tensors(model).items() if value.is_meta]
     assert not left, f"never filled: {left}"
-    model.checkpoint = Checkpoint(name, {**values, "architectures": [name]})  # type: ignore[assignment]
+    assert isinstance(model, Transformer)
+    model.checkpoint = Checkpoint(name, {**values, "architectures": [name]})
     return model.eval()
 
 

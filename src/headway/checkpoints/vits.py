@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..masks import Boolean, Mask
+from ..masks import AnyMask, as_mask
 from ..models import Encoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ..nn.feed_forward import Activation
@@ -171,11 +171,12 @@ class ConvolvedBlock(Block):
     """A block that passes the padding, keys to which no query may attend, to its feed-forward."""
 
     def forward(
-        self, x: Tensor, *, mask: Mask | Tensor | None = None, positions: Any = None, encoding: Any = None, **_: Any
+        self, x: Tensor, *, mask: AnyMask = None, positions: Any = None, encoding: Any = None, **_: Any
     ) -> Tensor:
         real = None
-        if mask is not None:
-            seen = (Boolean(mask) if isinstance(mask, Tensor) else mask).allowed(positions, positions)
+        shown = as_mask(mask)
+        if shown is not None:
+            seen = shown.allowed(positions, positions)
             real = seen.any(dim=(1, 2))[..., None].to(x.dtype)
         attend = partial(self.attention, mask=mask, positions=positions, encoding=encoding)
         x = self._residual(x, self.attention_norm, attend)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ..masks import Mask
+from ..masks import AnyMask
 from ..models import Encoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ..positions import TransformerXL
@@ -176,7 +176,7 @@ class SegmentedEncoder(Encoder):
         *,
         types: Tensor | None = None,
         positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
     ) -> Tensor:
         """Returns the hidden states [batch, n, embed_dim] of token ids; ``types`` are 0 to 4, int64 [batch, n]."""
         if types is not None:

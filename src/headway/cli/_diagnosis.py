@@ -28,7 +28,7 @@ from .._common.files import cache_folder, given_path
 from ..attention import attention, attention_steps, explain
 from ..bench.machine import cores, processor
 from ..errors import HeadwayError, nearest
-from ..kernels import KERNELS
+from ..kernels import KERNELS, _tuned
 from ..kernels.cpu import _library
 from ..masks import Causal
 from ..positions import encoding
@@ -39,6 +39,7 @@ VARIABLES = {
     "HEADWAY_LINEAR_KERNEL": "the matrix products of linear maps: auto, onednn or torch",
     "HEADWAY_LIBRARY": "the file of the CPU kernel's C++ library",
     "HEADWAY_CACHE": "the folder in which headway keeps models that it trained, and names for completion",
+    "HEADWAY_TUNED": "the table of `headway tune`, or a folder of them; off for none",
     "HEADWAY_WEIGHTS": "the folder of the published weights that `make weights` downloads",
     "HEADWAY_DATA": "the folder of texts for lessons that headway does not include",
 }
@@ -288,8 +289,28 @@ def kernels() -> Section:
     section = Section()
     q, k, v = _inputs(torch.float32, "cpu")
     for name, reasons in explain(q, k, v, **_arguments("cpu")).reasons.items():
+        reasons = [reason.removesuffix(", and q is on cpu") for reason in reasons]  # the q of this function
         section.facts[name] = "available" if not reasons else "; ".join(reasons)
     return section
+
+
+def tables() -> Section:
+    """What `headway tune` verified and measured on each device."""
+    found = Section()
+    for place in ("cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))):
+        own, shipped, dropped = _tuned.known(place)
+        if own is not None:
+            wrong = {name: parts for name, parts in own.failed.items() if parts}
+            found.facts[place] = f"verified and measured on {own.date}, {len(own.rows)} rows"
+            for name, parts in wrong.items():
+                what = "; ".join(f"{part}: {said}" for part, said in parts.items())
+                found.faults.append(Fault(f"the kernel {name} is wrong on {place}: {what}", _reported(), True))
+        else:
+            known = f"as measured on other machines ({', '.join(table.name for table in shipped)})" if shipped else ""
+            found.facts[place] = f"not verified on this machine: {known or 'auto leaves what it can to torch'}"
+            if dropped or not shipped:
+                found.faults.append(Fault(dropped or f"nothing was measured on {place}", "headway tune"))
+    return found
 
 
 def results() -> Section:
@@ -421,6 +442,7 @@ CHECKS: dict[str, Callable[[], Section]] = {
     "graphics": graphics,
     "library": library,
     "kernels": kernels,
+    "tables": tables,
     "results": results,
     "settings": settings,
     "files": files,

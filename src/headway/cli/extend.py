@@ -107,7 +107,7 @@ def run(
     if save is not None:
         need("safetensors", "--save", extra="checkpoints")
     words = None if text is None else read_text(text, f"--text {text}").replace("\r\n", "\n")
-    loaded = checkpoints.load(model, dtype=wanted, device=device_named(device))
+    loaded: Any = checkpoints.load(model, dtype=wanted, device=device_named(device))
     extension.need_scalable(loaded, window)
     say, telling = consoles(as_json, quiet)
     rows: list[dict[str, Any]] = []

@@ -30,6 +30,8 @@ from ._watch import Change, Found, Observer, Site, changes, looking
 from ._weights import dense_weights, refuse_above_limit, size_of
 
 KEEP = ("statistics", "qk", "qkv", "weights", "gradients")
+CAPTURED = (*DEFAULT, "pooled_map")
+"""The statistics of a capture that names none: those of a table, and what ``Seen.plot`` draws."""
 
 
 @contextmanager
@@ -70,8 +72,9 @@ def capture(
             afterwards; "qkv", also the length that the output projection gives to each value; "weights", n·m of them
             for each head; or "gradients", the product of each head's output with its gradient in a backward pass within
             the block.
-        statistics: names or objects, as for ``attention_statistics``, of keep="statistics". Default: entropy and the
-            largest weight.
+        statistics: names or objects, as for ``attention_statistics``, of keep="statistics". Default: entropy, the
+            largest weight, and "pooled_map", which ``Seen.plot`` draws and which takes up to 32 KiB for each head and
+            row.
         layers: the layers that are kept, by name, or by number among the model's attention modules. Default: all.
         heads: with keep="weights", the heads that are kept. Default: all.
         rows: with keep="weights", the queries that are kept, as numbers or a slice; −1 is the last. Default: all.
@@ -113,7 +116,7 @@ class _Capture(Observer):
         if layers is not None and (isinstance(layers, str) or not isinstance(layers, Iterable)):
             layers = [layers]
         self.keep = keep
-        self.statistics = chosen(DEFAULT if statistics is None else statistics)
+        self.statistics = chosen(CAPTURED if statistics is None else statistics)
         self.heads = None if heads is None else numbers_of(heads, "heads")
         self.rows = rows if rows is None or isinstance(rows, slice) else numbers_of(rows, "rows")
         self.wanted = None if layers is None else {self.layer_named(layer, self.layers) for layer in layers}

@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from .._common import notebook
 from .._common.files import write_text
 
 
@@ -28,6 +29,10 @@ class DataTable(list[dict[str, Any]]):
         """Writes the rows to a JSON file, as a list of objects. NaN becomes null."""
         text = json.dumps(list(map(_without_nan, self)), indent=1, ensure_ascii=False, allow_nan=False)
         write_text(Path(path), text + "\n")
+
+    def _repr_html_(self) -> str:
+        names = list(dict.fromkeys(name for row in self for name in row))
+        return notebook.table([[row.get(name, "") for name in names] for row in self], names)
 
     def __str__(self) -> str:
         names = list(dict.fromkeys(name for row in self for name in row))

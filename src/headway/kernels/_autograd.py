@@ -25,7 +25,7 @@ from ..errors import HeadwayError
 from . import _ops
 from ._base import Native, without_autocast
 from ._problem import Call
-from ._results import Gradients, Results, new_results
+from ._results import ForwardResults, Gradients, new_results
 
 NATIVE: dict[str, Native[Any]] = {}
 """All native kernels by name."""
@@ -37,7 +37,7 @@ ORDINARY = frozenset({Tensor, torch.nn.Parameter})
 # ---------------------------------------------------------------- forward and backward, with lowering
 
 
-def run_forward(kernel: Native[Any], structure: Any, tensors: Sequence[Tensor]) -> Results:
+def run_forward(kernel: Native[Any], structure: Any, tensors: Sequence[Tensor]) -> ForwardResults:
     return kernel.forward(kernel.lower(_ops.unflatten(structure, tensors)), True)
 
 
@@ -62,15 +62,15 @@ def run_backward(
         lowered = kernel.lower(_ops.unflatten(structure, leaves))
         if d_out is None:
             d_out = out.new_zeros(()).expand(out.shape)
-        found = kernel.backward(lowered, Results(out, row_max, row_sum), d_out, d_lse, partial_keys)
-        return through_lowering(found, [leaves[i] for i in wanted])
+        gradients = kernel.backward(lowered, ForwardResults(out, row_max, row_sum), d_out, d_lse, partial_keys)
+        return through_lowering(gradients, [leaves[i] for i in wanted])
 
 
-def through_lowering(found: Gradients, leaves: list[Tensor]) -> list[Tensor]:
+def through_lowering(gradients: Gradients, leaves: list[Tensor]) -> list[Tensor]:
     """Computes the gradients of the leaves from those of lowered tensors."""
     sums: dict[int, Tensor] = {}
     lowered, upstream = [], []
-    for x, gradient in found:
+    for x, gradient in gradients:
         if gradient.shape != x.shape:
             gradient = gradient.double().sum_to_size(x.shape)  # in float64, since the addends may cancel
         if gradient.dtype != x.dtype:
@@ -105,8 +105,8 @@ def _followed(
         if not reached:
             return [torch.zeros_like(x) for x in inputs]
         outputs, upstream = zip(*reached, strict=True)
-        found = torch.autograd.grad(outputs, inputs, upstream, create_graph=True, allow_unused=True)
-        return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+        gradients = torch.autograd.grad(outputs, inputs, upstream, create_graph=True, allow_unused=True)
+        return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, gradients, strict=True)]
 
 
 # ---------------------------------------------------------------- operators
@@ -115,12 +115,14 @@ def _followed(
 def operators(kernel: Native[Any]) -> tuple[Any, Any]:
     """Registers the forward and backward operators of a kernel, with their fake implementations."""
 
-    def forward(tensors: list[Tensor], structure: str) -> Results:
+    def forward(tensors: list[Tensor], structure: str) -> ForwardResults:
         with without_autocast(tensors[0]):
-            found = run_forward(kernel, _ops.read(structure), list(map(_plain, tensors)))
-        return Results(*(_as_promised(x, like) for x, like in zip(found, shapes(tensors, structure), strict=True)))
+            results = run_forward(kernel, _ops.read(structure), list(map(_plain, tensors)))
+        return ForwardResults(
+            *(_as_promised(x, like) for x, like in zip(results, shapes(tensors, structure), strict=True))
+        )
 
-    def shapes(tensors: list[Tensor], structure: str) -> Results:
+    def shapes(tensors: list[Tensor], structure: str) -> ForwardResults:
         kept_by_inductor(made[0].default)
         call: Call = _ops.unflatten(_ops.read(structure), tensors)
         return new_results(call.q, call.v, kernel.result_dtype(call.q.dtype))
@@ -130,19 +132,23 @@ def operators(kernel: Native[Any]) -> tuple[Any, Any]:
     ) -> list[Tensor]:
         # autograd records nothing inside an operator, and gradients through lowering would be zero
         with recorded_by_autograd(), torch.no_grad():
-            found = run_backward(kernel, _ops.read(structure), list(map(_plain, tensors)), wanted, d_out, d_lse)
-        return [_as_promised(x, torch.empty_like(tensors[i])) for i, x in zip(wanted, found, strict=True)]
+            gradients = run_backward(kernel, _ops.read(structure), list(map(_plain, tensors)), wanted, d_out, d_lse)
+        return [_as_promised(x, torch.empty_like(tensors[i])) for i, x in zip(wanted, gradients, strict=True)]
 
     def gradient_shapes(
         tensors: list[Tensor], structure: str, wanted: list[int], d_out: Tensor | None, d_lse: Tensor | None
     ) -> list[Tensor]:
         return [torch.empty_like(tensors[i]) for i in wanted]
 
-    def plainly(tensors: list[Tensor], structure: str) -> Results:
+    def plainly(tensors: list[Tensor], structure: str) -> ForwardResults:
         """The forward pass in torch's own operations: compilers that have no others, such as ONNX's, look it up."""
         with without_autocast(tensors[0]):
-            found = run_forward(NATIVE["reference"], _ops.read(structure), tensors)
-        return found._replace(out=found.out.to(kernel.result_dtype(tensors[0].dtype)))
+            results = run_forward(NATIVE["reference"], _ops.read(structure), tensors)
+        out = results.out.to(kernel.result_dtype(tensors[0].dtype))
+        if not torch.onnx.is_in_onnx_export():
+            # fake tensors of symbolic sizes take the layout from here, and not from ``shapes``
+            out = out.transpose(1, 2).contiguous().transpose(1, 2)
+        return results._replace(out=out)
 
     made = []
     for step, run, fake, schema in (
@@ -183,11 +189,11 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def forward(name: str, structure: Any, wants_lse: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
         if NATIVE[name].as_operator(tensors):
-            found = Results(*NATIVE[name].forward_op(list(tensors), _ops.write(structure)))
+            results = ForwardResults(*NATIVE[name].forward_op(list(tensors), _ops.write(structure)))
         else:
-            found = run_forward(NATIVE[name], structure, tensors)
-        lse = found.log_sum_exp if wants_lse else found.row_max.new_empty(0)
-        return found.out, lse, found.row_max, found.row_sum
+            results = run_forward(NATIVE[name], structure, tensors)
+        lse = results.log_sum_exp if wants_lse else results.row_max.new_empty(0)
+        return results.out, lse, results.row_max, results.row_sum
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -246,15 +252,15 @@ def gradients_of(
     wanted = [i for i, need in enumerate(needed) if need]
     transformed = not torch.compiler.is_compiling() and functorch_active()
     if transformed and any(is_mapped(x) for x in (d_out, d_lse, *saved) if x is not None):
-        found = Gradient.apply(name, structure, wanted, d_out, d_lse, *saved)  # for its rule
+        computed = Gradient.apply(name, structure, wanted, d_out, d_lse, *saved)  # for its rule
     elif not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        found = gradients(name, structure, saved, wanted, d_out, d_lse)
+        computed = gradients(name, structure, saved, wanted, d_out, d_lse)
     elif NATIVE[name].differentiable and transformed:
-        found = _followed(NATIVE[name], structure, saved[:-3], wanted, d_out, d_lse)
+        computed = _followed(NATIVE[name], structure, saved[:-3], wanted, d_out, d_lse)
     else:
-        found = Gradient.apply(name, structure, wanted, d_out, d_lse, *saved)
+        computed = Gradient.apply(name, structure, wanted, d_out, d_lse, *saved)
     grads: list[Tensor | None] = [None] * len(needed)
-    for i, grad in zip(wanted, found, strict=True):
+    for i, grad in zip(wanted, computed, strict=True):
         grads[i] = grad
     return grads
 
@@ -302,8 +308,8 @@ def gradients(
     if not kernel.differentiable and (_is_batched(d_out) or _is_batched(d_lse)):
         raise HeadwayError(BATCHED.format(name))
     if kernel.as_operator(saved):
-        found: list[Tensor] = kernel.backward_op(list(saved), _ops.write(structure), wanted, d_out, d_lse)
-        return found
+        computed: list[Tensor] = kernel.backward_op(list(saved), _ops.write(structure), wanted, d_out, d_lse)
+        return computed
     return run_backward(kernel, structure, saved, wanted, d_out, d_lse)
 
 
@@ -317,8 +323,8 @@ def _second_derivatives(
         if not again:
             saved = [x if x is None else x.detach().requires_grad_(need) for x, need in zip(saved, needed, strict=True)]
         d_out, d_lse, *tensors = saved
-        found = _followed(kernel, ctx.structure, tensors, ctx.wanted, d_out, d_lse)
-        reached = [(x, g) for x, g in zip(found, upstream, strict=True) if g is not None and x.requires_grad]
+        first = _followed(kernel, ctx.structure, tensors, ctx.wanted, d_out, d_lse)
+        reached = [(x, g) for x, g in zip(first, upstream, strict=True) if g is not None and x.requires_grad]
         if not reached:
             return [None] * len(needed)
         outputs, gradients = ([*part] for part in zip(*reached, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -15,7 +15,7 @@ from ..coordinates import Coordinates
 from ..reductions import Reduction
 from ..terms import Rotation, Term
 from ._problem import Call, Problem
-from ._results import Gradients, Results
+from ._results import ForwardResults, Gradients
 
 
 class Deferral(NamedTuple):
@@ -53,6 +53,8 @@ class Kernel(ABC):
     """The base class of kernels, which know terms, masks and rotations, but no encoding."""
 
     name: ClassVar[str]
+    step_queries: ClassVar[int] = 0
+    """The most queries of a decoding step that the kernel prepares."""
 
     @abstractmethod
     def why_not(self, problem: Problem) -> list[str]:
@@ -74,11 +76,16 @@ class Kernel(ABC):
         """Returns a limitation of this installation, such as a missing library, for ``explain``; else an empty text."""
         return ""
 
+    @staticmethod
+    def environment() -> Hashable:
+        """Returns what a prepared call depends on besides the call, such as the number of threads."""
+        return None
+
     def prepare(self, call: Call, terms_vary: bool) -> Prepared | str:
         """Prepares later calls like ``call``, which autograd may record; returns why not, if the kernel does not.
 
         Args:
-            call: the first of these calls.
+            call: the first of these calls. The numbers of q, k and v are aligned to their size.
             terms_vary: whether later calls have other terms, of the same kinds.
         """
         return f"{self.name} prepares no calls"
@@ -87,7 +94,8 @@ class Kernel(ABC):
         """Prepares decoding steps like ``call``, of any number of keys; returns why not, if the kernel does not.
 
         Args:
-            call: the first step, whose q and k have been rotated. Its queries are the last of its keys.
+            call: the first step, whose q and k have been rotated. Its queries are the last of its keys, and both have a
+                ``Coordinates.step_key``.
             terms_vary: whether later steps have other terms, of the same kinds.
         """
         return f"{self.name} prepares no steps"
@@ -179,7 +187,7 @@ class Native(Kernel, Generic[L]):
     """The operator headway::<name>_backward."""
 
     @abstractmethod
-    def forward(self, call: L, keep: bool) -> Results:
+    def forward(self, call: L, keep: bool) -> ForwardResults:
         """Computes the results of a lowered call.
 
         Args:
@@ -192,7 +200,7 @@ class Native(Kernel, Generic[L]):
 
     @abstractmethod
     def backward(
-        self, call: L, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
+        self, call: L, results: ForwardResults, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
         """Computes the gradients of the tensors of a lowered call that require one.
 

@@ -16,8 +16,9 @@ from ..tracing import watched
 from . import _ops
 from ._autograd import NATIVE, ORDINARY, Attention, eager_apply, operators
 from ._base import L, Native, autocasts
+from ._masks import evaluated
 from ._problem import Call, without_tables
-from ._results import Results
+from ._results import ForwardResults
 
 apply_in_eager = eager_apply(Attention)
 
@@ -63,6 +64,7 @@ class NativeKernel(Native[L]):
         if self.runs_in_plain_operations(call):
             return _outputs(self.forward(self.lower(call), True), call.wants_lse)
         as_operator = self.as_operator((call.q, call.k, call.v))
+        call = evaluated(call) if self.opaque or as_operator else call
         gradients = recorded(call)
         if not as_operator and not gradients:
             try:
@@ -72,7 +74,7 @@ class NativeKernel(Native[L]):
         tensors: list[Tensor] = []
         structure = _ops.flatten(without_tables(call), tensors)
         if not gradients:
-            return _outputs(Results(*self.forward_op(tensors, _ops.write(structure))), call.wants_lse)
+            return _outputs(ForwardResults(*self.forward_op(tensors, _ops.write(structure))), call.wants_lse)
         apply = Attention.apply if as_operator or _transformed() else apply_in_eager
         out, lse, *_ = apply(self.name, structure, call.wants_lse, *tensors)
         return out, lse if call.wants_lse else None
@@ -83,7 +85,7 @@ class NativeKernel(Native[L]):
         return watched() or not ORDINARY.issuperset(map(type, tensors))
 
 
-def _outputs(results: Results, wants_lse: bool) -> tuple[Tensor, Tensor | None]:
+def _outputs(results: ForwardResults, wants_lse: bool) -> tuple[Tensor, Tensor | None]:
     return results.out, results.log_sum_exp if wants_lse else None
 
 

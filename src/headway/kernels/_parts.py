@@ -23,8 +23,9 @@ from . import _ops
 from ._autograd import NATIVE, through_lowering
 from ._base import Native, without_autocast
 from ._choose import choose
+from ._masks import evaluated
 from ._problem import Call, Problem, without_tables
-from ._results import Gradients, Results
+from ._results import ForwardResults, Gradients
 
 WHOLE = (Product, ScoreMap, Normalizer)
 """Terms whose functions read all keys at once."""
@@ -131,7 +132,7 @@ def _cut_mask(mask: Mask, axis: str, start: int, stop: int, n: int, m: int) -> M
     return mask.block(start, stop, n) if axis == "queries" else mask.cut(axis, start, stop)
 
 
-def merged(results: Sequence[Results], sinks: Sequence[Sink] = ()) -> Results:
+def merged(results: Sequence[ForwardResults], sinks: Sequence[Sink] = ()) -> ForwardResults:
     """Merges results over disjoint sets of keys.
 
     Args:
@@ -151,21 +152,21 @@ def merged(results: Sequence[Results], sinks: Sequence[Sink] = ()) -> Results:
         # a NaN sink must not reach the output of queries that see no key
         weight = (share / divisor).masked_fill(part.row_sum == 0, 0)
         out = out + part.out * weight[..., None]
-    return Results(out, row_max, row_sum)
+    return ForwardResults(out, row_max, row_sum)
 
 
-def sink_gradients(sinks: Sequence[Sink], whole: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
+def sink_gradients(sinks: Sequence[Sink], whole: ForwardResults, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
     """Returns the gradients of the sinks' logits for each query, −P·δ."""
     delta = (d_out * whole.out).sum(-1)
     delta = delta if d_lse is None else delta - d_lse
     seeing = whole.row_sum != 0
-    found = []
+    gradients = []
     for sink in sinks:
         logits = sink.by_query
         if logits.requires_grad:
             share = (logits.detach() - whole.row_max).exp() / whole.row_sum
-            found.append((logits, torch.where(seeing, -share * delta, 0)))
-    return found
+            gradients.append((logits, torch.where(seeing, -share * delta, 0)))
+    return gradients
 
 
 def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor, Tensor]:
@@ -190,7 +191,7 @@ def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor
     names = tuple(_native_kernel(part, kernel) for part in parts)
     tensors: list[Tensor] = []
     with without_autocast(parts[0].q):
-        turned = (NATIVE[name].rotated(part) for name, part in zip(names, parts, strict=True))
+        turned = (NATIVE[name].rotated(evaluated(part)) for name, part in zip(names, parts, strict=True))
         structure = _ops.flatten(tuple(map(without_tables, turned)), tensors)
         out, lse, *_ = _InParts.apply(structure, names, *tensors)
     out = NATIVE[names[0]].restored(parts[0], out)
@@ -228,15 +229,15 @@ class _InParts(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor, d_lse: Tensor, *unused: Any) -> tuple[Tensor | None, ...]:
         *tensors, out, row_max, row_sum = ctx.saved_tensors
-        whole = Results(out, row_max, row_sum)
+        whole = ForwardResults(out, row_max, row_sum)
         needed = ctx.needs_input_grad[2:]
-        found: Gradients = []
+        gradients: Gradients = []
         with torch.enable_grad(), without_autocast(out):
             leaves = [x.detach().requires_grad_(need) for x, need in zip(tensors, needed, strict=True)]
             parts = _ops.unflatten(ctx.structure, leaves)
             for name, part in zip(ctx.names, parts, strict=True):
                 native: Native[Any] = NATIVE[name]
-                found += native.backward(native.lower(part), whole, d_out, d_lse, partial_keys=True)
-            found += sink_gradients(_sinks(parts[0]), whole, d_out, d_lse)
-            grads = iter(through_lowering(found, [x for x, need in zip(leaves, needed, strict=True) if need]))
+                gradients += native.backward(native.lower(part), whole, d_out, d_lse, partial_keys=True)
+            gradients += sink_gradients(_sinks(parts[0]), whole, d_out, d_lse)
+            grads = iter(through_lowering(gradients, [x for x, need in zip(leaves, needed, strict=True) if need]))
         return None, None, *(next(grads) if need else None for need in needed)

@@ -88,8 +88,12 @@ def of_weights(call: Call) -> Call:
 
 
 def _bare(side: Coordinates) -> Coordinates:
-    # no numbers that vary with the length; masks read the length only for rows that were padded one by one
-    length = side.length if isinstance(side.length, Tensor) and side.start is None else None
+    # no numbers that vary with the length; masks read the length only of rows that are padded
+    length = side.length
+    if side.padding is None and (side.start is not None or not isinstance(length, Tensor)):
+        length = None
+    elif length is not None and not isinstance(length, Tensor):
+        length = side.index.new_full((1, 1), length)
     spanned = side.position if side.spanned is side.position else None
     return side.facts()._with(length=length, start=side.start if holds(side.start == 0) else None, spanned=spanned)
 
@@ -135,6 +139,11 @@ class Problem:
         return None if known is None else known[1]
 
     @property
+    def where(self) -> torch.device:
+        """The device of q, with its number."""
+        return self._call.q.device
+
+    @property
     def strides(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """The strides of q, k and v, in elements."""
         return self._call.q.stride(), self._call.k.stride(), self._call.v.stride()
@@ -146,8 +155,18 @@ class Problem:
         if not torch.is_grad_enabled():
             return frozenset()
         parts = {"q": call.q, "k": call.k, "v": call.v, "terms": call.terms}
-        found = {name for name, part in parts.items() if wants_gradient(part)}
-        return frozenset(found | {"positions"} if self.positions_want_gradient else found)
+        names = {name for name, part in parts.items() if wants_gradient(part)}
+        return frozenset(names | {"positions"} if self.positions_want_gradient else names)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether anything requires a gradient."""
+        if not torch.is_grad_enabled():
+            return False
+        call = self._call
+        if call.q.requires_grad or call.k.requires_grad or call.v.requires_grad or self.positions_want_gradient:
+            return True
+        return bool(call.terms) and wants_gradient(call.terms)
 
     @property
     def positions_want_gradient(self) -> bool:
@@ -183,8 +202,8 @@ def gpu(device: torch.device) -> tuple[tuple[int, int], int] | None:
     """Returns the compute capability and the bytes of memory of a GPU; None for fake tensors without one."""
     if not torch.cuda.is_available():
         return None
-    found = torch.cuda.get_device_properties(device)
-    return (found.major, found.minor), found.total_memory
+    properties = torch.cuda.get_device_properties(device)
+    return (properties.major, properties.minor), properties.total_memory
 
 
 @constant_in_graphs  # torch 2.11's compiler cannot compare tuples that such a function returned

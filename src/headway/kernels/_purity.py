@@ -90,8 +90,8 @@ def _tried(term: Term) -> Term:
 
     def twice(*arguments: Tensor) -> Tensor:
         first, second = ([x.clone() for x in arguments] for _ in range(2))
-        found, again = function(*first), function(*second)
-        if not _alike(found, again):
+        returned, again = function(*first), function(*second)
+        if not _alike(returned, again):
             raise HeadwayError(
                 f"the function of {name} gives something else when it is run again, as in the backward pass: draw "
                 "and count outside, and hand the numbers over in the term's tensors=(…)"
@@ -99,7 +99,7 @@ def _tried(term: Term) -> Term:
         kept = 1 if isinstance(term, (ScoreMap, Normalizer)) else 0  # the function may write into its scores
         if not all(map(_alike, first[kept:], arguments[kept:])):
             raise HeadwayError(f"the function of {name} writes into its arguments: write into a clone")
-        return found
+        return returned
 
     return term._with(**{"values" if isinstance(term, DenseBias) else "function": twice})
 

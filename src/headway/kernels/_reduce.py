@@ -96,22 +96,22 @@ class Sum:
 
     def __init__(self, call: Call, reduction: Any, counted: Tensor | None) -> None:
         self.call, self.reduction, self.counted = call, reduction, counted
-        self.found: tuple[Tensor, ...] = ()
+        self.parts: tuple[Tensor, ...] = ()
 
     def add(self, block: ScoreBlock) -> None:
         part = self.of(block)
         parts = part if isinstance(part, tuple) else (part,)
         # one tensor for all blocks: small ones, kept between large ones that are freed, would hold their memory
         n = self.call.q.shape[2]
-        self.found = self.found or tuple(x.new_empty(*x.shape[:2], n, *x.shape[3:]) for x in parts)
-        for whole, one in zip(self.found, parts, strict=True):
+        self.parts = self.parts or tuple(x.new_empty(*x.shape[:2], n, *x.shape[3:]) for x in parts)
+        for whole, one in zip(self.parts, parts, strict=True):
             whole[:, :, block.rows] = one
 
     def of(self, block: ScoreBlock) -> Any:
         raise NotImplementedError
 
     def result(self) -> Any:
-        return self.found if len(self.found) > 1 else self.found[0]
+        return self.parts if len(self.parts) > 1 else self.parts[0]
 
     def distance(self, block: ScoreBlock) -> Tensor:
         """[batch or 1, rows, keys]"""

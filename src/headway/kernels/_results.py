@@ -11,7 +11,7 @@ Gradients = list[tuple[Tensor, Tensor]]
 """Tensors of a lowered call with their gradients; those of a tensor that occurs several times are added."""
 
 
-class Results(NamedTuple):
+class ForwardResults(NamedTuple):
     """The output of a native kernel, and the statistics of each row, which are None if they were not wanted.
 
     Shapes: out [batch, heads, n, v's head_dim]; row_max, row_sum [batch, heads, n] in float32 (float64 for float64)
@@ -40,8 +40,8 @@ def new_out(q: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
     return q.new_empty_strided((batch, heads, n, width), (n * heads * width, width, heads * width, 1), dtype=dtype)
 
 
-def new_results(q: Tensor, v: Tensor, dtype: torch.dtype) -> Results:
+def new_results(q: Tensor, v: Tensor, dtype: torch.dtype) -> ForwardResults:
     """Allocates the results of a call."""
     statistics = torch.float64 if q.dtype == torch.float64 else torch.float32
     row_max, row_sum = (q.new_empty(q.shape[:3], dtype=statistics) for _ in range(2))
-    return Results(new_out(q, v, dtype), row_max, row_sum)
+    return ForwardResults(new_out(q, v, dtype), row_max, row_sum)

@@ -19,6 +19,7 @@ from .._torch import up_to_programs
 from ..masks import Bounds
 from ..terms import Bias, DenseBias, DistanceBias, Linear, QueryScale, Rows, Sink, SoftCap, Stretched, TokenBias
 from ..tracing import PLAIN_ALONE, plain_alone, to_onnx
+from . import _tuned
 from ._base import Deferral, Kernel, without_autocast
 from ._problem import Call, Problem, is_older, wants_gradient
 from .lowering import LoweredCall, simplified
@@ -69,8 +70,11 @@ class FlexKernel(Kernel):
         reason = self._not_here(problem)
         return list(_against(problem)) if reason is None else [reason]
 
-    def defers(self, problem: Problem) -> Deferral:
-        return Deferral("reference", "its tests have not passed on a GPU yet: choose it by kernel='flex'")
+    def defers(self, problem: Problem) -> Deferral | None:
+        return _tuned.deferral_if_verified("flex", problem)
+
+    def note(self) -> str:
+        return _tuned.note("flex", "cuda:0") if torch.cuda.is_available() else ""
 
     def _not_here(self, problem: Problem) -> str | None:
         """Returns why FlexAttention cannot be compiled for the device; None if it can."""
@@ -310,16 +314,16 @@ def _visible(sight: Sight) -> PairWise:
     allowed = None if sight.allowed is None else _without_ones(sight.allowed)
 
     def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        found = (j >= _picked(low, b, i)) & (j < _picked(high, b, i))
+        seen = (j >= _picked(low, b, i)) & (j < _picked(high, b, i))
         if two:
-            found = found | ((j >= _picked(low_2, b, i)) & (j < _picked(high_2, b, i)))
+            seen = seen | ((j >= _picked(low_2, b, i)) & (j < _picked(high_2, b, i)))
         if of_one_document:
-            found = found & (_picked(q_ids, b, i) == _picked(k_ids, b, j))
+            seen = seen & (_picked(q_ids, b, i) == _picked(k_ids, b, j))
         if allowed is not None:
             rows = ((b,) if by_batch else ()) + ((h,) if by_head else ())
             pair = (*rows, i, j)
-            found = found & allowed[pair]
-        return found
+            seen = seen & allowed[pair]
+        return seen
 
     return visible
 
@@ -342,8 +346,8 @@ def _block_mask(sight: Sight, n: int, m: int) -> Any:
 
     device = sight.intervals[0][0].device
     filled = (torch.arange(_blocks(n), device=device) + 1) * BLOCK <= n
-    found = [_blocks_within(*ends, m) for ends in sight.intervals]
-    some, every = _any([x for x, _ in found]), _any([x for _, x in found])
+    blocks = [_blocks_within(*ends, m) for ends in sight.intervals]
+    some, every = _any([x for x, _ in blocks]), _any([x for _, x in blocks])
     every = every & filled[:, None]  # the last block of queries may be cut off; one of keys is reached by no interval
     if sight.documents is not None:
         some_here, every_here = _blocks_of_same(*sight.documents)
@@ -405,8 +409,8 @@ def _tokens_in_sight(call: LoweredCall, sight: Sight) -> tuple[Tensor, Tensor]:
     """Returns which queries see a key, [b, h, n], and which keys a query sees, [b, kv_heads or 1, m]."""
     n, m, device = call.q.shape[2], call.k.shape[2], call.q.device
     if sight.allowed is None:
-        found = [_tokens_within(*one, sight.documents, m) for one in sight.intervals]
-        return _any([x for x, _ in found])[:, None], _any([x for _, x in found])[:, None]
+        tokens = [_tokens_within(*one, sight.documents, m) for one in sight.intervals]
+        return _any([x for x, _ in tokens])[:, None], _any([x for _, x in tokens])[:, None]
     b = torch.arange(call.q.shape[0], device=device)[:, None, None, None]
     h = torch.arange(call.q.shape[1], device=device)[:, None, None]
     visible, keys, seeing, seen = _visible(sight), torch.arange(m, device=device), [], None

@@ -46,7 +46,7 @@ from ._base import without_autocast
 from ._native import NativeKernel
 from ._problem import Call, Problem, without_tables
 from ._purity import try_functions
-from ._results import Gradients, Results
+from ._results import ForwardResults, Gradients
 
 BLOCK = 1 << 21
 """The most scores computed at once, over all rows of the batch and all heads: 8 MiB in float32."""
@@ -304,23 +304,23 @@ def blocks(call: Call) -> Iterator[QueryBlock]:
         yield QueryBlock(call, start, min(start + rows, n))
 
 
-def run_block(block: QueryBlock) -> Results:
+def run_block(block: QueryBlock) -> ForwardResults:
     """Computes the output and statistics of the queries of a block."""
     weights, row_max, row_sum = softmax(block, masked(block, scores(block)))
-    return Results(weighted_sum(block, dropped(block, weights)), row_max, row_sum)
+    return ForwardResults(weighted_sum(block, dropped(block, weights)), row_max, row_sum)
 
 
-def forward(call: Call) -> Results:
+def forward(call: Call) -> ForwardResults:
     """Computes the results of a call block by block, without in-place operations."""
-    found = list(zip(*map(run_block, blocks(call)), strict=True))
-    return Results(*(parts[0] if len(parts) == 1 else torch.cat(parts, dim=2) for parts in found))
+    parts_by_block = list(zip(*map(run_block, blocks(call)), strict=True))
+    return ForwardResults(*(parts[0] if len(parts) == 1 else torch.cat(parts, dim=2) for parts in parts_by_block))
 
 
 # ---------------------------------------------------------------- backward
 
 
 def backward(
-    call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
+    call: Call, results: ForwardResults, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
 ) -> Gradients:
     """Computes the gradients of a call's tensors, computing and differentiating one block at a time."""
     tensors: list[Tensor] = []
@@ -328,21 +328,21 @@ def backward(
     inputs = [x for x in tensors if x.requires_grad]
     sums: list[Tensor | None] = [None] * len(inputs)
     for block in blocks(call):
-        held = Results(*map(block.rows_of, results))
+        held = ForwardResults(*map(block.rows_of, results))
         d_rows = None if d_lse is None else block.rows_of(d_lse)
         pairs = block_gradients(block, held, block.rows_of(d_out), d_rows, partial_keys)
         reached = [(target, gradient) for target, gradient in pairs if target.requires_grad]
         if not reached:
             continue
         targets, upstream = zip(*reached, strict=True)
-        found = torch.autograd.grad(targets, inputs, upstream, allow_unused=True)
-        sums = [b if a is None else a if b is None else a + b for a, b in zip(sums, found, strict=True)]
-        del found, pairs, reached, targets, upstream, block  # free this block before the next one
+        gradients = torch.autograd.grad(targets, inputs, upstream, allow_unused=True)
+        sums = [b if a is None else a if b is None else a + b for a, b in zip(sums, gradients, strict=True)]
+        del gradients, pairs, reached, targets, upstream, block  # free this block before the next one
     return [(x, gradient) for x, gradient in zip(inputs, sums, strict=True) if gradient is not None]
 
 
 def block_gradients(
-    block: QueryBlock, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool
+    block: QueryBlock, results: ForwardResults, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool
 ) -> Gradients:
     """Returns the scores and the output of a block, from which its graph is differentiated, with their gradients.
 
@@ -424,11 +424,11 @@ class ReferenceKernel(NativeKernel[Call]):
         """Returns whether ``call`` is traced: under transforms of plain operations, and for functions in a compiler."""
         return plain_alone() or (torch.compiler.is_compiling() and not _ops.is_plain(_ops.flatten(call.terms, [])))
 
-    def forward(self, call: Call, keep: bool) -> Results:
+    def forward(self, call: Call, keep: bool) -> ForwardResults:
         return forward(call)
 
     def backward(
-        self, call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
+        self, call: Call, results: ForwardResults, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
         return backward(call, results, d_out, d_lse, partial_keys)
 
@@ -470,5 +470,5 @@ def steps(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         block = QueryBlock(call._with(aligned=False), 0, call.q.shape[2])
         score = scores(block)
         hidden = masked(block, score)
-        found, *_ = softmax(block, hidden)
-        return products(block), score, hidden, found, weighted_sum(block, found)
+        weights, *_ = softmax(block, hidden)
+        return products(block), score, hidden, weights, weighted_sum(block, weights)

@@ -14,7 +14,8 @@ from ..masks import Causal
 from ..records import Divisible
 from ..terms import DenseBias, DistanceBias, QueryScale, Rotation, Term, TokenBias
 from ..tracing import PLAIN_ALONE, forward_mode, holds
-from ._base import ComposedKernel
+from . import _tuned
+from ._base import ComposedKernel, Deferral
 from ._problem import Call, Problem, wants_gradient
 from ._sdpa_backends import HALVES, MATH, Facts, Settings, fused, said, settings
 from .cpu._tokens import rotate
@@ -70,6 +71,10 @@ class SdpaKernel(ComposedKernel):
         if _dense(problem) and _dense_bytes(problem) > limit:
             reasons.append(f"its mask or bias would be dense and larger than {limit >> 20} MiB")
         return reasons + _unfused(problem) if on_cuda else reasons
+
+    def defers(self, problem: Problem) -> Deferral | None:
+        left = _tuned.left_by("sdpa", problem) if _on_cuda(problem) else None
+        return left if left is not None and left.to == "flex" else None
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         return rotate(x, rotation)

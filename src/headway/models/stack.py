@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from ..constants import writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ..masks import Boolean, Mask, hiding_padding
+from ..jagged import Sequences, is_nested, need_none
+from ..masks import AnyMask, Boolean, Mask, as_mask, hiding_padding, is_python
 from ..nn._coordinates import check_coordinates, continued, joined
 from ..nn._transaction import transaction
 from ..nn.attention import MultiHeadAttention, key_coordinates
@@ -24,12 +25,14 @@ from ..nn.cache import StackCache
 from ..nn.memory import SegmentMemory
 from ..nn.norm import make_norm
 from ..positions._base import IN_ATTENTION, PositionEncoding
+from ..positions._naming import encoding as encoding_of
 from .config import TransformerConfig
 
-Encodings = PositionEncoding | Sequence[PositionEncoding | None] | None
-"""One encoding for all layers, one for each layer (None for a layer without), or none at all."""
+Encodings = PositionEncoding | str | Sequence[PositionEncoding | str | None] | None
+"""One encoding for all layers, one for each layer (None for a layer without), or none at all. Where there is a config,
+which has the sizes, a name stands for an encoding, as in ``headway.encoding``."""
 
-Masks = Sequence[Mask | None] | None
+Masks = Sequence[AnyMask] | None
 """A mask of each layer's own (None for a layer without), which joins that of the call by &; or none at all."""
 
 M = TypeVar("M", bound=nn.Module)
@@ -74,13 +77,14 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         num_layers = len(blocks)
-        self.masks = [None] * num_layers if masks is None else list(masks)
+        self.masks = [None] * num_layers if masks is None else list(map(as_mask, masks))
         if len(self.masks) != num_layers:
             raise HeadwayError(
                 f"there are {len(self.masks)} masks but {num_layers} layers: give one for each, None for a layer "
                 "without"
             )
-        unique, self._encoding_of_layer = _assign(encoding, num_layers)
+        head_dim = getattr(getattr(next(iter(blocks), None), "attention", None), "head_dim", 64)
+        unique, self._encoding_of_layer = _assign(encoding, num_layers, head_dim)
         self.encodings = nn.ModuleList(unique)
         different, self._block_of_layer = _different(blocks)
         self.blocks = nn.ModuleList(different)
@@ -96,6 +100,7 @@ class Stack(nn.Module):
         masks: Masks = None,
         *,
         cross_attention: bool = False,
+        bidirectional: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Stack:
@@ -103,9 +108,10 @@ class Stack(nn.Module):
 
         Args:
             config: the sizes and options of the blocks.
-            encoding: as in the constructor.
+            encoding: as in the constructor, or by names, as in ``headway.encoding``.
             masks: as in the constructor.
             cross_attention: whether each block attends to a context, too.
+            bidirectional: whether tokens see later ones, for encodings that are made by name.
             device: the device of the parameters created here; encodings keep their own.
             dtype: the dtype of the parameters created here, likewise.
 
@@ -135,6 +141,7 @@ class Stack(nn.Module):
             for _ in range(config.num_layers)
         ]
         norm = make_norm(config.norm, config.embed_dim, device, dtype) if config.norm_first else None
+        encoding = _named(encoding, config, bidirectional=bidirectional, device=device, dtype=dtype)
         return cls(blocks, encoding, masks, norm=norm, dropout=config.dropout)
 
     @property
@@ -152,9 +159,16 @@ class Stack(nn.Module):
         known = self._encodings
         return [None if number is None else known[number] for number in self._encoding_of_layer]
 
-    def new_cache(self) -> StackCache:
-        """Returns an empty cache for these layers."""
-        return StackCache(len(self.layers), self.masks, self.encoding_of_layer)
+    def new_cache(self, max_length: int | None = None) -> StackCache:
+        """Returns an empty cache for these layers.
+
+        Args:
+            max_length: the most tokens that it holds, for which it has room from the start; no limit if None.
+
+        Raises:
+            HeadwayError: if max_length is below 1.
+        """
+        return StackCache(len(self.layers), self.masks, self.encoding_of_layer, max_length=max_length)
 
     def initialise(self, std: float) -> None:
         """Initializes linear maps from N(0, std²), or N(0, std²/parts) if they add to the residual; biases 0, norms 1.
@@ -179,18 +193,19 @@ class Stack(nn.Module):
         self,
         x: Tensor,
         *,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
         positions: Tensor | Coordinates | None = None,
         cache: StackCache | None = None,
         memory: SegmentMemory | None = None,
         context: Tensor | None = None,
-        context_mask: Mask | Tensor | None = None,
+        context_mask: AnyMask = None,
         context_positions: Tensor | Coordinates | None = None,
     ) -> Tensor:
         """Returns the output of the last layer, [batch, n, embed_dim].
 
         Args:
-            x: [batch, n, width].
+            x: [batch, n, width], or a jagged tensor of sequences of different lengths (``torch.nested``), as then is
+                context; the output is one too.
             mask: which keys each token may see; all if None.
             positions: the positions of x; if None, they start at 0 or continue those of the cache or the memory.
             cache: the keys and values of past tokens, to which those of x are appended.
@@ -203,6 +218,16 @@ class Stack(nn.Module):
             HeadwayError: before the first layer, if positions, masks, cache or memory do not fit x, or both cache and
                 memory are given.
         """
+        shown, context_shown = (x if isinstance(x, Tensor) else as_mask(x) for x in (mask, context_mask))
+        masks = [shown if own is None else also(own, shown) for own in self.masks]
+        cross: dict[str, Any] = {
+            "context": context,
+            "context_mask": context_shown,
+            "context_positions": context_positions,
+        }
+        if is_nested(x, context):
+            need_none({"cache": cache, "memory": memory})
+            return self._of_sequences(x, masks, positions, cross)
         if cache is not None and memory is not None:
             raise HeadwayError("cache and memory are both given: keep keys and values, or segments, and leave one out")
         if cache is not None and len(cache.layers) != len(self.masks):
@@ -217,16 +242,39 @@ class Stack(nn.Module):
         past = None if before is None else before.coordinates
         coordinates = continued(past, positions, x.shape[1], x.device)
         check_coordinates(coordinates, x)
+        if any(isinstance(one, Mask) and is_python(one) for one in masks):
+            # what such a mask is evaluated to is kept as long as its coordinates: of this forward pass
+            coordinates = coordinates._with(index=coordinates.index.clone())
+        if cache is not None:
+            cache.need_room(x.shape[1])
         if before is not None and not coordinates.padding:
-            before.need_new_lengths(mask, 0 if past is None else past.index.shape[1], x.shape[1])
-        cross = {"context": context, "context_mask": context_mask, "context_positions": context_positions}
+            before.need_new_lengths(shown, 0 if past is None else past.index.shape[1], x.shape[1])
         with transaction(cache, memory):
-            return self._run(x, mask, past, coordinates, cache, memory, cross)
+            return self._run(x, masks, past, coordinates, cache, memory, cross)
+
+    def _of_sequences(
+        self,
+        x: Tensor,
+        masks: Sequence[Mask | Tensor | None],
+        positions: Tensor | Coordinates | None,
+        cross: dict[str, Any],
+    ) -> Tensor:
+        """Returns the output of jagged tensors, whose sequences are computed as one row."""
+        rows = Sequences.of("x", x)
+        if cross["context"] is not None:
+            keys = Sequences.of("context", cross["context"])
+            cross = {
+                "context": keys.row,
+                "context_mask": rows.mask(cross["context_mask"], keys),
+                "context_positions": keys.coordinates("context_positions", cross["context_positions"]),
+            }
+        at = rows.coordinates("positions", positions)
+        return rows.jagged(self._run(rows.row, [rows.mask(mask) for mask in masks], None, at, None, None, cross))
 
     def _run(
         self,
         x: Tensor,
-        mask: Mask | Tensor | None,
+        masks: Sequence[Mask | Tensor | None],
         past: Coordinates | None,
         coordinates: Coordinates,
         cache: StackCache | None,
@@ -238,7 +286,6 @@ class Stack(nn.Module):
             all_keys = cache.enter(coordinates)
         else:
             all_keys = [coordinates if memory is None else joined(past, coordinates)] * len(self.layers)
-        masks = [mask if own is None else also(own, mask) for own in self.masks]
         self._check_masks(x, masks, all_keys, cross["context"], cross["context_mask"])
         with_memory = all_keys[0] if memory is not None else None
         placed_encodings = [_PlacedEncoding(encoding, coordinates, with_memory) for encoding in self._encodings]
@@ -340,7 +387,27 @@ class _PlacedEncoding:
         return embedded
 
 
-def _assign(encoding: Encodings, num_layers: int) -> tuple[list[PositionEncoding], list[int | None]]:
+def _named(
+    encoding: Encodings,
+    config: TransformerConfig,
+    *,
+    bidirectional: bool,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+) -> Encodings:
+    """Returns encodings of a stack, made by the sizes of a config where names stand for them."""
+    head_dim = config.head_dim or config.embed_dim // config.num_heads
+    sizes = {"num_heads": config.num_heads, "head_dim": head_dim, "embed_dim": config.embed_dim}
+
+    def made(one: PositionEncoding | str | None) -> PositionEncoding | None:
+        if not isinstance(one, str):
+            return one
+        return encoding_of(one, **sizes, bidirectional=bidirectional).to(device=device, dtype=dtype)
+
+    return list(map(made, encoding)) if isinstance(encoding, (list, tuple)) else made(encoding)  # type: ignore[arg-type]
+
+
+def _assign(encoding: Encodings, num_layers: int, head_dim: int) -> tuple[list[PositionEncoding], list[int | None]]:
     """Returns the different encodings, and for each layer the number of the one it uses."""
     layers = list(encoding) if isinstance(encoding, (list, tuple)) else [encoding] * num_layers
     if len(layers) != num_layers:
@@ -350,7 +417,7 @@ def _assign(encoding: Encodings, num_layers: int) -> tuple[list[PositionEncoding
     for one in layers:
         if one is not None and not isinstance(one, PositionEncoding):
             raise HeadwayError(
-                f"encoding is {one!r}: give a PositionEncoding, such as headway.encoding('rope', head_dim=64)"
+                f"encoding is {one!r}: give a PositionEncoding, such as headway.encoding('rope', head_dim={head_dim})"
             )
     unique, order = _different([one for one in layers if isinstance(one, PositionEncoding)])
     numbers = iter(order)
@@ -364,6 +431,7 @@ def _different(modules: Sequence[M]) -> tuple[list[M], list[int]]:
     return unique, [numbers[id(module)] for module in modules]
 
 
-def also(own: Mask, mask: Mask | Tensor | None) -> Mask:
+def also(own: Mask, mask: AnyMask) -> Mask:
     """Returns a mask joined to another one by &, if there is another one."""
-    return own if mask is None else own & (Boolean(mask) if isinstance(mask, Tensor) else mask)
+    other = as_mask(mask)
+    return own if other is None else own & other

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from typing_extensions import Never, Self, Unpack
@@ -9,7 +11,8 @@ from typing_extensions import Never, Self, Unpack
 from .._common.devices import need_numbers
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, refuse, refuses_others, right_call
-from ..masks import Causal, Mask
+from ..jagged import is_nested, tokenwise
+from ..masks import AnyMask, Causal
 from ..nn._transaction import transaction
 from ..nn.cache import StackCache
 from ..nn.embedding import Embedding, Head, tied
@@ -41,8 +44,12 @@ class Transformer(nn.Module):
         head: the module that computes logits from hidden states; a call returns hidden states if None.
     """
 
-    config: TransformerConfig | None = None
-    """The config the model was made from; None if it was made of parts."""
+    config: TransformerConfig
+    """The config the model was made from. A model of parts, as ``headway.load`` makes them, has no such attribute: peft
+    and other libraries read a config if there is one."""
+
+    checkpoint: Any
+    """The ``headway.checkpoints.Checkpoint`` that ``headway.load`` made the model of; other models have none."""
 
     def __init__(self, embedding: nn.Module, head: Head | None) -> None:
         super().__init__()
@@ -72,6 +79,8 @@ class Transformer(nn.Module):
         Raises:
             HeadwayError: if ids or types do not fit the embedding.
         """
+        if is_nested(ids, types):
+            return tokenwise(self.vectors, ids, types)
         x: Tensor = self.embedding(ids) if types is None else self.embedding(ids, types)
         return x
 
@@ -81,6 +90,8 @@ class Transformer(nn.Module):
         Args:
             hidden: hidden states [batch, n, embed_dim].
         """
+        if is_nested(hidden):
+            return tokenwise(self.logits, hidden)
         if self.head is None:
             return tied(self.embedding)(hidden, None)
         if type(self.head).forward is Head.forward:
@@ -111,7 +122,7 @@ class _OneStack(Transformer):
         _check_config(self, config)
         head = _head(config, device, dtype) if with_head else None
         super().__init__(_embedding(config, device, dtype), head)
-        self.stack = Stack.of(config, encoding, masks, device=device, dtype=dtype)
+        self.stack = Stack.of(config, encoding, masks, bidirectional=not with_head, device=device, dtype=dtype)
         self.config = config
         self.initialise()
 
@@ -130,9 +141,16 @@ class _OneStack(Transformer):
         model.stack = stack
         return model
 
-    def new_cache(self) -> StackCache:
-        """Returns an empty cache for decoding with this model."""
-        return self.stack.new_cache()
+    def new_cache(self, max_length: int | None = None) -> StackCache:
+        """Returns an empty cache for decoding with this model.
+
+        Args:
+            max_length: the most tokens that it holds, for which it has room from the start; no limit if None.
+
+        Raises:
+            HeadwayError: if max_length is below 1.
+        """
+        return self.stack.new_cache(max_length)
 
 
 class Encoder(_OneStack):
@@ -159,7 +177,7 @@ class Encoder(_OneStack):
         Devlin et al. 2019.
 
     Example:
-        encoder = Encoder(TransformerConfig(vocab_size=256), encoding=headway.encoding("rope", head_dim=64))
+        encoder = Encoder(TransformerConfig(vocab_size=256), encoding="rope")
         hidden = encoder(ids, mask=masks.Padding(lengths))
     """
 
@@ -182,13 +200,14 @@ class Encoder(_OneStack):
         *,
         types: Tensor | None = None,
         positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
         **others: Never,
     ) -> Tensor:
         """Returns hidden states [batch, n, embed_dim], or logits [batch, n, vocab_size] if the model has a head.
 
         Args:
-            ids: int64 [batch, n].
+            ids: int64 [batch, n], or a jagged tensor of sequences of different lengths (``torch.nested``), as then are
+                types and positions; the output is one too.
             types: the token types, int64 [batch, n], for embeddings that have types.
             positions: the positions of the tokens; 0, 1, 2, … if None.
             mask: which tokens each token may see; all if None.
@@ -204,7 +223,7 @@ class Encoder(_OneStack):
         *,
         types: Tensor | None = None,
         positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
     ) -> Tensor:
         """Returns hidden states [batch, n, embed_dim], whether the model has a head or not.
 
@@ -281,7 +300,7 @@ class Decoder(_Generating, _OneStack):
         ids: Tensor,
         *,
         positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
         cache: StackCache | None = None,
         memory: SegmentMemory | None = None,
         **others: Never,
@@ -289,7 +308,7 @@ class Decoder(_Generating, _OneStack):
         """Returns the logits of each next token, [batch, n, vocab_size].
 
         Args:
-            ids: int64 [batch, n].
+            ids: int64 [batch, n], or a jagged tensor of sequences of different lengths (``torch.nested``).
             positions: the positions of ids; if None, they start at 0 or continue those of the cache or the memory.
             mask: joined to the causal mask by &.
             cache: the keys and values of past tokens, to which those of ids are appended.
@@ -306,7 +325,7 @@ class Decoder(_Generating, _OneStack):
         ids: Tensor,
         *,
         positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
         cache: StackCache | None = None,
         memory: SegmentMemory | None = None,
     ) -> Tensor:
@@ -367,7 +386,9 @@ class EncoderDecoder(_Generating, Transformer):
         _check_config(self, config)
         super().__init__(_embedding(config, device, dtype), _head(config, device, dtype))
         encoder = Stack.of(config, encoding, device=device, dtype=dtype)
-        decoder = Stack.of(config, decoder_encoding, cross_attention=True, device=device, dtype=dtype)
+        decoder = Stack.of(
+            config, decoder_encoding, cross_attention=True, bidirectional=False, device=device, dtype=dtype
+        )
         self._join(encoder, decoder, None)
         self.config = config
         self.initialise()
@@ -411,9 +432,16 @@ class EncoderDecoder(_Generating, Transformer):
                     f"{type(one).__name__} is given to encoder and decoder and would be stored twice: give each its own"
                 )
 
-    def new_cache(self) -> StackCache:
-        """Returns an empty cache for decoding with this model."""
-        return self.decoder.new_cache()
+    def new_cache(self, max_length: int | None = None) -> StackCache:
+        """Returns an empty cache for decoding with this model.
+
+        Args:
+            max_length: the most tokens that it holds, for which it has room from the start; no limit if None.
+
+        Raises:
+            HeadwayError: if max_length is below 1.
+        """
+        return self.decoder.new_cache(max_length)
 
     @refuses_others
     def forward(
@@ -423,8 +451,8 @@ class EncoderDecoder(_Generating, Transformer):
         *,
         positions: Tensor | Coordinates | None = None,
         decoder_positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
-        decoder_mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
+        decoder_mask: AnyMask = None,
         **others: Never,
     ) -> Tensor:
         """Returns the logits of each next token of the target, [batch, n, vocab_size].
@@ -454,7 +482,7 @@ class EncoderDecoder(_Generating, Transformer):
         ids: Tensor,
         *,
         positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
     ) -> Tensor:
         """Returns the hidden states of the source, [batch, m, embed_dim].
 
@@ -473,8 +501,8 @@ class EncoderDecoder(_Generating, Transformer):
         context: Tensor,
         *,
         positions: Tensor | Coordinates | None = None,
-        mask: Mask | Tensor | None = None,
-        context_mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
+        context_mask: AnyMask = None,
         context_positions: Tensor | Coordinates | None = None,
         cache: StackCache | None = None,
     ) -> Tensor:
@@ -489,7 +517,9 @@ class EncoderDecoder(_Generating, Transformer):
             context_positions: the positions of the source; 0, 1, 2, … if None.
             cache: the keys and values of past tokens, to which those of decoder_ids are appended.
         """
-        if context_positions is not None:  # attention takes coordinates even where only a mask reads them
+        if context_positions is not None and not is_nested(
+            context
+        ):  # attention takes coordinates even where only a mask reads them
             context_positions = Coordinates.of(context_positions, context.shape[1])
         with transaction(cache):
             hidden = self.decoder(

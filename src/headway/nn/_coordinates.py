@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..coordinates import Coordinates
+from ..coordinates import Coordinates, Placed, stream
 from ..errors import HeadwayError
 from ..tracing import watched
 from ._token_buffer import Slots
@@ -27,8 +27,10 @@ def continued(
     if isinstance(positions, Coordinates):
         return Coordinates.of(positions, n)
     if past is None:
-        return Coordinates.span(n, device=device) if positions is None else Coordinates.of(positions, n)
+        return stream(n, 0, n, device) if positions is None else Coordinates.of(positions, n)
     past = past.as_given()  # new tokens continue the positions as given, not as an encoding has located them
+    if positions is None and past.is_stream:
+        return stream(n, past.start + past.index.shape[1], past.length + n, device)  # type: ignore[operator, arg-type]
     if past.padding == "right":
         _need_tokens_last(past)
     step = torch.arange(1, n + 1, device=device)[None]
@@ -79,7 +81,13 @@ def check_coordinates(at: Coordinates, x: Tensor) -> None:
 
 def joined(past: Coordinates | None, new: Coordinates) -> Coordinates:
     """Returns the coordinates of the past tokens followed by the new ones."""
-    return new if past is None else past.append(new)
+    if past is None:
+        return new
+    if past.is_stream and new.is_stream and not isinstance(new, Placed):
+        count, added, start = past.index.shape[1], new.index.shape[1], past.start
+        if new.start == start + count:  # type: ignore[operator]
+            return stream(count + added, start, new.length, new.index.device)  # type: ignore[arg-type]
+    return past.append(new)
 
 
 def _last(length: int | Tensor) -> int | Tensor:
@@ -92,6 +100,8 @@ def cropped(coordinates: Coordinates, length: int) -> Coordinates | None:
         return None
     removed = coordinates.index.shape[1] - length
     total = coordinates.length
+    if coordinates.is_stream:
+        return stream(length, coordinates.start, total - removed, coordinates.index.device)  # type: ignore[arg-type, operator]
     if total is not None:
         total = _last(total)
         if coordinates.padding and isinstance(total, Tensor):  # what is removed may be padding
@@ -108,6 +118,8 @@ def kept(at: Coordinates, first: int, last: int) -> Slots | None:
     latest = at.index.shape[1] - last
     if first >= latest:
         return None
+    if not first:
+        return Slots(at.index.new_empty(1, 0), latest)
     # a row's first real token follows its padding, unless the padding reaches the latest slots
     start = (at.index < 0).sum(1, keepdim=True).clamp(max=latest - first)
     return Slots(start + torch.arange(first, device=at.index.device), latest)

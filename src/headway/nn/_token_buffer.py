@@ -40,9 +40,13 @@ class TokenBuffer:
 
     The tokens are one slice of a larger storage. A full storage is replaced by one for twice as many tokens, so that n
     tokens cost O(n) copies. A buffer that drops as many tokens as it appends keeps storages of one size.
+
+    Args:
+        capacity: the tokens for which every storage has room; as many as are needed if None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int | None = None) -> None:
+        self.capacity = capacity
         self.storage: Tensor | None = None
         self.start = 0
         self.length = 0
@@ -69,14 +73,14 @@ class TokenBuffer:
     def append(self, new: Tensor) -> Tensor:
         """Appends tokens and returns all of them."""
         if self.storage is None:
-            self.storage = new.new_empty(*new.shape[:-2], 0, new.shape[-1])
+            self.storage = new.new_empty(*new.shape[:-2], self.capacity or 0, new.shape[-1])
         if torch.is_grad_enabled() and (new.requires_grad or self.storage.requires_grad):
             # autograd does not follow writes into the storage
             self.reset(torch.cat([self.view(), new], dim=-2))
             return self.view()
         length = self.length + new.shape[-2]
         if self.start + length > self.storage.shape[-2] or not self._may_write(self.start + self.length):
-            self._grow(new, max(length, 2 * self.length))
+            self._grow(new, self.capacity or max(length, 2 * self.length))
         at = self.start + self.length
         # no backward pass reads the slots from ``written`` on; a write through .data does not raise the version counter
         storage = self.storage.data if self.saved else self.storage
@@ -96,7 +100,8 @@ class TokenBuffer:
         tokens, count = self._tokens(), slots.first.shape[1]
         length = count + self.length - slots.latest
         at = self.start + slots.latest - count
-        if self.before is not None or self.storage.shape[-2] > 2 * length or (count and not self._may_write(at)):
+        too_large = self.capacity is None and self.storage.shape[-2] > 2 * length
+        if self.before is not None or too_large or (count and not self._may_write(at)):
             storage = self.storage
             # a copy frees a storage that is too large, and leaves what a rollback or a backward pass reads
             self.reset(slots.of(tokens, -2).clone())
@@ -131,6 +136,14 @@ class TokenBuffer:
     def _tokens(self) -> Tensor:
         assert self.storage is not None
         return self.storage[..., self.start : self.start + self.length, :]
+
+    def replace(self, tokens: Tensor | None) -> None:
+        """Replaces the tokens by as many others, of the same or other rows."""
+        fixed = self.capacity is not None and self.storage is not None and tokens is not None
+        if fixed and tokens.shape == (held := self._tokens()).shape and self._may_write(self.start):  # type: ignore[union-attr]
+            held.copy_(tokens)  # type: ignore[arg-type]
+        else:
+            self.reset(tokens)
 
     def reset(self, storage: Tensor | None) -> None:
         """Replaces the tokens by those of ``storage``, all of which are in use."""

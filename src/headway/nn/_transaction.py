@@ -10,7 +10,7 @@ from torch import Tensor
 from .._torch import backward_pass
 from ..constants import writes
 from ..errors import HeadwayError
-from ..masks import Mask, Padding, conjuncts
+from ..masks import AnyMask, Mask, Padding, conjuncts
 from ..tracing import watched
 
 
@@ -51,16 +51,19 @@ def transaction(cache: Transactional | None, other: Transactional | None = None)
 class Transactional:
     """Base class of caches and memories that take part in transactions."""
 
-    _in_call = False
-    """Whether a transaction is under way."""
-    _damaged = False
-    """Whether an error interrupted a change that cannot be rolled back."""
-    _filled_in = -1
-    """The backward pass that has filled it; −1 if none has."""
-    _lengths: tuple[Tensor, int, Tensor, int] | None = None
-    """The lengths of the last call's ``Padding``, its writes, a copy of what it held, and the tokens of its keys."""
+    def __init__(self) -> None:
+        # set here, since a compiler takes an attribute of the class and one of the object for two states
+        self._in_call = False
+        """Whether a transaction is under way."""
+        self._damaged = False
+        """Whether an error interrupted a change that cannot be rolled back."""
+        self._filled_in = -1
+        """The backward pass that has filled it; −1 if none has."""
+        self._lengths: tuple[Tensor, int, Tensor, int] | None = None
+        """The lengths of the last call's ``Padding``, its writes, a copy of what it held, and the tokens of its keys.
+        """
 
-    def need_new_lengths(self, mask: Mask | Tensor | None, held: int, new: int) -> None:
+    def need_new_lengths(self, mask: AnyMask, held: int, new: int) -> None:
         """Checks that ``Padding`` does not hold the lengths of an earlier call.
 
         Args:

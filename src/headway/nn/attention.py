@@ -14,8 +14,11 @@ from ..attention import attention
 from ..call import Arguments, placed_keys, prepared_keys_and_values
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, refuse, refuses_others, right_call
-from ..masks import Mask
+from ..jagged import Sequences, is_nested, need_none, row_of
+from ..masks import AnyMask, Mask, as_mask
 from ..positions._base import IN_ATTENTION, PositionEncoding
+from ..positions._naming import encoding as encoding_of
+from ..positions._naming import shared_encoding
 from ..tracing import refuse_script, refuse_tracers
 from ._coordinates import check_coordinates, continued, joined
 from ._transaction import transaction
@@ -50,8 +53,9 @@ class MultiHeadAttention(nn.Module):
         head_dim: the width of each head; embed_dim / num_heads if None.
         key_dim: the width of key; ``embed_dim`` if None.
         value_dim: the width of value; that of key if None.
-        encoding: a position encoding that this layer owns and keeps in its state_dict. A stack that owns its
-            encodings passes one in each call instead.
+        encoding: a position encoding that this layer owns and keeps in its state_dict, or a name, as in
+            ``headway.encoding``, of one that is made for its sizes. A stack that owns its encodings passes one in each
+            call instead.
         bias: whether all four projections have a bias, or the letters of those that do, such as "qkv" or "qvo".
         dropout: the probability of dropping an attention weight in training, 0 ≤ dropout < 1.
         scale: the factor of the scores; the encoding's own (head_dim^−½ for most) if None.
@@ -87,7 +91,7 @@ class MultiHeadAttention(nn.Module):
     """
 
     @right_call(
-        "MultiHeadAttention(embed_dim=512, num_heads=8, encoding=headway.encoding('rope', head_dim=64))",
+        "MultiHeadAttention(embed_dim=512, num_heads=8, encoding='rope')",
         causal="give mask=headway.masks.Causal() where you call the layer",
         is_causal="give mask=headway.masks.Causal() where you call the layer",
         batch_first="leave it out: the layer takes [batch, tokens, embed_dim]",
@@ -101,7 +105,7 @@ class MultiHeadAttention(nn.Module):
         head_dim: int | None = None,
         key_dim: int | None = None,
         value_dim: int | None = None,
-        encoding: PositionEncoding | None = None,
+        encoding: PositionEncoding | str | None = None,
         bias: bool | str = True,
         dropout: float = 0.0,
         scale: float | None = None,
@@ -116,8 +120,11 @@ class MultiHeadAttention(nn.Module):
         _check_sizes(embed_dim, num_heads, num_kv_heads, head_dim, key_dim=key_dim, value_dim=value_dim)
         if not 0 <= dropout < 1:
             raise HeadwayError(f"dropout is {dropout}: give at least 0 and less than 1")
+        sizes = {"num_heads": num_heads, "head_dim": head_dim or embed_dim // num_heads, "embed_dim": embed_dim}
+        if isinstance(encoding, str):
+            encoding = encoding_of(encoding, **sizes).to(device=device, dtype=dtype)
         if encoding is not None:
-            _check_encoding(encoding)
+            _check_encoding(encoding, sizes["head_dim"])
         with_bias = bias if isinstance(bias, str) else PROJECTIONS if bias else ""
         if not set(with_bias) <= set(PROJECTIONS):
             raise HeadwayError(f"bias is {bias!r}: give True, False or letters of {PROJECTIONS!r}")
@@ -175,11 +182,11 @@ class MultiHeadAttention(nn.Module):
         key: Tensor | None = None,
         value: Tensor | None = None,
         *,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
         positions: Tensor | Coordinates | None = None,
         key_positions: Tensor | Coordinates | None = None,
         cache: KeyValueCache | None = None,
-        encoding: PositionEncoding | None = None,
+        encoding: PositionEncoding | str | None = None,
         **others: Never,
     ) -> Tensor:
         """Returns the attention of the query to the key, [batch, n, embed_dim].
@@ -187,7 +194,8 @@ class MultiHeadAttention(nn.Module):
         It is self-attention if key is None or is the query object itself.
 
         Args:
-            query: [batch, n, embed_dim].
+            query: [batch, n, embed_dim], or a jagged tensor of sequences of different lengths (``torch.nested``), as
+                then are key and value; the output is one too.
             key: [batch, m, key_dim]; the query if None.
             value: [batch, m, value_dim]; the key if None.
             mask: which keys each query may see; all if None.
@@ -196,7 +204,7 @@ class MultiHeadAttention(nn.Module):
             key_positions: the positions of the key in cross-attention, or of all keys in self-attention with a cache.
             cache: in self-attention, the keys and values of past tokens, to which those of the query are appended. In
                 cross-attention, the first call fills it and later calls read it.
-            encoding: used in place of the layer's own.
+            encoding: used in place of the layer's own; a name, as for ``headway.attention``.
 
         Raises:
             HeadwayError: if shapes, positions, mask, cache or encoding do not fit.
@@ -204,10 +212,45 @@ class MultiHeadAttention(nn.Module):
         refuse_tracers(query)
         if others:
             refuse(type(self).__name__, self.forward, others)
+        mask = mask if isinstance(mask, Tensor) else as_mask(mask)
+        if isinstance(encoding, str):
+            encoding = shared_encoding(encoding, self.num_heads, self.head_dim)
+        if is_nested(query, key, value):
+            return self._of_sequences(query, key, value, mask, positions, key_positions, cache, encoding)
         if cache is None:
             return self._attend(query, key, value, mask, positions, key_positions, None, encoding)
         with transaction(cache):
             return self._attend(query, key, value, mask, positions, key_positions, cache, encoding)
+
+    def _of_sequences(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        mask: Mask | Tensor | None,
+        positions: Tensor | Coordinates | None,
+        key_positions: Tensor | Coordinates | None,
+        cache: KeyValueCache | None,
+        encoding: PositionEncoding | None,
+    ) -> Tensor:
+        """Returns the output of jagged tensors, whose sequences are computed as one row."""
+        need_none({"cache": cache})
+        rows = Sequences.of("query", query)
+        context = rows if key is None or key is query else Sequences.of("key", key)
+        if value is not None and value is not key:
+            context.need("value", value)
+        at = rows.coordinates("positions", positions)
+        out = self._attend(
+            rows.row,
+            None if context is rows else context.row,
+            None if value is None else row_of(value),
+            rows.mask(mask, context),
+            at,
+            None if context is rows else context.coordinates("key_positions", key_positions),
+            None,
+            encoding,
+        )
+        return rows.jagged(out)
 
     def _attend(
         self,
@@ -225,6 +268,9 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         self._check(query, key, value)
+        if cache is not None and is_self_attention:
+            cache.need_room(query.shape[1])
+            cache.need_mask(mask, encoding)
         q = self._normed(self.q_norm, self._heads(apply_linear(self.q_proj, query), self.num_heads))
         arguments: Arguments
         if cache is not None and is_self_attention:
@@ -358,9 +404,11 @@ class MultiHeadAttention(nn.Module):
             )
 
 
-def _check_encoding(encoding: PositionEncoding) -> None:
+def _check_encoding(encoding: PositionEncoding, head_dim: int) -> None:
     if not isinstance(encoding, PositionEncoding):
-        raise HeadwayError(f"encoding is {encoding!r}: give an object, such as headway.encoding('rope', head_dim=64)")
+        raise HeadwayError(
+            f"encoding is {encoding!r}: give a name or an object, such as headway.encoding('rope', head_dim={head_dim})"
+        )
     if "embed" in encoding.acts and not encoding.acts & IN_ATTENTION:
         raise HeadwayError(
             f"{type(encoding).__name__} only embeds, which an attention layer cannot do: call its .embed on "

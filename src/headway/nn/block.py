@@ -11,7 +11,8 @@ from typing_extensions import Never
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, refuse, refuses_others, right_call
-from ..masks import Mask
+from ..jagged import Sequences, is_nested, need_none
+from ..masks import AnyMask, as_mask
 from ..positions._base import PositionEncoding
 from ..tracing import refuse_tracers
 from ._transaction import transaction
@@ -49,6 +50,7 @@ class Block(nn.Module):
         scale: the factor of the scores; the encoding's own (head_dim^−½ for most) if None.
         soft_cap: bounds the scores, score ← cap·tanh(score/cap), if given.
         sink: the attention sink of self-attention, as in MultiHeadAttention; none if None.
+        encoding: the position encoding of self-attention, as in MultiHeadAttention; none if None.
         kernel: the name of an attention kernel, or "auto".
         attention: a module that is called as MultiHeadAttention is; built from the arguments above if None.
         cross_attention: True builds cross-attention from the arguments above; a module is used as it is.
@@ -86,6 +88,7 @@ class Block(nn.Module):
         scale: float | None = None,
         soft_cap: float | None = None,
         sink: Tensor | float | None = None,
+        encoding: PositionEncoding | str | None = None,
         kernel: str = "auto",
         attention: nn.Module | None = None,
         cross_attention: nn.Module | bool = False,
@@ -98,7 +101,7 @@ class Block(nn.Module):
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
 
-        def build(sink: Tensor | float | None) -> MultiHeadAttention:
+        def build(sink: Tensor | float | None, encoding: PositionEncoding | str | None = None) -> MultiHeadAttention:
             return MultiHeadAttention(
                 embed_dim,
                 num_heads,
@@ -109,13 +112,14 @@ class Block(nn.Module):
                 scale=scale,
                 soft_cap=soft_cap,
                 sink=sink,
+                encoding=encoding,
                 kernel=kernel,
                 **made,
             )
 
         self.norm_first = norm_first
         self.attention_norm = make_norm(norm, embed_dim, **made)
-        self.attention = build(sink) if attention is None else attention
+        self.attention = build(sink, encoding) if attention is None else attention
         cross = cross_attention if isinstance(cross_attention, nn.Module) else None
         self.cross_attention = build(None) if cross is None and cross_attention else cross
         self.cross_attention_norm = None if self.cross_attention is None else make_norm(norm, embed_dim, **made)
@@ -137,14 +141,14 @@ class Block(nn.Module):
         self,
         x: Tensor,
         *,
-        mask: Mask | Tensor | None = None,
+        mask: AnyMask = None,
         positions: Tensor | Coordinates | None = None,
         key_positions: Tensor | Coordinates | None = None,
-        encoding: PositionEncoding | None = None,
+        encoding: PositionEncoding | str | None = None,
         cache: KeyValueCache | None = None,
         memory: Tensor | None = None,
         context: Tensor | None = None,
-        context_mask: Mask | Tensor | None = None,
+        context_mask: AnyMask = None,
         context_positions: Tensor | Coordinates | None = None,
         context_cache: KeyValueCache | None = None,
         **others: Never,
@@ -152,7 +156,8 @@ class Block(nn.Module):
         """Returns the output of the block, [batch, n, embed_dim].
 
         Args:
-            x: [batch, n, embed_dim].
+            x: [batch, n, embed_dim], or a jagged tensor of sequences of different lengths (``torch.nested``), like
+                context; the output is one too.
             mask: which keys each token of x may see in self-attention; all if None.
             positions: the positions of x.
             key_positions: the positions of all keys of self-attention, those of a memory or a cache included.
@@ -170,6 +175,10 @@ class Block(nn.Module):
         refuse_tracers(x)
         if others:
             refuse(type(self).__name__, self.forward, others)
+        if is_nested(x, context):
+            return self._of_sequences(x, mask, positions, encoding, context, context_mask, context_positions, {
+                "key_positions": key_positions, "cache": cache, "memory": memory, "context_cache": context_cache
+            })  # fmt: skip
         if (context is None) != (self.cross_attention is None):
             raise HeadwayError(
                 "the block has no cross_attention but context is given: build it with cross_attention=True"
@@ -209,6 +218,33 @@ class Block(nn.Module):
 
         with transaction(cache, context_cache):
             return self._join(x, memory, attend, attend_context, feed)
+
+    def _of_sequences(
+        self,
+        x: Tensor,
+        mask: AnyMask,
+        positions: Tensor | Coordinates | None,
+        encoding: PositionEncoding | str | None,
+        context: Tensor | None,
+        context_mask: AnyMask,
+        context_positions: Tensor | Coordinates | None,
+        others: dict[str, object],
+    ) -> Tensor:
+        """Returns the output of jagged tensors, whose sequences are computed as one row."""
+        need_none(others)
+        mask, context_mask = (one if isinstance(one, Tensor) else as_mask(one) for one in (mask, context_mask))
+        rows = Sequences.of("x", x)
+        keys = None if context is None else Sequences.of("context", context)
+        out = self.forward(
+            rows.row,
+            mask=rows.mask(mask),
+            positions=rows.coordinates("positions", positions),
+            encoding=encoding,
+            context=None if keys is None else keys.row,
+            context_mask=None if keys is None else rows.mask(context_mask, keys),
+            context_positions=None if keys is None else keys.coordinates("context_positions", context_positions),
+        )
+        return rows.jagged(out)
 
     def _join(
         self, x: Tensor, memory: Tensor | None, attend: Sublayer, attend_context: Sublayer, feed: Sublayer

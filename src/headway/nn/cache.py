@@ -25,6 +25,17 @@ class KeyValueCache(Transactional):
     ``keep`` bounds the tokens, it bounds the storage too. Keys or values that require a gradient are concatenated
     instead, which is slower. Appending tokens without gradients, under ``torch.no_grad``, detaches the earlier ones.
 
+    With ``max_length`` the cache is static: the first call allocates the storage for that many tokens, and later ones
+    write into it. No step copies earlier tokens, and a compiled step serves every length. A call that would exceed
+    ``max_length`` is refused before it computes anything.
+
+    By default every token is kept, since a later call may have another mask and ``crop`` may return to an earlier
+    state. With ``mask``, the mask of all calls, tokens that it hides from all later ones are removed after each call:
+    the cache then holds a window, with the first tokens that KeepFirst or Prefix show, in storage below twice as many
+    tokens. Outputs do not change. A call whose mask may show more, and ``crop``, are refused once tokens have been
+    removed. All tokens are kept if the mask bounds nothing, or the effect of the layer's encoding on two tokens depends
+    on others. Statistics and pictures of such a layer see the tokens that are left.
+
     Activation checkpointing computes a forward pass again, which refuses a cache that the first pass has filled.
 
     A layer, block or model that raises leaves the cache as it was before the call, so that the call can be repeated.
@@ -33,14 +44,34 @@ class KeyValueCache(Transactional):
     Without positions, the tokens of each row of the batch continue after the row's own last token, so that a
     left-padded batch (``Coordinates.padded``) continues correctly.
 
+    Args:
+        max_length: the most tokens that the cache holds, for which it has room from the start; no limit if None.
+        mask: the mask of every call that uses this cache, such as ``Causal() & Window(255)``, if tokens that it hides
+            are to be removed.
+
+    Raises:
+        HeadwayError: if max_length is below 1, or both arguments are given.
+
     Example:
         cache = KeyValueCache()
         for token in tokens:  # [batch, 1, embed_dim]
             out = layer(token, mask=Causal(), cache=cache)
     """
 
-    def __init__(self) -> None:
-        self._keys, self._values, self._inputs = self._parts = TokenBuffer(), TokenBuffer(), TokenBuffer()
+    def __init__(self, max_length: int | None = None, *, mask: Mask | None = None) -> None:
+        super().__init__()
+        need_max_length(max_length)
+        if max_length is not None and mask is not None:
+            raise HeadwayError(
+                f"max_length is {max_length} and mask is given: a cache of fixed size keeps all tokens, leave one out"
+            )
+        self.max_length = max_length
+        self.retention = Retention.under(mask)
+        """The tokens that remain after a call; None for all."""
+        self._forgot = False
+        """Whether tokens that an earlier mask would show have been removed under ``mask``."""
+        self._parts = tuple(TokenBuffer(max_length) for _ in range(3))
+        self._keys, self._values, self._inputs = self._parts
         self.coordinates: Coordinates | None = None
         """The coordinates of the tokens; None if a StackCache keeps them for all layers."""
         self.prepared_by: PositionEncoding | None = None
@@ -56,6 +87,57 @@ class KeyValueCache(Transactional):
         for name, value in vars(self).items():
             setattr(other, name, memo.get(id(value), value) if name == "prepared_by" else copy.deepcopy(value, memo))
         return other
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return f"{type(self).__name__}(empty)"
+        parts = self.keys, self.values
+        shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in zip(("keys", "values"), parts, strict=True))
+        made = "" if self.prepared_by is None else f"; prepared by {type(self.prepared_by).__name__}"
+        most = "" if self.max_length is None else f" of {self.max_length}"
+        return f"{type(self).__name__}({len(self)} tokens{most}; {shapes}, {_kind(parts[0])}, {_size(*parts)}{made})"
+
+    def need_room(self, n: int) -> None:
+        """Checks that n tokens more fit.
+
+        Args:
+            n: the number of tokens that follow.
+
+        Raises:
+            HeadwayError: if they exceed ``max_length``.
+        """
+        if self.max_length is not None and len(self) + n > self.max_length:
+            raise HeadwayError(
+                f"the cache holds {len(self)} tokens of at most max_length={self.max_length} and {n} follow: give a "
+                "larger max_length, or make room with crop or keep"
+            )
+
+    def need_mask(self, mask: Mask | Tensor | None, encoding: PositionEncoding | None) -> None:
+        """Checks that removed tokens are hidden by the mask of a call, and do not act on the encoding.
+
+        Args:
+            mask: the mask of the call.
+            encoding: the encoding of the call.
+
+        Raises:
+            HeadwayError: if tokens have been removed and that is not known.
+        """
+        if self.retention is None:
+            return
+        if reads_others(encoding):
+            if not self._forgot:
+                self.retention = None
+                return
+            said = f"a {type(encoding).__name__} reads tokens between others"
+        else:
+            shown = Retention.under(mask if isinstance(mask, Mask) else None)
+            if shown is not None and shown.first <= self.retention.first and shown.last <= self.retention.last:
+                return
+            said = "the mask of this call may show others"
+        held = f"its first {self.retention.first} and last {self.retention.last} tokens"
+        raise HeadwayError(
+            f"the cache keeps {held} of each row, by the mask that it was made with, and {said}: use KeyValueCache()"
+        )
 
     def need_prepared_by(self, encoding: PositionEncoding | None) -> None:
         """Sets the encoding that prepares keys and values, which must be that of the tokens already stored.
@@ -110,8 +192,9 @@ class KeyValueCache(Transactional):
             inputs: the layer's inputs [batch, n, embed_dim], for encodings that read them.
 
         Raises:
-            HeadwayError: if the batch size differs from that of the tokens in the cache.
+            HeadwayError: if the batch size differs from that of the tokens in the cache, or there is no room.
         """
+        self.need_room(keys.shape[2])
         if len(self) and keys.shape[0] != self.keys.shape[0]:
             raise HeadwayError(
                 f"the batch is {keys.shape[0]} but the cache holds {self.keys.shape[0]} rows: start a new "
@@ -131,9 +214,16 @@ class KeyValueCache(Transactional):
             length: the number of tokens to keep, 0 to ``len(cache)``.
 
         Raises:
-            HeadwayError: if ``length`` is out of range.
+            HeadwayError: if ``length`` is out of range, or tokens that would be visible again were removed under
+                ``mask``.
         """
         _need_within(length, len(self))
+        if self._forgot and length:
+            raise HeadwayError(
+                f"crop to {length} tokens but those that the cache's mask hides were removed, and some would be "
+                "visible again: use KeyValueCache(), which keeps all"
+            )
+        self._forgot = False
         if self.coordinates is not None:
             self.coordinates = cropped(self.coordinates, length)
         for tokens in self._parts:
@@ -181,7 +271,7 @@ class KeyValueCache(Transactional):
         coordinates = None if self.coordinates is None else self.coordinates.select(rows)
         self._damaged = True
         for tokens, storage in zip(self._parts, chosen, strict=True):
-            tokens.reset(storage)
+            tokens.replace(storage)
         self.coordinates, self._damaged = coordinates, False
 
     def _begin(self) -> None:
@@ -193,6 +283,10 @@ class KeyValueCache(Transactional):
         self._in_call, self._coordinates_before = False, None
         for tokens in self._parts:
             tokens.before = None
+        if self.retention is not None and self.coordinates is not None:
+            before = len(self)
+            self.keep(*self.retention)
+            self._forgot = self._forgot or len(self) < before
 
     def _rollback(self) -> None:
         self._in_call, self._damaged = False, True
@@ -202,9 +296,29 @@ class KeyValueCache(Transactional):
         self.coordinates, self._coordinates_before = self._coordinates_before, None
 
 
+def need_max_length(max_length: int | None) -> None:
+    """Raises HeadwayError if the number of tokens for which a cache has room is below 1."""
+    if max_length is not None and max_length < 1:
+        raise HeadwayError(f"max_length is {max_length}: give at least 1, or None for a cache without a limit")
+
+
 def _need_within(length: int, held: int) -> None:
     if not 0 <= length <= held:
         raise HeadwayError(f"crop to {length} tokens but the cache holds {held}: give 0 to {held}")
+
+
+def _kind(x: Tensor) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')} on {x.device}"
+
+
+def _size(*tensors: Tensor) -> str:
+    """The memory of tensors, in words."""
+    size: float = sum(x.numel() * x.element_size() for x in tensors)
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} GiB"
 
 
 class Retention(NamedTuple):
@@ -256,6 +370,8 @@ class StackCache(Transactional):
     as ``Window(255) | KeepFirst(4)`` does, keeps only those: outputs do not change, and its storage stays below twice
     that many tokens. A layer keeps all tokens if its encoding's effect on two tokens depends on others.
 
+    With ``max_length`` the caches are static, as KeyValueCache describes, and every layer keeps all tokens.
+
     A model that raises leaves the cache as it was before the call. A cache serves one call at a time: a second call
     that starts while the first is in its layers is refused; otherwise no lock protects it between threads.
 
@@ -263,6 +379,10 @@ class StackCache(Transactional):
         num_layers: the number of layers.
         masks: the mask of each layer, None for a layer without one; no masks if None.
         encodings: the encoding of each layer, None for a layer without one; no encodings if None.
+        max_length: the most tokens that the cache holds, for which it has room from the start; no limit if None.
+
+    Raises:
+        HeadwayError: if max_length is below 1.
 
     Example:
         cache = decoder.new_cache()
@@ -275,12 +395,19 @@ class StackCache(Transactional):
         num_layers: int,
         masks: Sequence[Mask | None] | None = None,
         encodings: Sequence[PositionEncoding | None] | None = None,
+        *,
+        max_length: int | None = None,
     ) -> None:
-        self.layers = [KeyValueCache() for _ in range(num_layers)]
+        super().__init__()
+        self.max_length = max_length
+        self.layers = [KeyValueCache(max_length) for _ in range(num_layers)]
         self.context = [KeyValueCache() for _ in range(num_layers)]
         nothing = [None] * num_layers
         pairs = zip(masks or nothing, encodings or nothing, strict=True)
-        self.retention = [None if reads_others(encoding) else Retention.under(mask) for mask, encoding in pairs]
+        self.retention = [
+            None if max_length is not None or reads_others(encoding) else Retention.under(mask)
+            for mask, encoding in pairs
+        ]
         """The tokens that each layer keeps; None for a layer that keeps all."""
         self._coordinates: dict[Retention | None, Coordinates] = {}
         self._entered: dict[Retention | None, tuple[Slots | None, Coordinates]] = {}
@@ -290,6 +417,21 @@ class StackCache(Transactional):
 
     def __len__(self) -> int:
         return max((len(layer) for layer in self.layers), default=0)
+
+    def __repr__(self) -> str:
+        filled = [layer for layer in (*self.layers, *self.context) if len(layer)]
+        if not filled:
+            return f"{type(self).__name__}({len(self.layers)} layers; empty)"
+        parts = [x for layer in filled for x in (layer.keys, layer.values)]
+        counts = list(dict.fromkeys(len(layer) for layer in self.layers))
+        tokens = " or ".join(map(str, counts[:3]))
+        context = max((len(layer) for layer in self.context), default=0)
+        rows = f"{parts[0].shape[0]} {'row' if parts[0].shape[0] == 1 else 'rows'}"
+        read = f" and {context} of a context" if context else ""
+        return (
+            f"{type(self).__name__}({len(self.layers)} layers; {rows} of {tokens} tokens{read}, {_kind(parts[0])}, "
+            f"{_size(*parts)})"
+        )
 
     @property
     def coordinates(self) -> Coordinates | None:
@@ -302,6 +444,18 @@ class StackCache(Transactional):
     @coordinates.setter
     def coordinates(self, at: Coordinates | None) -> None:
         self._coordinates = {} if at is None else dict.fromkeys(self.retention, at.as_given())
+
+    def need_room(self, n: int) -> None:
+        """Checks that n tokens more fit.
+
+        Args:
+            n: the number of tokens that follow.
+
+        Raises:
+            HeadwayError: if they exceed ``max_length``.
+        """
+        for layer in self.layers[:1]:  # all layers hold as many
+            layer.need_room(n)
 
     def enter(self, new: Coordinates) -> list[Coordinates]:
         """Announces new tokens and returns the coordinates of each layer's keys, those of the new tokens included.

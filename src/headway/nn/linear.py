@@ -1,7 +1,8 @@
 """Linear maps by the faster of two matrix products, in inference and in training.
 
 torch multiplies float32 matrices by MKL, which does not use AVX-512 on processors of AMD. oneDNN does, and it reads
-weights as they lie, without a copy that lasts. A table says where it was measured to be faster; all else is F.linear.
+weights as they lie, without a copy that lasts. A table says where it was measured to be faster: that of
+``headway tune`` or one that comes with headway (``tuning/shipped``). All else is F.linear.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from .._common import processor
 from .._torch import ONEDNN_LINEAR, any_autocast, calls_forward_alone, onednn_in_float32, onednn_linear
 from ..errors import HeadwayError
+from ..kernels import _tuned
 from ..kernels._autograd import ORDINARY, eager_apply
 from ..tracing import forward_mode, watched
 
@@ -48,12 +50,6 @@ class Least(NamedTuple):
 
 NEVER = math.inf
 NONE, ALL = Least(NEVER, NEVER, NEVER), Least(1, 1, 1, rows=1, width=1)
-FASTER = {
-    ("AuthenticAMD", 25, "avx512"): Least(1 << 25, 1 << 25, NEVER),  # Zen 4
-    ("AuthenticAMD", 26, "avx512"): Least(1 << 25, 1 << 25, 1 << 25),  # Zen 5
-}
-"""Where oneDNN is faster in float32, by vendor, family and instruction set. Processors that were not measured are left
-out. A product of the size given takes 40 times as long as what a call of oneDNN takes in addition."""
 
 
 class Products(NamedTuple):
@@ -217,8 +213,25 @@ def _least(chosen: str | None) -> Least:
     if name == "onednn":
         return ALL
     # a restrained oneDNN was not measured
-    isa = "avx512" if processor.has("avx512f") and "ONEDNN_MAX_CPU_ISA" not in os.environ else ""
-    return FASTER.get((*processor.vendor_and_family(), isa), NONE)
+    return (
+        _measured("avx512" if processor.has("avx512f") else "others")
+        if "ONEDNN_MAX_CPU_ISA" not in os.environ
+        else NONE
+    )
+
+
+def _measured(isa: str) -> Least:
+    """Returns where the tables for this processor have oneDNN as the faster one.
+
+    isa: the instruction set, as tables name it.
+    """
+    rows, width, work = 0.0, 0.0, []
+    for product in Products._fields:
+        sizes = _tuned.from_which("onednn", (("product", product), ("isa", isa), ("dtype", "float32")), "work")
+        work.append(NEVER if sizes is None else sizes.get("work", 0))
+        rows, width = max(rows, (sizes or {}).get("rows", 0)), max(width, (sizes or {}).get("width", 0))
+    forward, d_input, d_weight = work
+    return Least(forward, d_input, d_weight, int(rows), int(width)) if min(work) < NEVER else NONE
 
 
 def _compiled() -> bool:

@@ -32,6 +32,7 @@ class SegmentMemory(Transactional):
     def __init__(self, length: int) -> None:
         if length < 1:
             raise HeadwayError(f"memory length is {length}: give at least 1")
+        super().__init__()
         self.length = length
         self.states: list[Tensor] = []
         """The input of each layer, [batch, tokens, embed_dim]."""

@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from html import escape
 from itertools import count
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from .._common import notebook
 from .._common.devices import need_numbers
 from ..constants import constant
 from ..coordinates import Coordinates, Placed
@@ -466,13 +468,13 @@ class PositionEncoding(nn.Module):
     @property
     def sizes(self) -> EncodingSizes:
         """The sizes that this encoding, or else a part of it, was built for."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for part in self.modules():
             for name in EncodingSizes._fields:
                 for size in (getattr(part, name, None), _given(part).get(name)):
                     if isinstance(size, int):
-                        found.setdefault(name, size)
-        return EncodingSizes(*map(found.get, EncodingSizes._fields))
+                        sizes.setdefault(name, size)
+        return EncodingSizes(*map(sizes.get, EncodingSizes._fields))
 
     @property
     def table_end(self) -> int | None:
@@ -532,15 +534,28 @@ class PositionEncoding(nn.Module):
 
     def arguments(self) -> dict[str, Any]:
         """Returns the constructor's arguments that are literals: attributes of their names, or else what was given."""
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name in inspect.signature(type(self)).parameters:
             for value in (vars(self).get(name, ...), _given(self).get(name, ...), getattr(self, name, ...)):
                 if _is_literal(value):
-                    found.setdefault(name, value)
-        return found
+                    arguments.setdefault(name, value)
+        return arguments
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
+
+    def _repr_html_(self) -> str:
+        doc = (inspect.getdoc(type(self)) or "").partition("\n\n")
+        equation = doc[2].partition("\n\n")[0]
+        learned = sum(parameter.numel() for parameter in self.parameters())
+        rows = [
+            ("acts through", ", ".join(sorted(self.acts)) or "nothing"),
+            ("axes of positions", "any number" if self.axes is None else self.axes),
+            ("learned numbers", f"{learned:,}"),
+            ("year", self.year or ""),
+        ]
+        shown = f"<pre>{escape(inspect.cleandoc(equation))}</pre>" if equation.startswith("    ") else ""
+        return notebook.heading(repr(self)) + notebook.paragraph(doc[0]) + shown + notebook.table(rows)
 
     # ------------------------------------------------------------ for the checks
 
@@ -610,8 +625,8 @@ def _record(encoding: PositionEncoding, init: Callable[..., None], values: Any, 
 
 def _given(part: nn.Module) -> dict[str, Any]:
     """Returns the arguments that the constructors of ``part`` were given, with ... for those that are no literals."""
-    found: dict[str, Any] = vars(part).get("_given", {})
-    return found
+    arguments: dict[str, Any] = vars(part).get("_given", {})
+    return arguments
 
 
 # ---------------------------------------------------------------- what several encodings need

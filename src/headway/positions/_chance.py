@@ -25,8 +25,8 @@ def for_each_sequence(coordinates: Coordinates, draw: Callable[[int, int], Tenso
     if coordinates.document is None:
         return draw(rows, 1)
     rows = max(rows, coordinates.document.shape[0])
-    found, order = coordinates.document.expand(rows, n).sort(dim=1, stable=True)
-    number = F.pad((found[:, 1:] != found[:, :-1]).long().cumsum(1), (1, 0))[:, :n]
+    ids, order = coordinates.document.expand(rows, n).sort(dim=1, stable=True)
+    number = F.pad((ids[:, 1:] != ids[:, :-1]).long().cumsum(1), (1, 0))[:, :n]
     drawn = draw(rows, n)
     return torch.zeros_like(drawn).scatter(1, order, drawn.gather(1, number))
 

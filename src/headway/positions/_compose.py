@@ -113,15 +113,15 @@ class Compose(PositionEncoding):
         moving = [type(part).relocate is not PositionEncoding.relocate for part in self.each]
         if not any(moving):
             return q_at, k_at
-        found = []
+        tables_of_parts = []
         for part, moves in zip(self.each, moving, strict=True):
             q_at, k_at = q_at.placed_by(part), k_at.placed_by(part)
             if moves:
                 q_at, k_at = part._relocated(q_at, k_at, q_input, k_input)
-            found.append((q_at.tables, k_at.tables))
+            tables_of_parts.append((q_at.tables, k_at.tables))
         q_tables, k_tables = (
             tuple(part.tables_of(side) if own is None else own for part, own in zip(self.each, tables, strict=True))
-            for side, tables in zip((q_at, k_at), zip(*found, strict=True), strict=True)
+            for side, tables in zip((q_at, k_at), zip(*tables_of_parts, strict=True), strict=True)
         )
         return q_at.placed_by(self, q_tables), k_at.placed_by(self, k_tables)
 
@@ -132,8 +132,8 @@ class Compose(PositionEncoding):
     def learned_tables(self, coordinates: Coordinates) -> Any:
         """Returns the learned tables of each part, or None if no part has any."""
         sides = zip(self.each, self._placed(coordinates), strict=True)
-        found = tuple(part.learned_tables(side) for part, side in sides)
-        return None if all(own is None for own in found) else found
+        learned = tuple(part.learned_tables(side) for part, side in sides)
+        return None if all(own is None for own in learned) else learned
 
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
         """Returns x [batch, n, embed_dim] after ``embed`` of all parts."""

@@ -63,33 +63,34 @@ def need_arguments(kind: type, base: type) -> None:
 
 def _located(self: Any, at: Coordinates) -> Coordinates:
     before = writes((at.position, at.index))
-    found = self.locate(at)
-    if not isinstance(found, Coordinates):
+    located = self.locate(at)
+    if not isinstance(located, Coordinates):
         raise HeadwayError(
-            f"{type(self).__name__}.locate returns {_shown(found)}: return dataclasses.replace(coordinates, position=…)"
+            f"{type(self).__name__}.locate returns {_shown(located)}: return "
+            "dataclasses.replace(coordinates, position=…)"
         )
     _need_unwritten(self, at, before)
-    if found is not at and not torch.compiler.is_compiling() and _beside(found) != _beside(at):
+    if located is not at and not torch.compiler.is_compiling() and _beside(located) != _beside(at):
         raise HeadwayError(
             f"{self.known_as} changes more than positions in locate, or rebuilds the coordinates: return "
             "dataclasses.replace(coordinates, position=…)"
         )
-    return found
+    return located
 
 
 def tables_of(self: Any, located: Coordinates) -> Any:
     before = writes((located.position, located.index))
-    found = self.tables(located)
+    tables = self.tables(located)
     _need_unwritten(self, located, before)
-    if found is None or not torch.is_grad_enabled():
-        return found
-    wants = any(x.requires_grad for x in _tensors(found))
+    if tables is None or not torch.is_grad_enabled():
+        return tables
+    wants = any(x.requires_grad for x in _tensors(tables))
     if wants and not any(x.requires_grad for x in _tensors((located.position, located.length))):
         raise HeadwayError(
             f"a table of {self.known_as} requires a gradient, and tables outlive an update: compute what needs "
             "parameters in learned_tables, prepare or terms"
         )
-    return found
+    return tables
 
 
 def _relocated(
@@ -97,49 +98,49 @@ def _relocated(
 ) -> tuple[Coordinates, Coordinates]:
     given = _given(q_at, k_at, q_input, k_input)
     before = writes(given)
-    found = self.relocate(q_at, k_at, q_input, k_input)
+    sides = self.relocate(q_at, k_at, q_input, k_input)
     _need_unwritten_in_a_call(self, given, before)
-    return found
+    return sides
 
 
 def _terms_of(self: Any, q_at: Coordinates, k_at: Coordinates, q_input: Input, k_input: Input) -> Terms:
     given = _given(q_at, k_at, q_input, k_input)
     before = writes(given)
-    found: Any = self.terms(q_at, k_at, q_input, k_input)
-    if not isinstance(found, (tuple, list)):
-        name = type(found).__name__
+    terms: Any = self.terms(q_at, k_at, q_input, k_input)
+    if not isinstance(terms, (tuple, list)):
+        name = type(terms).__name__
         example = "DistanceBias(…)"
-        if isinstance(found, Tensor):
+        if isinstance(terms, Tensor):
             example = "DenseBias(tensor)"
-        elif isinstance(found, BIASES):
+        elif isinstance(terms, BIASES):
             example = f"DistanceBias({name}(…))"
-        elif isinstance(found, TERMS):
+        elif isinstance(terms, TERMS):
             example = f"{name}(…)"
         raise HeadwayError(
-            f"{type(self).__name__}.terms returns {_shown(found)}: return a tuple of terms, such as ({example},)"
+            f"{type(self).__name__}.terms returns {_shown(terms)}: return a tuple of terms, such as ({example},)"
         )
     _need_unwritten_in_a_call(self, given, before)
-    return tuple(found)
+    return tuple(terms)
 
 
 def _split_of(self: Any, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
     given = [x, *_read(at)]
     before = writes(given)
-    found, rotation = self.split(side, x, at)
-    if not (isinstance(found, Tensor) and found.shape[:-1] == x.shape[:-1]):
-        shown = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else _shown(found)
+    transformed, rotation = self.split(side, x, at)
+    if not (isinstance(transformed, Tensor) and transformed.shape[:-1] == x.shape[:-1]):
+        shown = f"shape {tuple(transformed.shape)}" if isinstance(transformed, Tensor) else _shown(transformed)
         method = "prepare_value" if side == "value" else "prepare"
         raise HeadwayError(
             f"{type(self).__name__}.{method} returns {shown} for the {side} of shape {tuple(x.shape)}: return a tensor "
             "of that shape, [batch, heads, tokens, head_dim]"
         )
     if rotation is not None:
-        rotation.check(found)
+        rotation.check(transformed)
     if side == "value":
-        _need_transformed(self, "prepare_value", x, found, at, before)
+        _need_transformed(self, "prepare_value", x, transformed, at, before)
     else:
         _need_unwritten_in_a_call(self, given, before)
-    return found, rotation
+    return transformed, rotation
 
 
 def _split_output_of(self: Any, out: Tensor, at: Coordinates) -> tuple[Rotation | None, Restore | None]:
@@ -153,9 +154,9 @@ def _split_output_of(self: Any, out: Tensor, at: Coordinates) -> tuple[Rotation 
 
     def restore(out: Tensor) -> Tensor:
         before = writes([out, *_read(at)])
-        found = rest(out)
-        _need_transformed(self, "restore_output", out, found, at, before)
-        return found
+        transformed = rest(out)
+        _need_transformed(self, "restore_output", out, transformed, at, before)
+        return transformed
 
     return rotation, restore
 
@@ -181,11 +182,11 @@ def _need_unwritten_in_a_call(encoding: Any, given: list[Tensor], before: int) -
         )
 
 
-def _need_transformed(encoding: Any, hook: str, x: Tensor, found: Tensor, at: Coordinates, before: int) -> None:
+def _need_transformed(encoding: Any, hook: str, x: Tensor, made: Tensor, at: Coordinates, before: int) -> None:
     """Checks that a hook of values has kept shape and dtype and has written into none of its arguments."""
-    if found.shape != x.shape or found.dtype != x.dtype:
+    if made.shape != x.shape or made.dtype != x.dtype:
         raise HeadwayError(
-            f"{encoding.known_as} makes {found.dtype} of shape {tuple(found.shape)} in {hook} of {x.dtype} of shape "
+            f"{encoding.known_as} makes {made.dtype} of shape {tuple(made.shape)} in {hook} of {x.dtype} of shape "
             f"{tuple(x.shape)}: return the shape and dtype that are given"
         )
     if writes([x, *_read(at)]) != before:
@@ -220,5 +221,5 @@ def _beside(at: Coordinates) -> tuple[int, ...]:
     return id(at.index), id(at.document), id(at.length)
 
 
-def _shown(found: Any) -> str:
-    return "None" if found is None else f"a {type(found).__name__}"
+def _shown(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -82,11 +82,11 @@ class DataAdaptive(PositionEncoding):
         Raises:
             HeadwayError: if the bias has a term that is not a DistanceBias.
         """
-        found = self.bias._terms_of(self._for_bias(q_at), self._for_bias(k_at), q_input, k_input)
-        if not all(isinstance(term, DistanceBias) for term in found):
-            said = ", ".join(type(term).__name__ for term in found)
+        bias_terms = self.bias._terms_of(self._for_bias(q_at), self._for_bias(k_at), q_input, k_input)
+        if not all(isinstance(term, DistanceBias) for term in bias_terms):
+            said = ", ".join(type(term).__name__ for term in bias_terms)
             raise HeadwayError(f"the bias has the terms {said}: give one with DistanceBias only, such as ALiBi")
-        values = [term.values for term in found if isinstance(term, DistanceBias)]
+        values = [term.values for term in bias_terms if isinstance(term, DistanceBias)]
         parts = tuple((value, _learned(value)) for value in values)
         learned = [getattr(value, name) for value, names in parts for name in names]
         bare = tuple((_with(v, {name: getattr(v, name).detach() for name in names}), names) for v, names in parts)
@@ -104,14 +104,14 @@ class DataAdaptive(PositionEncoding):
             return z + [self.bias.oracle(other) - own for other, own in zip(each, z, strict=True)]
 
         def hidden(t: int) -> list[float]:
-            found = []
+            units = []
             for c in range(self.hidden):
                 total = self.into_bias[c].item()
                 for s in range(-reach, reach + 1):
                     if 0 <= t + s <= pair.i:
                         total += sum(into[c, r, s + reach].item() * value for r, value in enumerate(read(t + s)))
-                found.append(total if total > 0 else SLOPE * total)
-            return found
+                units.append(total if total > 0 else SLOPE * total)
+            return units
 
         score = self.out_bias[pair.h].item() + sum(read(pair.j)[pair.h :: H])
         for s in range(-reach, reach + 1):

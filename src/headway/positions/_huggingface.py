@@ -132,24 +132,24 @@ def to_rope_parameters(encoding: PositionEncoding) -> dict[str, Any]:
         raise HeadwayError(f"{type(encoding).__name__} has no rope_type: there are {KNOWN}")
     held: dict[str, Any] = {key: getattr(encoding, key) for key in inspect.signature(type(encoding)).parameters}
     kind, usual = KINDS[name], inspect.signature(type(encoding)).parameters
-    found = {"rope_type": name, "rope_theta": held["base"]}
+    parameters = {"rope_type": name, "rope_theta": held["base"]}
     if isinstance(encoding, LongRoPE):
         held["short_factor"] = list(encoding.short_factor or [1.0] * encoding.pairs)
         held["long_factor"] = list(encoding.long_factor or [encoding.factor] * encoding.pairs)
     if isinstance(encoding, Rescaled) and name != "proportional" and encoding.width < encoding.head_dim:
-        found[PART] = held.get("fraction") or _part(encoding.width, encoding.head_dim)
+        parameters[PART] = held.get("fraction") or _part(encoding.width, encoding.head_dim)
     for key in (*kind.needed, *kind.optional):
         argument = ARGUMENTS.get(key, key)
         if key in kind.needed or held[argument] != usual[argument].default:
-            found[key] = held[argument]
-    said = {ARGUMENTS.get(key, key) for key in found} | {"head_dim", "base", "layout", "rotary_dim", "fraction"}
+            parameters[key] = held[argument]
+    said = {ARGUMENTS.get(key, key) for key in parameters} | {"head_dim", "base", "layout", "rotary_dim", "fraction"}
     said |= {"max_length"} if name == "dynamic" else set()
     for argument, value in held.items():
         if argument not in said and value != usual[argument].default:
             raise HeadwayError(
                 f"{argument} is {value!r}: rope_parameters have no key for it, leave {usual[argument].default!r}"
             )
-    return found
+    return parameters
 
 
 def _fill(name: str, given: dict[str, Any], longest: int | None) -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
+from .._torch import constant_in_graphs
 from ..errors import HeadwayError, right_call, unknown
 from ._base import PositionEncoding
 from ._compose import Compose
@@ -80,6 +82,43 @@ def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
     except Exception as error:
         said = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         raise HeadwayError(f"{name} cannot be built with ({said}): {_one_line(error)}") from error
+
+
+_shared: dict[tuple[str, int, int], PositionEncoding] = {}
+MOST_SHARED = 64
+
+
+def shared_encoding(spec: str, num_heads: int, head_dim: int) -> PositionEncoding:
+    """Returns the encoding that a name describes for calls of these sizes: the same object in each, in evaluation mode.
+
+    Args:
+        spec: a name, as in ``encoding``.
+        num_heads: the heads of the queries.
+        head_dim: the width of a head.
+
+    Raises:
+        HeadwayError: as ``encoding`` does, and if the encoding has parameters or buffers, which no call can keep.
+    """
+    key = (spec, num_heads, head_dim)
+    if torch.compiler.is_compiling() or key not in _shared:
+        _share(*key)
+    return _shared[key]
+
+
+@constant_in_graphs  # a compiler cannot make modules, and follows those that it finds
+def _share(spec: str, num_heads: int, head_dim: int) -> None:
+    key = (spec, num_heads, head_dim)
+    if key in _shared:
+        return
+    made = encoding(spec, num_heads=num_heads, head_dim=head_dim).eval()
+    if made.state_dict():
+        raise HeadwayError(
+            f"the encoding {spec!r} has parameters, which a call does not keep: make it once, by "
+            f"headway.encoding({spec!r}, num_heads={num_heads}, head_dim={head_dim}), and give the object"
+        )
+    while len(_shared) >= MOST_SHARED:
+        _shared.pop(next(iter(_shared)), None)
+    _shared[key] = made
 
 
 def encoding_name(encoding: PositionEncoding) -> str:
@@ -208,13 +247,13 @@ def _arguments(cls: type, spec: str, text: str | None) -> dict[str, Any]:
         raise wrong
     signature = _signature(cls)
     try:
-        found = dict(signature.bind_partial(*values, **named).arguments)
+        arguments = dict(signature.bind_partial(*values, **named).arguments)
     except TypeError as error:
         raise HeadwayError(f"encoding {spec!r}: {error}; it takes {_taken(signature)}") from None
     for key, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
-            found |= found.pop(key, {})
-    return found
+            arguments |= arguments.pop(key, {})
+    return arguments
 
 
 def _taken(signature: inspect.Signature) -> str:

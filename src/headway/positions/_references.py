@@ -13,8 +13,8 @@ from ..errors import HeadwayError
 def entries() -> dict[str, str]:
     """Every BibTeX entry of references.bib by its key."""
     text = (Path(__file__).parent / "references.bib").read_text(encoding="utf-8")
-    found = re.split(r"^(?=@)", text, flags=re.MULTILINE)[1:]
-    return {entry[entry.index("{") + 1 : entry.index(",")].strip(): entry.strip() for entry in found}
+    entries = re.split(r"^(?=@)", text, flags=re.MULTILINE)[1:]
+    return {entry[entry.index("{") + 1 : entry.index(",")].strip(): entry.strip() for entry in entries}
 
 
 def bibtex(citation: str) -> str:

@@ -25,8 +25,8 @@ Method = Callable[[Any, float, int], PositionEncoding]
 
 def none(rope: Any, factor: float, window: int) -> PositionEncoding:
     """Returns the encoding unchanged."""
-    found: PositionEncoding = rope
-    return found
+    unchanged: PositionEncoding = rope
+    return unchanged
 
 
 def linear(rope: Any, factor: float, window: int) -> PositionEncoding:
@@ -38,8 +38,8 @@ def ntk(rope: Any, factor: float, window: int) -> PositionEncoding:
     """Returns RoPE with the base base·factor^(d/(d − 2)), for d rotated dimensions: ``NTKAware`` (bloc97 2023)."""
     width = 2 * rope.pairs
     need_slow_pairs(width)
-    found: PositionEncoding = type(rope)(**{**rope.arguments(), "base": rope.base * factor ** (width / (width - 2))})
-    return found
+    rescaled: PositionEncoding = type(rope)(**{**rope.arguments(), "base": rope.base * factor ** (width / (width - 2))})
+    return rescaled
 
 
 def dynamic(rope: Any, factor: float, window: int) -> PositionEncoding:

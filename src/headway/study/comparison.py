@@ -16,7 +16,7 @@ import torch
 
 from .._common.devices import device_named
 from .._common.experiment import measure_each
-from .._common.progress import ProgressListener, Tell
+from .._common.progress import ProgressListener, Tell, Telling, notebook_bar
 from .._common.store import Row
 from .._common.templates import need_reports
 from ..errors import HeadwayError, wrong_argument
@@ -63,7 +63,7 @@ def compare(
             before the next.
         out: the folder for results, pictures, the report and checkpoints, from which the same call resumes; nothing is
             kept if None. It has either quick results or others.
-        watch: receives the progress.
+        watch: receives the progress; if None, a notebook shows a bar.
         **settings: fields of ``Protocol``, in place of those of ``protocol``.
 
     Returns:
@@ -75,6 +75,11 @@ def compare(
             fit, both steps and minutes are given, the device is not there, an earlier run in the folder had other
             settings, or what the report needs is not installed.
     """
+    if watch is None:
+        with notebook_bar() as tell:
+            return compare(
+                corpus, encodings, protocol, baselines=baselines, seeds=seeds, out=out, watch=Telling(tell), **settings
+            )
     if out is not None:
         need_reports()
     known = [*list(signature(compare).parameters)[:-1], *(field.name for field in fields(Protocol))]
@@ -99,7 +104,6 @@ def compare(
     )
     fixed = of_text(device=place)
     models = candidates(encodings, baselines, fixed, text.tokens.vocabulary)
-    watch = watch or ProgressListener()
     if asked.device == "auto" and place != "cpu":
         names = [model.name for model in models if model.cell is None]
         sizes = ModelSizes.of(fixed, "language_model", text.tokens.vocabulary)

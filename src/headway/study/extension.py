@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from .._common.experiment import measure_each
 from .._common.kinds import Kind, fits
-from .._common.progress import ProgressListener, Share, Tell, nobody
+from .._common.progress import ProgressListener, Share, Tell, Telling, nobody, notebook_bar
 from .._common.store import Row
 from ..checkpoints._extended import extend, extended, need_scalable, rescaled, trained_window
 from ..errors import HeadwayError, need_positive
@@ -144,7 +144,7 @@ def measure(
         windows: the most windows of text.
         first: the tokens in front of each window: the one that begins a text, for models that have one.
         names: the names of the model and of the text.
-        watch: receives the progress.
+        watch: receives the progress; if None, a notebook shows a bar.
 
     Raises:
         HeadwayError: as ``extended`` does, if the text is too short, and if the folder has other measurements.
@@ -178,7 +178,8 @@ def measure(
             method, number = job
             return [_measured(model, method, factor, window, held[number], number, partial(tell, ""))]
 
-        measure_each(jobs, row, store, watch or ProgressListener(), has=store.has)
+        with notebook_bar() if watch is None else nullcontext(nobody) as tell:
+            measure_each(jobs, row, store, watch or Telling(tell), has=store.has)
         rows = store.rows_of(jobs)
         if any(row["edges"] != _edges(length, window) or len(row["nats"]) + 1 != len(row["edges"]) for row in rows):
             raise HeadwayError(f"{store.file} has rows of other positions: delete it to measure them again")

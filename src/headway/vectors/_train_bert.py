@@ -163,7 +163,9 @@ def train_bert(
     _agree(out, {**asdict(settings), "texts": _digest(texts)})
     if (out / "config.json").is_file():  # written last
         (out / STATE).unlink(missing_ok=True)
-        model = load(out)
+        kept = load(out)
+        assert isinstance(kept, Encoder)
+        model = kept
     else:
         pieces = _pieces(texts, out, vocab_size)
         train, held_out = _split(_stream(texts, pieces), length)

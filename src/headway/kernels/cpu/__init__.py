@@ -1,13 +1,13 @@
 """The CPU kernel: attention in C++, forward and backward, for terms that are no Python functions, in O(n) memory.
 
 ``_supports`` decides which calls it takes, and ``_defers`` which of them it leaves to torch's SDPA. ``_describe``
-writes a lowered call as the int64 words that csrc/call.h reads, ``_prepared`` keeps the words for later calls, and
-``_library`` finds the compiled library and calls it. csrc/README.md explains the C++.
+writes a lowered call as the int64 words that csrc/call.h reads, ``_prepared`` and ``_step`` keep the words for later
+calls, and ``_library`` finds the compiled library and calls it. csrc/README.md explains the C++.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -16,17 +16,20 @@ from torch import Tensor
 from ...reductions import Reduction, TopKeys
 from ...terms import Rotation
 from ...tracing import watched
+from .. import _tuned
 from .._autograd import ORDINARY
 from .._base import Deferral, without_autocast
+from .._masks import evaluated
 from .._native import NativeKernel, NotOrdinaryError, recorded
 from .._problem import Call, Problem, of_weights, without_tables
-from .._results import Gradients, Results, new_out, new_results
+from .._results import ForwardResults, Gradients, new_out, new_results
 from ..lowering import LoweredCall, lower
 from . import _library
 from ._defers import DECODE_QUERIES, deferral
 from ._describe import begin, describe_backward, describe_forward, finish
-from ._prepared import PreparedCall, PreparedStep
+from ._prepared import PreparedCall
 from ._reductions import REDUCTIONS, calls_for
+from ._step import PreparedStep
 from ._supports import reasons_against
 from ._tokens import rotate
 
@@ -37,6 +40,11 @@ class CpuKernel(NativeKernel[LoweredCall]):
     """Attention in C++ on a CPU, for every term that is no Python function, with all gradients, in O(n) memory."""
 
     name = "cpu"
+    step_queries = DECODE_QUERIES
+
+    @staticmethod
+    def environment() -> Hashable:
+        return _library.environment(), _tuned.generation
 
     def why_not(self, problem: Problem) -> list[str]:
         return reasons_against(problem)
@@ -45,7 +53,7 @@ class CpuKernel(NativeKernel[LoweredCall]):
         return deferral(problem)
 
     def note(self) -> str:
-        return _library.note()
+        return "; ".join(filter(None, (_library.note(), _tuned.note("cpu", "cpu"))))
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         return rotate(x, rotation)
@@ -59,8 +67,10 @@ class CpuKernel(NativeKernel[LoweredCall]):
     def prepare_step(self, call: Call, terms_vary: bool) -> PreparedStep | str:
         return PreparedStep.of(call, terms_vary)
 
-    def forward(self, call: LoweredCall, keep: bool) -> Results:
-        results = new_results(call.q, call.v, call.q.dtype) if keep else Results(new_out(call.q, call.v, call.q.dtype))
+    def forward(self, call: LoweredCall, keep: bool) -> ForwardResults:
+        results = (
+            new_results(call.q, call.v, call.q.dtype) if keep else ForwardResults(new_out(call.q, call.v, call.q.dtype))
+        )
         descriptor = describe_forward(call, results)
         if not ORDINARY.issuperset(map(type, descriptor.keep_alive)):
             raise NotOrdinaryError
@@ -92,7 +102,7 @@ class CpuKernel(NativeKernel[LoweredCall]):
     def _reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None) -> tuple[Tensor, list[Any]]:
         """The sums of the values, and the reductions."""
         with without_autocast(call.q):
-            lowered = self.lower(without_tables(self.rotated(call)))
+            lowered = self.lower(without_tables(self.rotated(evaluated(call))))
             calls, numbers = calls_for(reductions, lowered, counted)
             for words in calls:
                 descriptor = begin(lowered, False)
@@ -105,7 +115,12 @@ class CpuKernel(NativeKernel[LoweredCall]):
         return calls[0].results.out, [next(values[number]) for number in numbers]
 
     def backward(
-        self, call: LoweredCall, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
+        self,
+        call: LoweredCall,
+        results: ForwardResults,
+        d_out: Tensor,
+        d_lse: Tensor | None,
+        partial_keys: bool = False,
     ) -> Gradients:
         descriptor = describe_backward(call, results, d_out, d_lse, partial_keys)
         _library.run(descriptor.words)

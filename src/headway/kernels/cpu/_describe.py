@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .._results import Results
+from .._results import ForwardResults
 from ..lowering import LoweredCall
 from ._descriptor import ABSENT, DTYPES, ONE, CallDescriptor, double_bits
 from ._library import VERSION
@@ -51,7 +51,7 @@ def finish(
         add_reductions(descriptor)
 
 
-def describe_forward(call: LoweredCall, results: Results) -> CallDescriptor:
+def describe_forward(call: LoweredCall, results: ForwardResults) -> CallDescriptor:
     """Returns the descriptor of a call that writes its results; the statistics may be None."""
     descriptor = begin(call, False)
     descriptor.fresh(results.out)
@@ -65,7 +65,7 @@ def describe_forward(call: LoweredCall, results: Results) -> CallDescriptor:
 
 
 def describe_backward(
-    call: LoweredCall, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
+    call: LoweredCall, results: ForwardResults, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
 ) -> CallDescriptor:
     """Returns the descriptor of a call that writes the gradients of the tensors that require one."""
     descriptor = begin(call, True, partial_keys)

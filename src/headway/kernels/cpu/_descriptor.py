@@ -12,7 +12,21 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError
-from ...masks import And, Boolean, Bounds, Causal, Chunked, Dilated, Documents, Mask, Or, Slot, Window
+from ...masks import (
+    And,
+    Bits,
+    Boolean,
+    Bounds,
+    Causal,
+    Chunked,
+    Dilated,
+    Documents,
+    Interval,
+    Mask,
+    Or,
+    Slot,
+    Window,
+)
 from ...terms import Part
 from ..lowering.masks import slots, within
 
@@ -24,9 +38,10 @@ DTYPES = {
     torch.float64: (3, 8),
     torch.int64: (4, 8),
     torch.bool: (5, 1),
+    torch.uint8: (5, 1),  # bits of masks
 }
 """For each dtype, its number in the C interface and the bytes of an item."""
-DIFFERENCE, DILATED, EQUAL, KEYS, BOOLEAN, AND, OR = 1, 2, 3, 4, 5, 6, 7
+DIFFERENCE, DILATED, EQUAL, KEYS, BOOLEAN, BITS, AND, OR = 1, 2, 3, 4, 5, 6, 7, 8
 
 ABSENT = (0,) * 7
 AT_THREADS, AT_KEYS, AT_Q, AT_K, AT_V = 2, 8, 18, 25, 32
@@ -236,6 +251,12 @@ class CallDescriptor:
         elif isinstance(mask, Boolean):
             self.words.append(BOOLEAN)
             self.broadcast(mask.values, 4 - mask.values.ndim)
+        elif isinstance(mask, Bits):
+            self.words += (BITS, mask.first)
+            self.broadcast(mask.bits)
+        elif isinstance(mask, Interval):
+            self.words.append(BOOLEAN)
+            self.broadcast(mask.allowed(q, k))
         else:  # the same keys for every query
             self.words.append(KEYS)
             self.broadcast(mask.allowed(q, k)[:, 0, 0])

@@ -23,7 +23,7 @@ from ...reductions import (
     WeightsOfMatches,
 )
 from .._problem import Call
-from .._results import Results
+from .._results import ForwardResults
 from ._descriptor import ABSENT, CallDescriptor
 
 R = TypeVar("R", bound=Reduction)
@@ -54,7 +54,7 @@ class ReductionWords:
     def __init__(self, call: Call, counted: Tensor | None) -> None:
         self.call, self.counted = call, counted
         self.taken: list[Reduction] = []
-        self.results: Results
+        self.results: ForwardResults
         self._memory: dict[str, Tensor] = {}
 
     def takes(self, one: Reduction) -> bool:
@@ -127,28 +127,28 @@ class ReductionWords:
 
     def values(self) -> list[Any]:
         """What was computed for each of ``taken``, in order."""
-        found, at, values = self._memory, 0, list[Any]()
+        memory, at, values = self._memory, 0, list[Any]()
         for one in self.taken:
             if isinstance(one, RowStatistics):
                 values.append((self.results.row_max, self.results.row_sum))
             elif isinstance(one, TopKeys):
-                values.append((found["top weights"][..., : one.count], found["top keys"][..., : one.count]))
+                values.append((memory["top weights"][..., : one.count], memory["top keys"][..., : one.count]))
             elif isinstance(one, WeightsAt):
                 at += (width := one.keys.shape[-1])
-                values.append(found["at"][..., at - width : at])
+                values.append(memory["at"][..., at - width : at])
             elif isinstance(one, WeightsByLabel):
-                values.append(found["labels"] if one.count else self.call.q.new_empty(*self.call.q.shape[:3], 0))
+                values.append(memory["labels"] if one.count else self.call.q.new_empty(*self.call.q.shape[:3], 0))
             elif isinstance(one, WeightsByDistance):
-                values.append(found["ranges"][..., : len(one.edges) + 1])
+                values.append(memory["ranges"][..., : len(one.edges) + 1])
             elif isinstance(one, WeightsOfMatches):
-                values.append((found["match sums"], found["match counts"]))
+                values.append((memory["match sums"], memory["match counts"]))
             elif isinstance(one, ColumnSums):
-                values.append(found["columns"].float())
+                values.append(memory["columns"].float())
             elif isinstance(one, PooledMap):
-                mass = found["mass"].float()  # NaN is lost among maxima, but not among sums
-                values.append((mass, found["largest"].masked_fill(mass.isnan(), torch.nan)))
+                mass = memory["mass"].float()  # NaN is lost among maxima, but not among sums
+                values.append((mass, memory["largest"].masked_fill(mass.isnan(), torch.nan)))
             else:
-                values.append(found[NAMES[type(one)]])
+                values.append(memory[NAMES[type(one)]])
         return values
 
 

@@ -7,16 +7,32 @@ from collections.abc import Iterator
 import torch
 
 from ..._torch import constant_in_graphs
-from ...masks import And, Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window
-from ...terms import TokenBias
+from ...masks import (
+    And,
+    Bits,
+    Boolean,
+    Causal,
+    Chunked,
+    Dilated,
+    Documents,
+    Function,
+    Interval,
+    KeepFirst,
+    Mask,
+    Or,
+    Padding,
+    Prefix,
+    Window,
+    is_python,
+)
 from ...tracing import PLAIN_ALONE, plain_alone
+from .._masks import MOST_BYTES, bytes_of
 from .._problem import Problem
 from . import _library
 from ._descriptor import MAX_DEPTH, MAX_NODES, MAX_WIDTH
-from ._terms import MAX_TERMS
-from ._terms import reasons_against as against_term
+from ._terms import reasons_against as against_terms
 
-MASKS = frozenset({Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Padding, Prefix, Window})
+MASKS = frozenset({Bits, Boolean, Causal, Chunked, Dilated, Documents, Interval, KeepFirst, Padding, Prefix, Window})
 
 
 @constant_in_graphs  # computed once, in the first call
@@ -42,24 +58,21 @@ def reasons_against(problem: Problem) -> list[str]:
     if problem.head_dim > MAX_WIDTH or problem.v_head_dim > MAX_WIDTH:
         reasons.append(f"a head_dim is above {MAX_WIDTH:,}")
     if problem.terms:
-        count = 0
-        for term in problem.terms:
-            count += 2 if type(term) is TokenBias else 1
-            reasons.extend(against_term(term))  # torch 2.11's compiler cannot add a generator to a list
-        if count > MAX_TERMS:
-            reasons.append(f"it takes at most {MAX_TERMS} terms, of which a TokenBias may be two")
+        reasons.extend(against_terms(problem.terms))  # torch 2.11's compiler cannot add a generator to a list
     if problem.mask is not None:
-        reasons.extend(_against_mask(problem.mask))
+        reasons.extend(_against_mask(problem, problem.mask))
     return list(dict.fromkeys(reasons)) if len(reasons) > 1 else reasons
 
 
-def _against_mask(mask: Mask) -> Iterator[str]:
+def _against_mask(problem: Problem, mask: Mask) -> Iterator[str]:
     if type(mask) in MASKS and type(mask) is not Chunked:
         return
     parts, depth = _parts(mask)
     for kind in dict.fromkeys(map(type, parts)):
-        if kind not in MASKS:
-            yield f"a mask of the class {kind.__name__} is Python, which it cannot call"
+        if kind not in MASKS and kind.__module__ == Mask.__module__ and not issubclass(kind, Function):
+            yield f"it has no mask {kind.__name__}"
+    if is_python(mask) and bytes_of(problem, mask) > MOST_BYTES:
+        yield f"its mask is Python, and would take more than {MOST_BYTES >> 20:,} MiB in tensors"
     nodes = sum(2 * (part.previous + 1) if isinstance(part, Chunked) else 2 for part in parts)
     if nodes > MAX_NODES or depth > MAX_DEPTH:
         yield f"the mask is joined of more than {MAX_NODES // 2} masks, or more than {MAX_DEPTH} deep"
@@ -69,6 +82,6 @@ def _parts(mask: Mask) -> tuple[list[Mask], int]:
     """Returns the masks that a mask is joined from, and the depth of the stack of its postfix form."""
     if type(mask) not in (And, Or):
         return [mask], 1
-    found = [_parts(part) for part in mask.masks]  # type: ignore[attr-defined]
-    depths = [depth + (1 if number else 0) for number, (_, depth) in enumerate(found)]
-    return [part for parts, _ in found for part in parts], max(depths)
+    joined = [_parts(part) for part in mask.masks]  # type: ignore[attr-defined]
+    depths = [depth + (1 if number else 0) for number, (_, depth) in enumerate(joined)]
+    return [part for parts, _ in joined for part in parts], max(depths)

@@ -70,17 +70,22 @@ class Row(NamedTuple):
     count: Callable[[Any], int] = _one
 
 
-def reasons_against(term: Any) -> Iterator[str]:
-    """Yields every reason why the kernel cannot run a call with a term.
+def reasons_against(terms: tuple[Any, ...]) -> Iterator[str]:
+    """Yields every reason why the kernel cannot run a call with these terms.
 
     Args:
-        term: the term.
+        terms: the terms.
     """
-    row = TERMS.get(type(term))
-    if row is None:
-        yield f"it has no {type(term).__name__}"
-    else:
-        yield from row.against(term)
+    count = 0
+    for term in terms:
+        row = TERMS.get(type(term))
+        if row is None:
+            yield f"it has no {type(term).__name__}"
+        else:
+            yield from row.against(term)
+            count += row.count(term)
+    if count > MAX_TERMS:
+        yield f"it takes at most {MAX_TERMS} terms, of which a TokenBias may be two"
 
 
 def write_terms(descriptor: CallDescriptor, terms: tuple[Any, ...], sizes: Mapping[str, int]) -> None:

@@ -24,6 +24,8 @@ WIDEST = 4096
 """The most numbers of a row that are rotated, since csrc/tokens.h keeps them on the stack."""
 AT_X, AT_Y = 2, 6
 """Where the words of Rows have the addresses of x and y."""
+AT_COS, AT_SIN = 17, 21
+"""Where the words of Rotate have the addresses of cos and sin."""
 FLOAT32_EPS = torch.finfo(torch.float32).eps
 
 
@@ -87,17 +89,31 @@ class Rotated(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
         if ctx.back is not None and not torch.is_grad_enabled() and ctx.back.takes(grad):
-            found = ctx.back.run(grad)
+            rotated = ctx.back.run(grad)
         else:
             grad = grad if grad.stride(-1) == 1 else grad.contiguous()
-            found = rotate(grad, Rotation(cos, -sin, ctx.layout, ctx.start))
-        return found, None, None, None, None, None
+            rotated = rotate(grad, Rotation(cos, -sin, ctx.layout, ctx.start))
+        return rotated, None, None, None, None, None
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> Tensor:
+    """Rotates x, which ``_supports`` accepts; the words of calls that differ in addresses alone are written once."""
     y = torch.empty_like(x)
-    _library.rotate(_rotation_words(x, y, cos, sin, layout, start))
+    laid_out = x.shape, x.stride(), x.dtype, cos.shape, cos.stride(), sin.stride(), layout, start
+    words = _words.get(laid_out)
+    if words is None:
+        if len(_words) >= MOST_WORDS:
+            _words.clear()
+        words = _words[laid_out] = array("q", _rotation_words(x, y, cos, sin, layout, start))
+    words = words[:]
+    words[0], words[AT_X], words[AT_Y] = torch.get_num_threads(), x.data_ptr(), y.data_ptr()
+    words[AT_COS], words[AT_SIN] = cos.data_ptr(), sin.data_ptr()
+    _library.rotate(words)
     return y
+
+
+_words: dict[tuple[object, ...], array[int]] = {}
+MOST_WORDS = 64
 
 
 def _rotation_words(x: Tensor, y: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> list[int]:
@@ -159,26 +175,22 @@ def _supports(x: Tensor, cos: Tensor, sin: Tensor, start: int) -> bool:
     fits = _fits(x, cos, sin) and x.ndim == cos.ndim == 4 and cos.dtype == sin.dtype == torch.float64
     if not fits or cos.shape != sin.shape or cos.stride(3) != 1 or sin.stride(3) != 1:
         return False
-    *among, pairs = cos.shape
-    if not 2 <= 2 * pairs <= WIDEST or not 0 <= start <= x.shape[3] - 2 * pairs:
+    batch, heads, n, width = x.shape
+    rows, tables, tokens, pairs = cos.shape
+    if not 2 <= 2 * pairs <= WIDEST or not 0 <= start <= width - 2 * pairs:
         return False
-    return all(a in (1, b) for a, b in zip(among, x.shape[:3], strict=True))
+    return rows in (1, batch) and tables in (1, heads) and tokens in (1, n)
 
 
 def _fits(x: Tensor, *others: Tensor) -> bool:
     """Returns whether the library can read x and the others in this context."""
-    if x.dtype not in FLOATS or x.device.type != "cpu" or not 1 <= x.ndim <= 4 or not x.shape[-1] or x.stride(-1) != 1:
+    if x.dtype not in FLOATS or not 1 <= x.ndim <= 4 or not x.shape[-1] or x.stride(-1) != 1:
         return False
-    every = (x, *others)
-    if (
-        watched()
-        or not all(type(one) in ORDINARY for one in every)
-        or forward_mode()
-        or any(other.device.type != "cpu" for other in others)
-    ):
+    if watched() or forward_mode():
         return False
-    if any(one.data_ptr() % one.itemsize for one in every):
-        return False
+    for one in (x, *others):
+        if type(one) not in ORDINARY or not one.is_cpu or one.data_ptr() % one.itemsize:
+            return False
     return _library.why_not() is None
 
 

@@ -11,6 +11,10 @@ from ...masks import And, Bound, Bounds, Mask, Or, Slot
 
 EVERYTHING: Bounds = (None, None)
 
+Limit = int | Slot | Tensor
+Limits = tuple[tuple[Limit, ...], tuple[Limit, ...]]
+"""An interval as starts and stops: of the key slots from the largest start to the smallest stop."""
+
 
 def lower_mask(mask: Mask | None, q: Coordinates, k: Coordinates) -> tuple[tuple[Bounds, ...], Mask | None]:
     """Splits a mask into intervals and a rest; a query sees the keys of any interval that the rest allows.
@@ -21,11 +25,10 @@ def lower_mask(mask: Mask | None, q: Coordinates, k: Coordinates) -> tuple[tuple
     """
     if mask is None or not q.index.shape[1] or not k.index.shape[1]:
         return (), None
-    found, rest = _lowered(mask, q, k)
-    for start, stop in found:
-        if start is None and stop is None:
-            return (), rest
-    return tuple(found), rest
+    limits, rest = limits_of(mask, q, k)
+    intervals = tuple([(_furthest(starts, q, k, True), _furthest(stops, q, k, False)) for starts, stops in limits])
+    everything = any(start is None and stop is None for start, stop in intervals)
+    return () if everything else intervals, rest
 
 
 def slots(bound: int | Slot | Tensor, q: Coordinates, k: Coordinates) -> Tensor:
@@ -46,32 +49,34 @@ def within(offset: int, n: int, m: int) -> int:
     return max(-n, min(offset, m))
 
 
-def _lowered(mask: Mask, q: Coordinates, k: Coordinates) -> tuple[list[Bounds], Mask | None]:
-    """Returns one or two intervals, and a rest."""
+def limits_of(mask: Mask, q: Coordinates, k: Coordinates) -> tuple[list[Limits], Mask | None]:
+    """Splits a mask into one or two intervals and a rest, without reading any bound."""
     kind = type(mask)
     if kind is And:
-        found, rests = [EVERYTHING], []
+        joined: list[Limits] = [((), ())]
+        rests = []
         for part in mask.masks:  # type: ignore[attr-defined]
-            bounds, rest = _lowered(part, q, k)
-            if len(found) > 1 and len(bounds) > 1:
+            limits, rest = limits_of(part, q, k)
+            if len(joined) > 1 and len(limits) > 1:
                 rest = part
             else:
-                found = [_both(a, b, q, k) for a in found for b in bounds]
+                joined = [(a + c, b + d) for a, b in joined for c, d in limits]
             if rest is not None:
                 rests.append(rest)
-        return found, And(tuple(rests)) if len(rests) > 1 else (rests[0] if rests else None)
+        return joined, And(tuple(rests)) if len(rests) > 1 else (rests[0] if rests else None)
     if kind is Or:
-        parts = [_lowered(part, q, k) for part in mask.masks]  # type: ignore[attr-defined]
-        found = [bounds for intervals, _ in parts for bounds in intervals]
-        if len(found) == 2 and parts[0][1] is None and parts[1][1] is None:
-            return found, None
-        return [EVERYTHING], mask
+        parts = [limits_of(part, q, k) for part in mask.masks]  # type: ignore[attr-defined]
+        either = [interval for limits, _ in parts for interval in limits]
+        if len(either) == 2 and parts[0][1] is None and parts[1][1] is None:
+            return either, None
+        return [((), ())], mask
     interval = mask.interval(q, k)
     if interval is None:
-        return [EVERYTHING], mask
+        return [((), ())], mask
     if kind.__module__ != Mask.__module__:
         _check(mask, interval, q.index.shape[1])
-    return [interval], None
+    start, stop = interval
+    return [(() if start is None else (start,), () if stop is None else (stop,))], None
 
 
 def _check(mask: Mask, interval: Bounds, n: int) -> None:
@@ -79,28 +84,29 @@ def _check(mask: Mask, interval: Bounds, n: int) -> None:
     for bound in interval:
         if bound is None or type(bound) in (int, Slot):
             continue
-        found = f"a {type(bound).__name__}"
+        shown = f"a {type(bound).__name__}"
         if isinstance(bound, Tensor):
             kind = bound.dtype
             whole = not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
             if whole and bound.ndim == 2 and bound.shape[1] in (1, n):
                 continue
-            found = f"a tensor of shape {tuple(bound.shape)} and {kind}"
+            shown = f"a tensor of shape {tuple(bound.shape)} and {kind}"
         raise HeadwayError(
-            f"{type(mask).__name__}.interval gives {found}: give None, an int, a masks.Slot or integers [batch, {n}], "
+            f"{type(mask).__name__}.interval gives {shown}: give None, an int, a masks.Slot or integers [batch, {n}], "
             "where either may be 1"
         )
 
 
-def _both(a: Bounds, b: Bounds, q: Coordinates, k: Coordinates) -> Bounds:
-    """Returns the intersection of two intervals."""
-    return _furthest(a[0], b[0], q, k, True), _furthest(a[1], b[1], q, k, False)
+def _furthest(limits: tuple[Limit, ...], q: Coordinates, k: Coordinates, largest: bool) -> Bound:
+    """Returns the largest of some bounds, or the smallest, for each query; None if there are none."""
+    furthest: Bound = None
+    for limit in limits:
+        furthest = limit if furthest is None else _further(furthest, limit, q, k, largest)
+    return furthest
 
 
-def _furthest(a: Bound, b: Bound, q: Coordinates, k: Coordinates, largest: bool) -> Bound:
+def _further(a: Limit, b: Limit, q: Coordinates, k: Coordinates, largest: bool) -> Limit:
     """Returns the larger of two bounds, or the smaller, for each query."""
-    if a is None or b is None:
-        return b if a is None else a
     if type(a) is type(b) and isinstance(a, (int, Slot)):
         return max(a, b) if largest else min(a, b)
     if isinstance(a, int) or isinstance(b, Tensor):

@@ -189,8 +189,8 @@ class RotatedQuery(torch.autograd.Function):
             # a query that sees no key has no gradient, even if its position is NaN
             seeing = query.masked_fill((gradient == 0).all(-1, keepdim=True), 0)
             rotated = _rotated(seeing, weight, rates, at)
-        found = iter(torch.autograd.grad(rotated, [x for x in (query, weight, rates) if x.requires_grad], gradient))
-        return *(next(found) if want else None for want in wanted), None
+        gradients = iter(torch.autograd.grad(rotated, [x for x in (query, weight, rates) if x.requires_grad], gradient))
+        return *(next(gradients) if want else None for want in wanted), None
 
 
 def _rotated(query: Tensor, weight: Tensor, rates: Tensor, at: Tensor) -> Tensor:

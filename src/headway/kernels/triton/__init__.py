@@ -15,15 +15,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...reductions import Reduction
 from ...terms import Rotation
+from .. import _tuned
 from .._autograd import ORDINARY
 from .._base import Deferral, without_autocast
+from .._masks import evaluated
 from .._native import NativeKernel, NotOrdinaryError, recorded
 from .._problem import Call, Problem, of_weights, without_tables
-from .._results import Gradients, Results
+from .._results import ForwardResults, Gradients
 from . import _installed
 from ._choices import MAX_SPLIT_ROWS
 from ._lowered import TritonCall, lower_for_programs
@@ -39,11 +42,11 @@ class TritonKernel(NativeKernel[TritonCall]):
     def why_not(self, problem: Problem) -> list[str]:
         return reasons_against(problem)
 
-    def defers(self, problem: Problem) -> Deferral:
-        return Deferral("reference", "not all of its tests have passed on a GPU yet: choose it by kernel='triton'")
+    def defers(self, problem: Problem) -> Deferral | None:
+        return _tuned.deferral_if_verified("triton", problem)
 
     def note(self) -> str:
-        return _installed.missing() or ""
+        return _installed.missing() or (_tuned.note("triton", "cuda:0") if torch.cuda.is_available() else "")
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         return rotate(x, rotation)
@@ -51,7 +54,7 @@ class TritonKernel(NativeKernel[TritonCall]):
     def lower(self, call: Call) -> TritonCall:
         return lower_for_programs(call)
 
-    def forward(self, call: TritonCall, keep: bool) -> Results:
+    def forward(self, call: TritonCall, keep: bool) -> ForwardResults:
         from ._forward import Forward
 
         if not ORDINARY.issuperset(map(type, (call.q, call.k, call.v, *call.scores.tensors))):
@@ -59,7 +62,7 @@ class TritonKernel(NativeKernel[TritonCall]):
         return Forward(call).run()
 
     def backward(
-        self, call: TritonCall, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
+        self, call: TritonCall, results: ForwardResults, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
         from ._backward import Backward
 
@@ -82,8 +85,10 @@ class TritonKernel(NativeKernel[TritonCall]):
         out = self.restored(call, results.out)
         return out if out.dtype == call.q.dtype else out.to(call.q.dtype), values
 
-    def _reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None) -> tuple[Results, list[Any]]:
+    def _reduce(
+        self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None
+    ) -> tuple[ForwardResults, list[Any]]:
         from ._reductions import reduce_by_programs
 
         with without_autocast(call.q):
-            return reduce_by_programs(self.lower(without_tables(self.rotated(call))), reductions, counted)
+            return reduce_by_programs(self.lower(without_tables(self.rotated(evaluated(call)))), reductions, counted)

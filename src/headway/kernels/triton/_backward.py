@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._results import Gradients, Results
+from .._results import ForwardResults, Gradients
 from . import programs
 from ._arguments import Parts, Plane, Vectors
 from ._launch import Launch, rows_together, tiles
@@ -35,7 +35,7 @@ class Backward(Launch):
     """
 
     def __init__(
-        self, call: TritonCall, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool
+        self, call: TritonCall, results: ForwardResults, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool
     ) -> None:
         super().__init__(call)
         self.results, self.partial_keys = results, partial_keys
@@ -260,7 +260,7 @@ class Backward(Launch):
         return gradient
 
 
-def _sink_gradient(sink: Tensor, results: Results, delta: Tensor) -> Tensor:
+def _sink_gradient(sink: Tensor, results: ForwardResults, delta: Tensor) -> Tensor:
     """−δ times the weight of the sink, [batch, heads, n]; 0 where nothing else is in sight."""
     weight = (sink.detach() - results.row_max).exp() / results.row_sum
     return torch.where(delta == 0, 0.0, -delta * weight)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._results import Results, new_results
+from .._results import ForwardResults, new_results
 from . import programs
 from ._arguments import Plane, Wanted
 from ._choices import Blocks, splits_for
@@ -20,7 +20,7 @@ SPLITS = 16
 class Forward(Launch):
     """The programs of the output, and of the weights' reductions."""
 
-    def run(self) -> Results:
+    def run(self) -> ForwardResults:
         """Returns the output and the statistics of each query."""
         results = self.new_results()
         blocks = self.blocks("split" if self.n * self.group <= 16 else "wide split")
@@ -33,20 +33,22 @@ class Forward(Launch):
             self.run_whole(results)
         return results
 
-    def new_results(self) -> Results:
+    def new_results(self) -> ForwardResults:
         """Allocates the results; the output in float32 if relative values are still to be added to it."""
         values = self.call.relative_values
         dtype = self.call.q.dtype if values is None or values.q is None else torch.float32
         return new_results(self.call.q, self.call.v, dtype)
 
-    def _add_relative_values(self, results: Results) -> None:
+    def _add_relative_values(self, results: ForwardResults) -> None:
         """Adds to the output the relative values that are looked up."""
         values = self.call.relative_values
         if values is not None and values.q is not None:
             weights = self.sums_by_row(values, RELATIVE_VALUES, self.statistics_of(results))
             results.out.add_(weights @ values.vectors.detach())
 
-    def run_whole(self, results: Results, output: bool = True, wanted: Wanted | None = None, width: int = 0) -> None:
+    def run_whole(
+        self, results: ForwardResults, output: bool = True, wanted: Wanted | None = None, width: int = 0
+    ) -> None:
         """Writes the statistics of each query, the output if it is to be, and what is wanted of the weights.
 
         Args:
@@ -65,7 +67,7 @@ class Forward(Launch):
         if output:
             self._add_relative_values(results)
 
-    def column_sums(self, results: Results, counted: Plane | None) -> Tensor:
+    def column_sums(self, results: ForwardResults, counted: Plane | None) -> Tensor:
         """Returns the sums of the weights of each key over the queries that count, [batch, heads, m]."""
         blocks, sums = self.blocks("keys"), self.statistic(self.m)
         start(
@@ -75,7 +77,7 @@ class Forward(Launch):
         )  # fmt: skip
         return sums
 
-    def pooled(self, results: Results, counted: Plane | None, down: int, across: int) -> tuple[Tensor, Tensor]:
+    def pooled(self, results: ForwardResults, counted: Plane | None, down: int, across: int) -> tuple[Tensor, Tensor]:
         """Returns the sums and the largest of the weights in each cell, [batch, heads, down, across]."""
         blocks = self.blocks("table")
         mass, largest = self.buffer(2, self.batch, self.heads, down, across)
@@ -86,7 +88,7 @@ class Forward(Launch):
         )  # fmt: skip
         return mass, largest.masked_fill(mass.isnan(), torch.nan)  # NaN is lost among the largest
 
-    def _run_in_splits(self, results: Results, splits: int, blocks: Blocks) -> None:
+    def _run_in_splits(self, results: ForwardResults, splits: int, blocks: Blocks) -> None:
         rows = self.batch * self.heads * self.n
         totals = self.buffer(splits, rows, self.v_dim)
         largests, sums = self.buffer(2, splits, rows)

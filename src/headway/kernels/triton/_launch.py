@@ -13,7 +13,7 @@ from ...masks import Bound as MaskBound
 from ...masks import Slot
 from ...terms import Linear, Log, Power
 from .._problem import gpu
-from .._results import Results
+from .._results import ForwardResults
 from ..lowering.masks import within
 from . import programs
 from ._arguments import (
@@ -327,7 +327,9 @@ class Launch:
 
     # ------------------------------------------------------------ of weights that are computed again
 
-    def statistics_of(self, results: Results, up: Plane | None = None, d_lse: Tensor | None = None) -> Statistics:
+    def statistics_of(
+        self, results: ForwardResults, up: Plane | None = None, d_lse: Tensor | None = None
+    ) -> Statistics:
         """What weights are computed from again, and δ from the output if its gradient is given."""
         blocks = self.blocks("queries")
         found = Statistics(*(self.statistic(self.n) for _ in Statistics._fields))

@@ -28,7 +28,7 @@ from ...reductions import (
     WeightsByLabel,
     WeightsOfMatches,
 )
-from .._results import Results
+from .._results import ForwardResults
 from ._arguments import Wanted, number
 from ._choices import MOST_REDUCED as MOST
 from ._forward import Forward
@@ -46,7 +46,7 @@ Value = Callable[[], Any]
 
 def reduce_by_programs(
     call: TritonCall, reductions: Sequence[Reduction], counted: Tensor | None
-) -> tuple[Results, list[Any]]:
+) -> tuple[ForwardResults, list[Any]]:
     """Returns the results of a lowered call and the value of each reduction.
 
     Args:
@@ -72,7 +72,7 @@ class Reducer:
         self.passes: list[dict[str, Any]] = [{}]
         """For each pass over the keys the fields of ``Wanted``, with numbers as they are."""
 
-    def run(self, reductions: Sequence[Reduction]) -> tuple[Results, list[Any]]:
+    def run(self, reductions: Sequence[Reduction]) -> tuple[ForwardResults, list[Any]]:
         """Returns the results, and the value of each reduction."""
         together = {kind: [one for one in reductions if type(one) is kind] for kind in TOGETHER}
         values = {id(one): value for kind in TOGETHER for one, value in TOGETHER[kind](self, together[kind])}

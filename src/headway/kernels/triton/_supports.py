@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...masks import And, Boolean, Causal, Chunked, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window
+from ...masks import And, Boolean, Causal, Chunked, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window, is_python
 from ...reductions import (
     ColumnSums,
     Entropy,
@@ -39,6 +39,7 @@ from ...terms import (
     TokenBias,
 )
 from ...tracing import PLAIN_ALONE, plain_alone, watched
+from .._masks import MOST_BYTES
 from .._problem import Problem, wants_gradient
 from . import _installed
 from ._choices import DTYPES, MOST_REDUCED
@@ -108,8 +109,10 @@ def _against(problem: Problem) -> Iterator[str]:
     if would_be_large(problem, kinds.of_pairs):
         whose = ", ".join(map(_name_of, kinds.of_pairs)) or "a sum of DenseBias"
         yield f"{whose} would be a dense bias larger than {REST_LIMIT >> 20} MiB"
-    if problem.mask is not None and mask_bytes(problem, problem.mask) > REST_LIMIT:
-        yield f"its mask is no interval, and would be dense and larger than {REST_LIMIT >> 20} MiB"
+    if problem.mask is not None:
+        most = MOST_BYTES if is_python(problem.mask) else REST_LIMIT
+        if mask_bytes(problem, problem.mask) > most:
+            yield f"its mask is no interval, and would be dense and larger than {most >> 20} MiB"
 
 
 def _against_relative(problem: Problem, rising: bool) -> Iterator[str]:

@@ -100,15 +100,15 @@ class CAPE(PositionEncoding):
         return (p + torch.stack(shifts, dim=-1) + jitter) * stretch.exp()[..., None]
 
     def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
-        found = coordinates.position.double().clone()
-        for i in range(found.shape[1]):
-            for axis in range(found.shape[2]):
+        positions = coordinates.position.double().clone()
+        for i in range(positions.shape[1]):
+            for axis in range(positions.shape[2]):
                 p = float(coordinates.position[0, i, axis])
                 if self.centred:
                     total = oracle_length(coordinates, i)
                     p -= sum(range(int(total))) / total
-                found[0, i, axis] = p * self.step * self.frequency_scale
-        return replace(coordinates, position=found)
+                positions[0, i, axis] = p * self.step * self.frequency_scale
+        return replace(coordinates, position=positions)
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:

@@ -125,13 +125,13 @@ class DeBERTa(PositionEncoding):
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Returns the terms of relative keys and relative queries."""
-        found: Terms = ()
+        terms: Terms = ()
         edges = self.place(q_at).tables
         if "c2p" in self.parts:
-            found = (RelativeKeys(self._rows(self.key, edges, backwards=True)),)
+            terms = (RelativeKeys(self._rows(self.key, edges, backwards=True)),)
         if "p2c" in self.parts:
-            found += (RelativeQueries(self._rows(self.query, edges, backwards=self.index == "code")),)
-        return found
+            terms += (RelativeQueries(self._rows(self.query, edges, backwards=self.index == "code")),)
+        return terms
 
     def _rows(self, layer: nn.Linear, edges: Tensor, backwards: bool) -> Rows:
         """The vectors by pⱼ − pᵢ, [num_heads, rows, head_dim]: row(pᵢ − pⱼ) if ``backwards``, else row(pⱼ − pᵢ)."""

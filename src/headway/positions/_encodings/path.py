@@ -143,7 +143,7 @@ def along(q: Tensor, k: Tensor, rows: Tensor, w: Tensor, beta: Tensor, q_index: 
         )
     w = w.to(wide).repeat_interleave(heads // w.shape[1], dim=1)
     beta = beta.to(wide).repeat_interleave(heads // beta.shape[1], dim=1)
-    u, k, found = q.to(wide), k.to(wide), []
+    u, k, scores = q.to(wide), k.to(wide), []
     own = q_index[:, None, None, rows]
     chunks = -(-k.shape[2] // CHUNK)
     for chunk in reversed(range(chunks)):
@@ -153,6 +153,6 @@ def along(q: Tensor, k: Tensor, rows: Tensor, w: Tensor, beta: Tensor, q_index: 
         system = (beta_c * (w_c @ w_c.mT)).triu(1)
         wanted = (beta_c * (w_c @ u.mT)).masked_fill(~passed, 0)
         c = torch.linalg.solve_triangular(system, wanted, upper=True, unitriangular=True).mT
-        found.append(u @ k_c.mT - c @ (w_c @ k_c.mT).tril(-1))
+        scores.append(u @ k_c.mT - c @ (w_c @ k_c.mT).tril(-1))
         u = u - c @ w_c
-    return torch.cat(found[::-1], dim=-1).to(q.dtype) if found else q @ k.to(q.dtype).mT
+    return torch.cat(scores[::-1], dim=-1).to(q.dtype) if scores else q @ k.to(q.dtype).mT

@@ -74,11 +74,11 @@ class RandomFloat(PositionEncoding):
         return torch.zeros_like(u).scatter(1, tokens, u.gather(1, draws))
 
     def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
-        found = []
+        positions = []
         for token in range(coordinates.index.shape[1]):
             i, total = at(coordinates, token) + 1, oracle_length(coordinates, token)
-            found.append(self.span * (2 * i - 1) / (2 * max(self.train_length, total)))
-        return replace(coordinates, position=torch.tensor(found, dtype=torch.float64)[None, :, None])
+            positions.append(self.span * (2 * i - 1) / (2 * max(self.train_length, total)))
+        return replace(coordinates, position=torch.tensor(positions, dtype=torch.float64)[None, :, None])
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:

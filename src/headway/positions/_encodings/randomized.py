@@ -66,8 +66,8 @@ class RandomizedPositions(PositionEncoding):
         counted = counted.cumsum(-1, dtype=torch.int32)
         rows, alike = max(p.shape[0], counted.shape[0]), counted.shape[1]
         wanted = (p + 1).int().expand(rows, -1).reshape(rows, alike, p.shape[1] // max(alike, 1))
-        found = searchsorted(counted.expand(rows, -1, -1).contiguous(), wanted).flatten(1)
-        return replace(coordinates, position=found.clamp(max=self.limit - 1)[..., None])
+        positions = searchsorted(counted.expand(rows, -1, -1).contiguous(), wanted).flatten(1)
+        return replace(coordinates, position=positions.clamp(max=self.limit - 1)[..., None])
 
     def _fixed(self, device: torch.device) -> Tensor:
         """The rank of each of 0 … L − 1 in evaluation: the order of their hashes, the same on every device.
@@ -90,10 +90,10 @@ class RandomizedPositions(PositionEncoding):
             )
 
     def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
-        ranked, found = _ranked(self.limit, self.seed), []
+        ranked, positions = _ranked(self.limit, self.seed), []
         for i in range(coordinates.index.shape[1]):
-            found.append(sorted(ranked[: int(oracle_length(coordinates, i))])[int(at(coordinates, i))])
-        return replace(coordinates, position=torch.tensor(found)[None, :, None])
+            positions.append(sorted(ranked[: int(oracle_length(coordinates, i))])[int(at(coordinates, i))])
+        return replace(coordinates, position=torch.tensor(positions)[None, :, None])
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:

@@ -78,8 +78,8 @@ class RePo(PositionEncoding):
         Args:
             x: the layer's input, [n, embed_dim].
         """
-        found = [literally(token, self.gate, self.content, self.assign[0]) for token in x]
-        return Coordinates.of(torch.tensor(found, dtype=torch.float64), len(found))
+        positions = [literally(token, self.gate, self.content, self.assign[0]) for token in x]
+        return Coordinates.of(torch.tensor(positions, dtype=torch.float64), len(positions))
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:

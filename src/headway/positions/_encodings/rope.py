@@ -7,11 +7,12 @@ from torch import Tensor
 
 from ...constants import constant
 from ...coordinates import Coordinates
+from ...tracing import watched
 from .._base import PositionEncoding, need_base, rates
 from .._rotary import Rotary
 
-FEW, KEPT = 8, 1 << 15
-"""Angles of consecutive positions are cached between calls for more than FEW tokens and up to KEPT angles: 512 KiB."""
+KEPT = 1 << 15
+"""The angles of a block of consecutive positions whose cosines and sines are kept between calls: 512 KiB."""
 
 
 class RoPE(Rotary):
@@ -55,13 +56,17 @@ class RoPE(Rotary):
         return rates(self.pairs, self.head_dim, self.base, coordinates.position.device)
 
     def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...] | None:
-        """Returns ``waves``; those of consecutive positions are cached between calls."""
-        n, start = coordinates.index.shape[1], coordinates.start
-        kept = type(self) is RoPE and coordinates.consecutive
-        # in this order, since lengths are symbols in a compiler
-        if not kept or torch.compiler.is_compiling() or not FEW < n <= KEPT // self.pairs:
+        """Returns ``waves``; those of consecutive positions are taken from a block that is kept between calls."""
+        # watched first, since lengths are symbols in a compiler
+        if type(self) is not RoPE or watched() or not coordinates.consecutive or coordinates.start is None:
             return super().tables(coordinates)
-        return constant(_waves, n, start, self.pairs, self.head_dim, self.base, device=coordinates.position.device)
+        n, size = coordinates.index.shape[1], max(KEPT // self.pairs, 1)
+        block, first = divmod(coordinates.start, size)
+        if first + n > size:
+            return super().tables(coordinates)
+        device = coordinates.position.device
+        cos, sin = constant(_waves, size, block * size, self.pairs, self.head_dim, self.base, device=device)
+        return cos[:, :, first : first + n], sin[:, :, first : first + n]
 
     def oracle_frequency(self, c: int, coordinates: Coordinates) -> float:
         return float(self.base ** (-2 * c / self.head_dim))

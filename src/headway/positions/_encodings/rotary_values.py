@@ -68,9 +68,9 @@ class RotaryValues(PositionEncoding):
 
     def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
         """Returns cos φ, sin φ and −sin φ, each [b, heads or 1, n, pairs] in float64."""
-        found, magnitude = self.rotary.tables_of(coordinates), self.rotary.magnitude
-        assert found is not None
-        cos, sin = found if magnitude == 1 else (x / magnitude for x in found)
+        tables, magnitude = self.rotary.tables_of(coordinates), self.rotary.magnitude
+        assert tables is not None
+        cos, sin = tables if magnitude == 1 else (x / magnitude for x in tables)
         return cos, sin, -sin
 
     def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:

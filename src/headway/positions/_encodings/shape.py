@@ -59,8 +59,8 @@ class SHAPE(PositionEncoding):
         return replace(coordinates, position=coordinates.position + shift[..., None])
 
     def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
-        found = [[p + self.start for p in token] for token in coordinates.position[0].tolist()]
-        return replace(coordinates, position=torch.tensor([found], dtype=coordinates.position.dtype))
+        positions = [[p + self.start for p in token] for token in coordinates.position[0].tolist()]
+        return replace(coordinates, position=torch.tensor([positions], dtype=coordinates.position.dtype))
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:

@@ -55,10 +55,10 @@ class StreamingLLM(PositionEncoding):
         return side.placed_by(self, position=side.position - evicted[..., None])
 
     def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
-        index, found = coordinates.index[0].tolist(), coordinates.position.clone()
+        index, positions = coordinates.index[0].tolist(), coordinates.position.clone()
         for i, own in enumerate(index):
-            found[0, i] -= own - sum(0 <= other < own for other in index)
-        return replace(coordinates, position=found)
+            positions[0, i] -= own - sum(0 <= other < own for other in index)
+        return replace(coordinates, position=positions)
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:

@@ -17,6 +17,7 @@ from ...coordinates import Coordinates
 from ...errors import HeadwayError
 from ...kernels import KERNELS, Call, Problem, kernel_for
 from ...kernels import reference as spec
+from ...kernels._ops import flatten, unflatten
 from ...masks import Causal
 from ...positions import PositionEncoding
 from ...positions._encodings.xpos import XPos, reach
@@ -45,6 +46,28 @@ class Inputs:
 
     arguments: dict[str, Any]
     leaves: dict[str, Tensor]
+
+    def on(self, device: str) -> Inputs:
+        """The same arguments, but for an encoding, on a device, from which gradients flow back to the leaves."""
+        if device == "cpu":
+            return self
+        tensors: list[Tensor] = []
+        listed = {name: tuple(value) if isinstance(value, list) else value for name, value in self.arguments.items()}
+        structure = flatten(tuple(listed.items()), tensors)
+        moved = unflatten(structure, [x.to(device) for x in tensors])
+        return replace(self, arguments=dict(moved))
+
+    def poisoned(self) -> Inputs:
+        """The same arguments, with NaN in keys and values that no query sees."""
+        made = make_call(**self.arguments)
+        batch, heads, n, _ = made.q.shape
+        _, kv_heads, m, _ = made.k.shape
+        if made.mask is None or not kv_heads:
+            return self
+        seen = made.mask.allowed(made.q_coordinates, made.k_coordinates).expand(batch, heads, n, m)
+        unseen = ~seen.unflatten(1, (kv_heads, -1)).any(3).any(2)[..., None]
+        hidden = {name: self.arguments[name].masked_fill(unseen, torch.nan) for name in ("k", "v")}
+        return replace(self, arguments=self.arguments | hidden)
 
     def call(self, case: Case) -> Call:
         """The call that a kernel gets."""
@@ -93,7 +116,7 @@ def _refusal(case: Case) -> str:
     inputs = build(case, dtype_of(case))
     if _beyond_xpos(inputs, dtype_of(case)):
         return "xPos holds up to a distance from its centre, by dtype"
-    call = inputs.call(case)
+    call = inputs.on(case.device).call(case)
     if case.lse != "no" and any(isinstance(term, Normalizer) for term in call.terms):
         return "a Normalizer has no log-sum-exp"
     return "" if case.kernel == "auto" else "; ".join(KERNELS[case.kernel].why_not(Problem.of(call)))
@@ -212,6 +235,9 @@ def results(case: Case, dtype: torch.dtype | None = None, kernel: str | None = "
     """Returns output, log-sum-exp and gradients by name, by another kernel if given; None: the naive computation."""
     own = dtype_of(case) if dtype is None else dtype
     inputs = build(case, own, exact=kernel is None or own == torch.float64)
+    if kernel == "":
+        inputs = inputs.poisoned() if case.poisoned else inputs
+        inputs = inputs.on(case.device)
     if kernel is None:
         out, lse = _naive(case, inputs)
     elif case.lse == "no":
@@ -219,6 +245,8 @@ def results(case: Case, dtype: torch.dtype | None = None, kernel: str | None = "
     else:
         include = case.lse == "with the sink"
         out, lse = attention_with_lse(**inputs.arguments, include_sink=include, kernel=kernel or case.kernel)
+    out = out.cpu()
+    lse = None if lse is None else lse.cpu()
     values = {"output": out.detach()}
     loss = (out * _upstream(case, out)).sum() if case.upstream == "contiguous" else out.sum()
     if lse is not None:

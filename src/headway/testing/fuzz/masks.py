@@ -10,7 +10,8 @@ from operator import and_, or_
 import torch
 from torch import Tensor
 
-from ...masks import Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Mask, Padding, Prefix, Window
+from ...coordinates import Coordinates
+from ...masks import Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Mask, Padding, Prefix, Window, from_flex
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,23 @@ class Draw:
         return allowed
 
 
+@dataclass(frozen=True, eq=False)
+class Multiples(Mask):
+    """A user's mask: keys at multiples of a distance behind the query, and those right beside it.
+
+    Attributes:
+        step: the distance.
+        width: the keys beside it.
+    """
+
+    step: int
+    width: int
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        behind = q.index[:, None, :, None] - k.index[:, None, None, :]
+        return (behind >= 0) & ((behind % self.step == 0) | (behind <= self.width))
+
+
 MASKS: dict[str, Callable[[Draw], Mask]] = {
     "causal": lambda draw: Causal(),
     "window": lambda draw: Window(draw.number(0, 70), draw.number(0, 70)),
@@ -52,11 +70,19 @@ MASKS: dict[str, Callable[[Draw], Mask]] = {
     "padding": lambda draw: Padding(draw.numbers(0, draw.m)),
     "padding in front": lambda draw: Padding(draw.numbers(0, draw.m), "left"),
     "documents": lambda draw: Documents(torch.randint(0, 3, (draw.batch, draw.m), generator=draw.generator).sort()[0]),
+    "own": lambda draw: Multiples(draw.number(2, 5), draw.number(0, 9)),
+    "own in runs": lambda draw: Multiples(1 << 40, draw.number(0, 70)),
+    "function": lambda draw: _function(draw.number(1, 9), draw.number(1, draw.heads)),
     "holes": lambda draw: Boolean(draw.booleans(draw.n, draw.m)),
     "holes by sequence": lambda draw: Boolean(draw.booleans(draw.batch, 1, draw.n, draw.m)),
     "holes by head": lambda draw: Boolean(draw.booleans(1, draw.heads, draw.n, draw.m)),
     "holes for all queries": lambda draw: Boolean(draw.booleans(draw.batch, 1, 1, draw.m)),
 }
+
+
+def _function(size: int, heads: int) -> Mask:
+    """A function of FlexAttention: tiles of a board, which the first heads see the other way round."""
+    return from_flex(lambda b, h, q_idx, kv_idx: (q_idx // size + kv_idx // size + (h < heads)) % 2 == 0)
 
 
 def build(names: str, draw: Draw) -> Mask | None:

@@ -40,8 +40,8 @@ class Worker:
 
     def __call__(self, case: Case) -> Outcome:
         """Checks a case."""
-        self.connection.send(case)
         try:
+            self.connection.send(case)
             if self.connection.poll(self.limit):
                 outcome: Outcome = self.connection.recv()
                 return outcome

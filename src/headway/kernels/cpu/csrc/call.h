@@ -12,7 +12,7 @@ typedef int64_t i64;
 
 // VERSION is that of all words that pass this interface, including those of tokens.h. Python refuses a library whose
 // hw_version is another one.
-enum { VERSION = 8, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
+enum { VERSION = 9, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
     QUERY_SCALE = 1,
@@ -28,7 +28,7 @@ enum Kind {
 };
 enum Form { ROWS = 0, LINEAR, LOG, POWER, PIECEWISE, COSINES, STRETCHED };
 enum MapKind { CLIP = 0, BUCKETIZE, CLASSES, GRID };
-enum NodeKind { DIFFERENCE = 1, DILATED, EQUAL, KEYS, BOOLEAN, AND, OR };
+enum NodeKind { DIFFERENCE = 1, DILATED, EQUAL, KEYS, BOOLEAN, BITS, AND, OR };
 
 // A tensor of up to four dimensions by its strides (in elements); a dimension that broadcasts has stride 0.
 struct Tensor {
@@ -76,6 +76,7 @@ struct Term {
 
 struct Node {
     i64 kind, low, high, step;
+    i64 first;  // bits: the number of the first key's bit, of which a byte has eight, the lowest first
     Tensor a, b;
 };
 
@@ -212,6 +213,10 @@ class Reader {
             if (node.kind == EQUAL) node.a = tensor(I64_BIT, true, B, n), node.b = tensor(I64_BIT, true, B, m);
             if (node.kind == KEYS) node.a = tensor(BOOL_BIT, true, B, m);
             if (node.kind == BOOLEAN) node.a = tensor(BOOL_BIT, true, B, H, n, m);
+            if (node.kind == BITS) {
+                node.first = range(0, INT64_MAX - 7 - m);
+                node.a = tensor(BOOL_BIT, true, B, H, n, (node.first + m + 7) / 8);
+            }
             depth += node.kind >= AND ? -1 : 1;
             if (depth < 1 || depth > 16) invalid_ = true;
         }

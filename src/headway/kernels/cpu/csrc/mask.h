@@ -66,6 +66,41 @@ static inline Cover cover_of(const uint8_t* flags, i64 stride, i64 count) {
     return all ? FULL : any ? PARTIAL : EMPTY;
 }
 
+// calls each(byte, wanted, column, taken) for the bits first … first + count − 1: of each byte, the wanted ones, which
+// begin at a column, and how many they are
+template <class F>
+static inline void each_byte(i64 first, i64 count, F each) {
+    for (i64 column = 0; column < count;) {
+        const i64 at = first + column, skipped = at & 7, taken = min(8 - skipped, count - column);
+        each(at >> 3, (uint8_t)(((1 << taken) - 1) << skipped), column, taken);
+        column += taken;
+    }
+}
+
+static inline Cover cover_of_bits(const uint8_t* bits, i64 stride, i64 first, i64 count) {
+    bool any = false, all = true;
+    each_byte(first, count, [&](i64 byte, uint8_t wanted, i64, i64) {
+        const uint8_t found = bits[byte * stride] & wanted;
+        any |= found != 0, all &= found == wanted;
+    });
+    return all ? FULL : any ? PARTIAL : EMPTY;
+}
+
+// eight bits as bytes of 0 or 1
+static inline uint64_t spread(uint8_t bits) {
+    const uint64_t apart = (bits * 0x0101010101010101ull) & 0x8040201008040201ull;
+    return ((apart + 0x7f7f7f7f7f7f7f7full) >> 7) & 0x0101010101010101ull;
+}
+
+// the cover of rows that are covered one by one
+template <class F>
+static inline Cover cover_of_rows(i64 rows, F cover_of_row) {
+    Cover found = cover_of_row(0);
+    for (i64 row = 1; row < rows && found != PARTIAL; row++)
+        if (cover_of_row(row) != found) found = PARTIAL;
+    return found;
+}
+
 static inline Range range_of(const Tensor& t, i64 b, i64 start, i64 count) {
     return range_of(t.at<i64>(b, start), t.stride[1], count);
 }
@@ -73,13 +108,15 @@ static inline Range range_of(const Tensor& t, i64 b, i64 start, i64 count) {
 static inline Cover cover_of(const Call& c, const Node& node, i64 b, i64 h, i64 i0, i64 rows, i64 j0, i64 cols) {
     if (node.kind == DILATED) return node.step == 1 ? FULL : PARTIAL;
     if (node.kind == KEYS) return cover_of(node.a.at<uint8_t>(b, j0), node.a.stride[1], cols);
-    if (node.kind == BOOLEAN) {
-        Cover found = cover_of(node.a.at<uint8_t>(b, h, i0, j0), node.a.stride[3], cols);
-        const i64 different = node.a.stride[2] ? rows : 1;
-        for (i64 row = 1; row < different && found != PARTIAL; row++)
-            if (cover_of(node.a.at<uint8_t>(b, h, i0 + row, j0), node.a.stride[3], cols) != found) found = PARTIAL;
-        return found;
-    }
+    const i64 different = node.a.stride[2] ? rows : 1;
+    if (node.kind == BOOLEAN)
+        return cover_of_rows(different, [&](i64 row) {
+            return cover_of(node.a.at<uint8_t>(b, h, i0 + row, j0), node.a.stride[3], cols);
+        });
+    if (node.kind == BITS)
+        return cover_of_rows(different, [&](i64 row) {
+            return cover_of_bits(node.a.at<uint8_t>(b, h, i0 + row), node.a.stride[3], node.first + j0, cols);
+        });
     const bool equal = node.kind == EQUAL;  // the difference is 0
     const Range q = range_of(equal ? node.a : c.q_index, b, i0, rows);
     const Range k = range_of(equal ? node.b : c.k_index, b, j0, cols);
@@ -125,6 +162,18 @@ static inline void test(const Call& c, const Node& node, i64 b, i64 h, i64 i, i6
         const bool keys = node.kind == KEYS;
         const uint8_t* flags = keys ? node.a.at<uint8_t>(b, j) : node.a.at<uint8_t>(b, h, i, j);
         each(flags, node.a.stride[keys ? 1 : 3], count, [=](i64 x, uint8_t flag) { allowed[x] = flag != 0; });
+        return;
+    }
+    if (node.kind == BITS) {
+        const uint8_t* bits = node.a.at<uint8_t>(b, h, i);
+        const i64 stride = node.a.stride[3];
+        each_byte(node.first + j, count, [=](i64 byte, uint8_t, i64 column, i64 taken) {
+            const uint64_t flags = spread(bits[byte * stride]) >> 8 * ((node.first + j + column) & 7);
+            if (taken == 8)
+                memcpy(allowed + column, &flags, 8);
+            else
+                for (i64 x = 0; x < taken; x++) allowed[column + x] = flags >> 8 * x & 1;
+        });
         return;
     }
     const bool equal = node.kind == EQUAL;

@@ -1,0 +1,268 @@
+"""Tables of measured times, by which the faster of several ways to compute is chosen.
+
+A table is a JSON file that `headway tune` writes on a machine, or one that the package has for some processors. It says
+where it holds, which code it is of, which ways were verified, and how long each took. Reading it measures nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ..errors import HeadwayError
+from .files import cache_folder, from_json, given_path, make_folder, write_text
+
+__all__ = ["OFF", "Case", "Row", "Table", "checked", "copy", "file_of", "places", "read", "shipped", "write"]
+
+FORMAT = 1
+"""The version of the format of a table."""
+SHIPPED = Path(__file__).parents[1] / "tuning" / "shipped"
+VARIABLE, OFF = "HEADWAY_TUNED", "off"
+"""The environment variable that names a table or a folder of tables, and its value with which none is read."""
+MOST_BYTES, MOST_ROWS = 4 << 20, 10_000
+"""A larger file is no table."""
+
+Case: TypeAlias = "tuple[tuple[str, str], ...]"
+"""Properties of what is computed, and their values."""
+Times = Mapping[str, "tuple[float, float] | None"]
+"""The shortest and the longest measured time of each way; None for a way that was not measured. Only times of one row
+are compared, so that they may be in any unit."""
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """Times that hold from some sizes on.
+
+    Attributes:
+        case: what a computation must be like: for each property the values that are meant.
+        sizes: the least size in each direction; 0 where none is given.
+        times: the times of each way.
+        said: how the reason is worded, if it is not by the times.
+    """
+
+    case: Mapping[str, frozenset[str]]
+    sizes: Mapping[str, float]
+    times: Times
+    said: str = ""
+
+    def holds(self, case: Mapping[str, str]) -> bool:
+        """Returns whether a computation has the properties of this row."""
+        return all(case.get(name) in values for name, values in self.case.items())
+
+    def reaches(self, sizes: Mapping[str, float]) -> bool:
+        """Returns whether a computation is at least as large in each direction."""
+        return all(sizes.get(name, 0) >= least for name, least in self.sizes.items())
+
+    def within(self, other: Row) -> bool:
+        """Returns whether all that this row holds for, ``other`` holds for as well, and not the reverse."""
+        return self._in(other) and not other._in(self)
+
+    def _in(self, other: Row) -> bool:
+        cases = all(name in self.case and self.case[name] <= values for name, values in other.case.items())
+        return cases and all(self.sizes.get(name, 0) >= least for name, least in other.sizes.items())
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What was verified and measured on a machine.
+
+    Attributes:
+        name: the name of its file.
+        fits: the facts of a machine for which it holds: a value, or several.
+        date: when it was measured.
+        verified: for each way what was found right.
+        failed: for each way what was found wrong, and how.
+        rows: the times.
+        about: what else the file says.
+    """
+
+    name: str
+    fits: Mapping[str, Any]
+    date: str
+    verified: Mapping[str, frozenset[str]]
+    failed: Mapping[str, Mapping[str, str]]
+    rows: tuple[Row, ...]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def misfit(self, facts: Mapping[str, Any]) -> str:
+        """Returns which fact of a machine differs from the table's; empty if none does."""
+        for name, wanted in self.fits.items():
+            values = wanted if isinstance(wanted, list) else [wanted]
+            if facts.get(name) not in values:
+                return f"its {name} is {', '.join(map(str, values))}, and here it is {facts.get(name)}"
+        return ""
+
+    def applying(self, way: str, case: Case, sizes: Mapping[str, float] | None) -> list[Row]:
+        """Returns the rows that decide on a way: those that hold and that no other such row lies within.
+
+        Args:
+            way: the way, which the row has to name.
+            case: the properties of the computation.
+            sizes: its sizes; None for larger ones than any.
+        """
+        held = [row for row in _of_case(self, way, case) if sizes is None or row.reaches(sizes)]
+        return held if len(held) < 2 else [row for row in held if not any(other.within(row) for other in held)]
+
+
+@lru_cache(maxsize=512)
+def _of_case(table: Table, way: str, case: Case) -> tuple[Row, ...]:
+    there = dict(case)
+    return tuple(row for row in table.rows if way in row.times and row.holds(there))
+
+
+# ---------------------------------------------------------------- files
+
+
+def places() -> list[Path]:
+    """Returns the files of tables that were measured here: those that HEADWAY_TUNED or else the cache folder has."""
+    named = os.environ.get(VARIABLE)
+    if named == OFF:
+        return []
+    try:
+        folder = given_path(named) if named else cache_folder() / "tuned"
+        return sorted(folder.glob("*.json")) if folder.is_dir() else [folder] if folder.is_file() else []
+    except (HeadwayError, OSError):  # there is no cache, or it cannot be read
+        return []
+
+
+def file_of(name: str) -> Path:
+    """Returns the file for the table of a device.
+
+    Args:
+        name: the name of the device.
+    """
+    named = os.environ.get(VARIABLE)
+    folder = given_path(named) if named and named != OFF else cache_folder() / "tuned"
+    if folder.suffix == ".json":
+        return folder
+    plain = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
+    return folder / f"{'-'.join(filter(None, plain.split('-')))}.json"
+
+
+def shipped() -> list[Table]:
+    """Returns the tables that come with the package."""
+    return [read(file) for file in sorted(SHIPPED.glob("*.json"))]
+
+
+def read(file: Path) -> Table:
+    """Returns the table of a file.
+
+    Args:
+        file: the file.
+
+    Raises:
+        HeadwayError: if it cannot be read, or is no table of this format.
+    """
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES >> 20} MiB")
+        return checked(from_json(file.read_text(encoding="utf-8")), file.stem)
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise HeadwayError(f"{file} is no table of `headway tune`: {said}: run `headway tune` again") from None
+
+
+def write(file: Path, content: Mapping[str, Any]) -> None:
+    """Writes a table at once, so that who reads it gets the old one or the new one.
+
+    Args:
+        file: the file; its folder is made.
+        content: what the table says.
+
+    Raises:
+        HeadwayError: if it cannot be written.
+    """
+    checked(content, file.stem)
+    make_folder(file.parent)
+    write_text(file, json.dumps({"format": FORMAT, **content}, indent=1, ensure_ascii=False) + "\n")
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copies a table.
+
+    Args:
+        source: the table.
+        target: the file; its folder is made.
+
+    Raises:
+        HeadwayError: if it is no table, or cannot be written.
+    """
+    read(source)
+    write(target, from_json(source.read_text(encoding="utf-8")))
+
+
+def checked(content: Any, name: str) -> Table:
+    """Returns a table of what a file says.
+
+    Args:
+        content: the value of the JSON text.
+        name: the name of the table.
+
+    Raises:
+        ValueError: if it is no table of this format.
+    """
+    _need(isinstance(content, Mapping), "it is no object")
+    known = content.get("format", FORMAT)
+    _need(known == FORMAT, f"its format is {known!r}, and this version reads {FORMAT}")
+    given = content.get("rows", [])
+    _need(isinstance(given, list) and len(given) <= MOST_ROWS, f"rows is no list of at most {MOST_ROWS:,}")
+    fits, date = content.get("fits"), content.get("date", "")
+    _need(isinstance(fits, Mapping) and bool(fits), "fits names no machine")
+    _need(isinstance(date, str), "date is no text")
+    verified, failed = content.get("verified", {}), content.get("failed", {})
+    _need(isinstance(verified, Mapping) and all(map(_texts, verified.values())), "verified is no object of lists")
+    _need(isinstance(failed, Mapping) and all(map(_said, failed.values())), "failed is no object of texts")
+    return Table(
+        name=name,
+        fits=dict(fits),
+        date=date,
+        verified={way: frozenset(parts) for way, parts in verified.items()},
+        failed={way: dict(parts) for way, parts in failed.items()},
+        rows=tuple(map(_row, given)),
+        about={key: value for key, value in content.items() if key not in ("rows", "fits", "verified", "failed")},
+    )
+
+
+def _row(given: Any) -> Row:
+    _need(isinstance(given, Mapping), "a row is no object")
+    case, sizes, times = (given.get(key, {}) for key in ("case", "from", "times"))
+    _need(all(isinstance(part, Mapping) for part in (case, sizes, times)) and bool(times), "a row lacks times")
+    values = {name: [value] if isinstance(value, str) else value for name, value in case.items()}
+    _need(all(map(_texts, values.values())), "the case of a row is no object of texts")
+    _need(all(map(_number, sizes.values())), "a size of a row is no number")
+    said = given.get("said", "")
+    _need(isinstance(said, str), "said is no text")
+    return Row({name: frozenset(value) for name, value in values.items()}, dict(sizes), _times(times), said)
+
+
+def _times(given: Mapping[str, Any]) -> dict[str, tuple[float, float] | None]:
+    found: dict[str, tuple[float, float] | None] = {}
+    for way, value in given.items():
+        pair = value if isinstance(value, list) else [value, value]
+        fits = value is None or (len(pair) == 2 and all(map(_number, pair)) and 0 < pair[0] <= pair[1])
+        _need(fits, f"the time of {way} is {value!r}")
+        found[way] = None if value is None else (pair[0], pair[1])
+    return found
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _said(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(one, str) for one in value.values())
+
+
+def _need(holds: bool, why: str) -> None:
+    if not holds:
+        raise ValueError(why)

@@ -1,0 +1,60 @@
+"""``headway tune``: verifies and measures the kernels on this machine, so that "auto" can rely on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..bench.machine import busy
+from ..errors import HeadwayError
+from ._console import Screen, consoles, print_json
+from ._options import Json, Quiet
+
+
+def run(
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …; auto takes a GPU if there is one.")] = "auto",
+    minutes: Annotated[
+        float | None, typer.Option(help="The time for all of it, at most. Default: 3 on a CPU, 5 on a GPU.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Write this machine's table into a file, for machines of the same kind.")
+    ] = None,
+    given: Annotated[
+        Path | None, typer.Option("--import", help="Take over a table that --export wrote on such a machine.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check what the kernels compute on this machine and time them, so that "auto" takes the fastest right one.
+
+    The table is written into the cache folder, or where HEADWAY_TUNED says. Without it, headway takes what was measured
+    on other machines, and on a GPU neither the kernel triton nor flex.
+
+    Examples:
+        headway tune
+        headway tune --device cpu --minutes 1
+        headway tune --export this-kind.json
+    """
+    from ..tuning import export_table, import_table, tune
+
+    say, telling = consoles(as_json, quiet)
+    if export is not None and given is not None:
+        raise HeadwayError("--export and --import exclude each other: give one of them")
+    if export is not None or given is not None:
+        written = export if export is not None else import_table(given, device)  # type: ignore[arg-type]
+        source = given if export is None else export_table(export, device)
+        if as_json:
+            print_json("tune", [], files=[written])
+        else:
+            say.print(f"{source} is now in {written}", soft_wrap=True, markup=False)
+        return
+    with Screen(telling) as screen:
+        if said := busy():
+            screen.noted(said)
+        tuned = tune(device, minutes=minutes, watch=screen.progressed)
+    if as_json:
+        print_json("tune", tuned.content["rows"], notes=str(tuned).splitlines(), files=[tuned.file])
+    else:
+        say.print(str(tuned), soft_wrap=True, markup=False)

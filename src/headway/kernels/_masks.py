@@ -1,0 +1,346 @@
+"""Masks that are Python functions, evaluated once for a call: to intervals of keys, or to a bit for each pair.
+
+A user's mask has ``allowed`` alone, and kernels cannot call it. It is evaluated in blocks of queries. Rows that are one
+or two runs of keys become intervals, by which kernels skip keys; otherwise a pair takes a bit. Values are read on a CPU
+only. On other devices, and in graphs, a pair takes a byte.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Hashable, Iterator
+from functools import reduce
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._torch import writes_of
+from ..constants import is_constant
+from ..coordinates import Coordinates
+from ..masks import And, Bits, Boolean, Function, Interval, Mask, Or, conjuncts, is_python, parts_of
+from ..records import attributes
+from ..tracing import watched
+from ._problem import Call, Problem
+from .lowering.masks import EVERYTHING, lower_mask
+
+WHOLE, PAIRS = 1 << 22, 1 << 20
+"""The most pairs that are evaluated in one call of ``allowed``; and if there are more, those of a block of queries."""
+MOST_BYTES = 1 << 30
+"""The most bytes of a mask of one bit for each pair; in a graph, of one byte."""
+RUNS = 2
+"""The most runs of keys of a query that become intervals, since a lowered mask has as many."""
+
+
+def evaluated(call: Call) -> Call:
+    """Returns the call with a mask that kernels can read.
+
+    Args:
+        call: the call.
+    """
+    mask = call.mask
+    if mask is None or not is_python(mask):
+        return call
+    q, k = call.q_coordinates, call.k_coordinates
+    if 0 in (*call.q.shape[:3], k.index.shape[1]):  # there are no pairs
+        return call._with(mask=None)
+    return call._with(mask=_readable(mask, q, k))
+
+
+def bytes_of(problem: Problem, mask: Mask) -> int:
+    """Returns the most bytes that evaluating a mask takes, as far as its tensors show it.
+
+    Args:
+        problem: the facts of the call.
+        mask: its mask.
+    """
+    unread = [part for part in conjuncts(mask) if is_python(part) and not _has_interval(part)]
+    if not unread:
+        return 0
+    rows, heads = (max(part.extent(axis) for part in unread) for axis in ("batch", "heads"))
+    each = problem.n * problem.m if watched() else problem.n * -(-problem.m // 8)
+    return max(rows, problem.coordinate_rows) * heads * each
+
+
+def cost_of_mask(problem: Problem, kernel: str | None) -> str:
+    """Returns what a mask of Python functions costs, for ``explain``; empty if there is none, or only intervals.
+
+    Args:
+        problem: the facts of the call.
+        kernel: the name of the kernel that the call takes.
+    """
+    names: dict[str, None] = {}
+    for part in conjuncts(problem.mask):
+        if not _has_interval(part):
+            names |= dict.fromkeys(_functions_in(part))
+    if not names:
+        return ""
+    assert problem.mask is not None
+    said = f"{', '.join(names)} is evaluated for {problem.n * problem.m:,} pairs in each call"
+    if kernel == "cpu":
+        said += (
+            " (layers that are given the same Coordinates share it), to intervals of keys, or to at most "
+            f"{max(1, bytes_of(problem, problem.mask) >> 10):,} KiB of bits"
+        )
+    spared = [name.removesuffix("allowed") + "interval" for name in names if name.endswith(".allowed")]
+    return said + (f": {', '.join(spared)} would spare that" if spared else "")
+
+
+def _functions_in(mask: Mask) -> Iterator[str]:
+    """Yields the names of the Python functions that a mask is joined of."""
+    if joined := parts_of(mask):
+        for part in joined:
+            yield from _functions_in(part)
+    elif isinstance(mask, Function):
+        yield getattr(mask.function, "__name__", type(mask.function).__name__)
+    elif is_python(mask):
+        yield f"{type(mask).__name__}.allowed"
+
+
+def _has_interval(mask: Mask) -> bool:
+    """Returns whether a mask has an interval, which may still be None for some coordinates."""
+    if joined := parts_of(mask):
+        return all(map(_has_interval, joined))
+    return not is_python(mask) or type(mask).interval is not Mask.interval
+
+
+# ---------------------------------------------------------------- a mask in tensors
+
+
+def _readable(mask: Mask, q: Coordinates, k: Coordinates) -> Mask:
+    parts = [_by_intervals(part, q, k) for part in conjuncts(mask)]
+    unread = [part for part in parts if is_python(part)]
+    if not unread:
+        return _all(parts)
+    readable = [part for part in parts if not is_python(part)]
+    if watched() or not k.index.is_cpu:
+        return _all([*readable, Boolean(_every_pair(unread, q, k))])
+    return _all([*readable, _remembered(unread, readable, q, k)])
+
+
+def _all(parts: list[Mask]) -> Mask:
+    return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+
+def _by_intervals(mask: Mask, q: Coordinates, k: Coordinates) -> Mask:
+    """Returns the mask with intervals in place of a user's masks that have some, if nothing else is left of it."""
+    if not is_python(mask):
+        return mask
+    found = _with_intervals(mask, q, k)
+    return mask if is_python(found) or lower_mask(found, q, k)[1] is not None else found
+
+
+def _with_intervals(mask: Mask, q: Coordinates, k: Coordinates) -> Mask:
+    if joined := parts_of(mask):
+        return mask._with(masks=tuple([_with_intervals(part, q, k) for part in joined]))
+    if not is_python(mask):
+        return mask
+    intervals, rest = lower_mask(mask, q, k)
+    if rest is not None:
+        return mask
+    return Interval.of(intervals[0] if intervals else EVERYTHING)
+
+
+def _every_pair(masks: list[Mask], q: Coordinates, k: Coordinates) -> Tensor:
+    return reduce(torch.logical_and, [mask.allowed(q, k) for mask in masks])
+
+
+# ---------------------------------------------------------------- in blocks of queries
+
+
+def _in_blocks(masks: list[Mask], others: list[Mask], q: Coordinates, k: Coordinates) -> Mask:
+    """Returns masks in tensors, where the others allow a key; elsewhere the result may be anything."""
+    n, m = q.index.shape[1], k.index.shape[1]
+    most = RUNS if len(lower_mask(_all(others), q, k)[0] if others else ()) < 2 else 1
+    runs: list[Tensor] | None = []
+    bits: list[Tensor] = []
+    buffer = _Buffer(m, q.index.device)
+    rows = n if n * m <= WHOLE or not all(map(_is_cut, masks)) else _rows_at_once(masks, q, k)
+    for start in range(0, n, rows):
+        stop = min(start + rows, n)
+        here = q.rows(start, stop)
+
+        def allowed_by(parts: list[Mask], start: int = start, stop: int = stop, here: Coordinates = here) -> Tensor:
+            return _every_pair([part.block(start, stop, n) for part in parts], here, k)
+
+        allowed = allowed_by(masks).expand(-1, -1, stop - start, m)
+        found = None
+        if runs is not None and allowed.shape[1] == 1:
+            found = buffer.fill(allowed).runs(most)
+            if found is None and others:
+                within = allowed & allowed_by(others)
+                if within.shape == allowed.shape:
+                    allowed = within
+                    found = buffer.fill(allowed).runs(most)
+        if runs is not None and found is None:
+            bits = [_bits_of_runs(ends, m) for ends in runs]
+            runs = None
+        if runs is None:
+            bits.append(buffer.fill(allowed).bits())
+        elif found is not None:
+            runs.append(found)
+    if runs is None:
+        return Bits(_joined(bits), m)
+    ends = _joined(runs)
+    intervals = [Interval(ends[:, 0, :, 2 * i], ends[:, 0, :, 2 * i + 1]) for i in range(RUNS)]
+    return intervals[0] if not bool(ends[..., 2:].any()) else Or(tuple(intervals))
+
+
+def _is_cut(mask: Mask) -> bool:
+    """Returns whether a mask says how its tensors are cut into blocks of queries."""
+    if joined := parts_of(mask):
+        return all(map(_is_cut, joined))
+    unnamed = [name for name, value in attributes(mask).items() if isinstance(value, Tensor) and name not in mask.axes]
+    return not unnamed or type(mask).block is not Mask.block
+
+
+def _rows_at_once(masks: list[Mask], q: Coordinates, k: Coordinates) -> int:
+    rows, heads = (max(mask.extent(axis) for mask in masks) for axis in ("batch", "heads"))
+    rows = max(rows, q.index.shape[0], k.index.shape[0])
+    return max(1, PAIRS // (rows * heads * k.index.shape[1]))
+
+
+def _joined(blocks: list[Tensor]) -> Tensor:
+    """Returns blocks of queries [b, h, rows, …], where b and h may be 1, as one tensor."""
+    batch, heads = (max(block.shape[dim] for block in blocks) for dim in (0, 1))
+    return torch.cat([block.expand(batch, heads, -1, -1) for block in blocks], dim=2)
+
+
+class _Buffer:
+    """Memory for the pairs of a block, with a byte for each key, eight before the first, and some after the last.
+
+    Eight bytes, or pairs, are read as one number.
+    """
+
+    def __init__(self, keys: int, device: torch.device) -> None:
+        self.keys, self.width = keys, keys // 8 * 8 + 8
+        self.pairs = torch.zeros(0, self.width + 8, dtype=torch.bool, device=device)
+        self.shape: tuple[int, ...] = ()
+
+    def fill(self, allowed: Tensor) -> _Buffer:
+        """Copies a block [b, h, rows, keys] of a mask."""
+        self.shape = tuple(allowed.shape[:3])
+        count = self.shape[0] * self.shape[1] * self.shape[2]
+        if len(self.pairs) < count:
+            self.pairs = self.pairs.new_zeros(count, self.pairs.shape[1])
+        self.pairs[:count, 8 : 8 + self.keys].view(*self.shape, self.keys).copy_(allowed)
+        return self
+
+    def bits(self) -> Tensor:
+        """Returns the bits of each row, uint8 [b, h, rows, bytes]."""
+        count = self.shape[0] * self.shape[1] * self.shape[2]
+        eights = self.pairs[:count, 8 : 8 + -(-self.keys // 8) * 8].view(torch.int64)
+        # byte i, of which the lowest bit is set or not, is moved to bit 56 + i; the others are shifted out
+        return ((eights * 0x0102040810204080) >> 56).to(torch.uint8).view(*self.shape, -1)
+
+    def runs(self, most: int) -> Tensor | None:
+        """Returns the first key and the one after the last of each run of a row, int64 [b, h, rows, 2·RUNS].
+
+        Runs that are missing begin and end at 0. None if a row has more than ``most``.
+        """
+        count = self.shape[0] * self.shape[1] * self.shape[2]
+        pairs = self.pairs[:count]
+        changes = pairs[:, 7 : 7 + self.width] ^ pairs[:, 8 : 8 + self.width]  # a run begins, or has ended before
+        eights = changes.view(torch.int64)
+        row, eight = eights.nonzero(as_tuple=True)
+        if len(row) > 2 * most * count:
+            return None
+        which, byte = eights[row, eight].view(torch.bool).view(-1, 8).nonzero(as_tuple=True)
+        row, key = row[which], eight[which] * 8 + byte
+        changed = torch.bincount(row, minlength=count)
+        if changed.numel() and int(changed.max()) > 2 * most:
+            return None
+        ends = row.new_zeros(count, 2 * RUNS)
+        ends[row, torch.arange(len(row), device=row.device) - (changed.cumsum(0) - changed)[row]] = key
+        return ends.view(*self.shape, -1)
+
+
+def _bits_of_runs(ends: Tensor, keys: int) -> Tensor:
+    """Returns the bits of rows that are runs, as ``_Buffer.runs`` gives them."""
+    slot = torch.arange(keys, device=ends.device)
+    starts, stops = ends.unflatten(-1, (RUNS, 2)).unbind(-1)
+    allowed = ((slot >= starts[..., None]) & (slot < stops[..., None])).any(-2)
+    return _Buffer(keys, ends.device).fill(allowed).bits()
+
+
+# ---------------------------------------------------------------- what layers of one forward pass share
+
+
+class _Kept(NamedTuple):
+    """A mask in tensors.
+
+    Attributes:
+        mask: the mask.
+        given: what it was made of, so that no other object takes its identity.
+        coordinates: the tensors of the coordinates; when one is gone, the mask is dropped.
+    """
+
+    mask: Mask
+    given: list[Any]
+    coordinates: list[weakref.ref[Tensor]]
+
+
+_kept: dict[Hashable, _Kept] = {}
+MOST_KEPT = 8
+
+
+def _remembered(masks: list[Mask], others: list[Mask], q: Coordinates, k: Coordinates) -> Mask:
+    """Returns masks in tensors, as before if nothing that they are known to read has changed.
+
+    The result is kept as long as the coordinates that were given, and so for the layers of a forward pass. Default
+    coordinates are never gone, and a mask may read what cannot be seen here, so that nothing is kept for them.
+    """
+    given: list[Any] = [*masks, *others]
+    of_masks = None if is_constant(k.index) else _key(tuple(given), given)
+    placed: list[Any] = []
+    of_coordinates = None if of_masks is None else _key((q, k), placed)
+    key = None if of_coordinates is None else (of_masks, of_coordinates)
+    if key is not None and key in _kept:
+        return _kept[key].mask
+    with torch.inference_mode(False), torch.no_grad():
+        made = _in_blocks(masks, others, q, k)
+    if key is not None:
+        while len(_kept) >= MOST_KEPT:
+            _kept.pop(next(iter(_kept)), None)
+
+        def drop(_: object) -> None:
+            _kept.pop(key, None)
+
+        _kept[key] = _Kept(made, given, [weakref.ref(x, drop) for x in placed])
+    return made
+
+
+def _key(value: Any, held: list[Any]) -> Hashable:
+    """Returns what a value is known by, None if it may change unseen, and appends what is known by its identity."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return type(value), value
+    if isinstance(value, Tensor):
+        held.append(value)
+        return None if value.is_inference() else (id(value), writes_of(value))
+    if isinstance(value, Coordinates):
+        facts = (value.ordered, value.start, value.padding)
+        value = (value.position, value.index, value.document, value.length, *facts)
+    elif isinstance(value, Mask) and hasattr(value, "__dict__"):
+        held.append(type(value))
+        value = (id(type(value)), *itertools.chain(*attributes(value).items()))
+    elif isinstance(value, FunctionType):
+        held.append(value.__code__)
+        value = (id(value.__code__), *_read_by(value))
+    if not isinstance(value, (tuple, list)):
+        return None
+    keys = tuple([_key(one, held) for one in value])
+    return None if None in keys else (type(value), *keys)
+
+
+def _read_by(function: FunctionType) -> Iterator[Any]:
+    """Yields what a function captures, and the tensors, numbers and functions among the globals that it reads."""
+    yield from function.__defaults__ or ()
+    for cell in function.__closure__ or ():
+        if cell.cell_contents is not function:
+            yield cell.cell_contents
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name)
+        if isinstance(value, (Tensor, int, float, FunctionType)) and value is not function:
+            yield value

@@ -1,0 +1,389 @@
+"""What was verified and measured on this machine, and which kernel is therefore left to which.
+
+``headway tune`` writes a table; some tables come with headway (tuning/shipped). A call is described by properties and
+sizes, and the rows of the table that hold for it say which kernel is faster. Nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from .._common import processor, tuned
+from .._common.tuned import Case, Row, Table
+from .._common.version import __version__
+from .._torch import constant_in_graphs, functorch_active, has_amx
+from ..errors import HeadwayError
+from ..masks import And, Boolean, Causal, Mask, Or
+from ..terms import DistanceBias, QueryScale, TokenBias
+from ._base import Deferral
+from ._problem import Problem
+
+CHEAP_TERMS = (DistanceBias, TokenBias, QueryScale)
+"""Terms of which SDPA makes a dense bias, which is cheaper to make than that of others."""
+NEED_VERIFICATION = ("triton", "flex")
+"""The kernels that "auto" chooses only where they have been verified: nobody has seen all their programs run."""
+MACHINES = ("cuda",)
+"""The types of devices that they run on."""
+EVALUATED = frozenset({"Function", "BlockFunction", "Interval", "Bits", "Boolean"})
+MASKS = frozenset(kind.__name__ for kind in Mask.__subclasses__()) - EVALUATED
+"""The masks that are verified one by one. All others, a user's too, are evaluated, and count as Boolean."""
+SPOKEN = {"sdpa": "torch's SDPA", "flex": "FlexAttention"}
+RUN = "run `headway tune`"
+
+
+class Known(NamedTuple):
+    """The tables that hold on a device.
+
+    Attributes:
+        own: the table that was measured here; None without one.
+        shipped: those that come with headway.
+        dropped: why a table of this device is not used; empty if none is left out.
+    """
+
+    own: Table | None
+    shipped: tuple[Table, ...]
+    dropped: str
+
+    @property
+    def all(self) -> tuple[Table, ...]:
+        """All tables, the own one first."""
+        return self.shipped if self.own is None else (self.own, *self.shipped)
+
+
+@cache
+def known(device: str) -> Known:
+    """Returns the tables for a device; they are read once.
+
+    Args:
+        device: such as "cpu" or "cuda:0".
+    """
+    facts, own, dropped = facts_of(device), None, ""
+    for file in tuned.places():
+        try:
+            table = tuned.read(file)
+        except HeadwayError as error:
+            dropped = str(error)
+            continue
+        if not all(table.fits.get(name) == facts[name] for name in ("device", "name")):
+            continue  # of another device
+        misfit = table.misfit(facts)
+        if misfit:
+            dropped = f"the table of {table.date} is not used, since {misfit}: {RUN} again"
+        elif own is None or table.date > own.date:
+            own = table
+    return Known(own, tuple(table for table in tuned.shipped() if not table.misfit(facts)), "" if own else dropped)
+
+
+generation = 0
+"""How often tables were read anew; plans depend on it."""
+
+
+def forget() -> None:
+    """Reads the tables again when they are needed next."""
+    global generation
+    known.cache_clear()
+    _by_direction.cache_clear()
+    generation += 1
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def facts_of(device: str) -> dict[str, Any]:
+    """Returns what a table must share with a machine: the device, versions and headway's code.
+
+    Args:
+        device: such as "cpu" or "cuda:0".
+    """
+    facts: dict[str, Any] = {"device": device.partition(":")[0], "torch": torch.__version__, "headway": code()}
+    if facts["device"] == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        facts |= {"name": torch.cuda.get_device_name(device), "capability": f"{major}.{minor}", "triton": _triton()}
+        return facts
+    vendor, family = processor.vendor_and_family()
+    about = processor.cpuinfo()
+    facts |= {"machine": platform.machine().lower(), "vendor": vendor, "family": family}
+    facts["name"] = " ".join(filter(None, (about.get("model name") or platform.processor(), about.get("model"))))
+    return facts
+
+
+def _triton() -> str:
+    try:
+        from triton import __version__ as version
+    except ImportError:
+        return "none"
+    return str(version)
+
+
+@cache
+def code() -> str:
+    """Returns headway's version and a hash of its kernels, compiled libraries included."""
+    digest, root = hashlib.sha256(), Path(__file__).parents[1]
+    files = [root / f"{name}.py" for name in ("attention", "call", "coordinates", "masks", "terms", "nn/linear")]
+    files += [file for file in sorted((root / "kernels").rglob("*")) if file.suffix in (".py", ".so", ".dylib")]
+    for file in files:
+        digest.update(file.read_bytes())
+    return f"{__version__}+{digest.hexdigest()[:8]}"
+
+
+# ---------------------------------------------------------------- a call
+
+
+def case_of(problem: Problem, isa: str = "") -> Case:
+    """Returns the properties of a call by which a table tells calls apart, but for "direction": inference or training.
+
+    Args:
+        problem: the facts of the call.
+        isa: the instruction set, on a CPU.
+    """
+    p = problem
+    return (
+        ("isa", isa),
+        ("dtype", str(p.dtype).removeprefix("torch.")),
+        ("terms", _terms(p)),
+        ("mask", _mask(p)),
+        ("compiled", "yes" if torch.compiler.is_compiling() else "no"),
+        ("amx", "yes" if p.device == "cpu" and has_amx() else "no"),
+    )
+
+
+def _terms(problem: Problem) -> str:
+    if not problem.terms:
+        return "none"
+    return "distances" if all(isinstance(term, CHEAP_TERMS) for term in problem.terms) else "others"
+
+
+def _mask(problem: Problem) -> str:
+    p = problem
+    if p.mask is None:
+        return "none"
+    return "causal" if type(p.mask) is Causal and p.aligned and p.n == p.m else "others"
+
+
+def place_of(problem: Problem) -> str:
+    """Returns the name of the device of a call, such as "cpu" or "cuda:0"."""
+    device = problem.where
+    return device.type if device.index is None else f"{device.type}:{device.index}"
+
+
+def sizes_of(problem: Problem) -> dict[str, float]:
+    """Returns the sizes of a call by which a table tells calls apart; "heads" is those of all sequences, "work"
+    the multiply-adds of q·kᵀ."""
+    p = problem
+    heads = p.batch * p.heads
+    return {"n": p.n, "m": p.m, "head_dim": p.head_dim, "heads": heads, "work": heads * p.n * p.m * p.head_dim}
+
+
+def parts_of(problem: Problem) -> list[str]:
+    """Returns what must have been verified before a kernel is chosen for a call: each with its dtype and direction."""
+    kinds = ["plain", *[type(term).__name__ for term in problem.terms], *masks_in(problem.mask)]
+    kinds += ["dropout"] if problem.dropout else []
+    kinds += ["log-sum-exp"] if problem.wants_lse else []
+    direction = "backward" if problem.wanted else "forward"
+    dtype = str(problem.dtype).removeprefix("torch.")
+    return [part(kind, dtype, direction) for kind in dict.fromkeys(kinds)]
+
+
+def part(kind: str, dtype: str, direction: str) -> str:
+    """Returns the name of what is verified.
+
+    Args:
+        kind: "plain", the name of a class of a term or a mask, "dropout" or "log-sum-exp".
+        dtype: the name of q's dtype.
+        direction: "forward" or "backward".
+    """
+    return f"{kind}, {dtype}, {direction}"
+
+
+def masks_in(mask: Mask | None) -> list[str]:
+    """Returns the names of the classes of headway's that a mask is made of."""
+    if mask is None:
+        return []
+    if isinstance(mask, (And, Or)):
+        return [name for inner in mask.masks for name in masks_in(inner)]
+    name = type(mask).__name__
+    return [name if name in MASKS else Boolean.__name__]
+
+
+# ---------------------------------------------------------------- the decision
+
+
+def left_by(way: str, problem: Problem, isa: str = "") -> Deferral | None:
+    """Returns to which kernel the measured times leave a call; None if to no other.
+
+    The first table with rows for the call decides. Without any, ``to`` is empty.
+
+    Args:
+        way: the name of the kernel.
+        problem: the facts of the call.
+        isa: the instruction set, on a CPU.
+    """
+    place = place_of(problem)
+    case = case_of(problem, isa)
+    if torch.compiler.is_compiling() or _by_direction(way, place, case):  # which takes longer to find out than the rest
+        case += (("direction", "training" if problem.recorded or functorch_active() else "inference"),)
+    rivals = NEED_VERIFICATION if problem.device in MACHINES else ()
+    unverified = tuple([name for name in rivals if name != way and why_unverified(name, problem)])
+    if torch.compiler.is_compiling():  # a compiler would have to specialize on lengths
+        to, _, why = _left_if_long(way, place, case, unverified).partition(": ")
+        return Deferral(to, why) if why else None
+    return decide(way, place, case, sizes_of(problem), unverified)
+
+
+@lru_cache(maxsize=512)
+def _by_direction(way: str, place: str, case: Case) -> bool:
+    there = dict(case)
+    rows = [row for table in known(place).all for row in table.rows if way in row.times and "direction" in row.case]
+    return any(row.holds(there | {"direction": value}) for row in rows for value in row.case["direction"])
+
+
+@constant_in_graphs
+def _left_if_long(way: str, place: str, case: Case, unverified: tuple[str, ...]) -> str:
+    deferral = decide(way, place, case, None, unverified)
+    return "" if deferral is None else f"{deferral.to}: {deferral.why}"
+
+
+def decide(
+    way: str, place: str, case: Case, sizes: Mapping[str, float] | None, ignored: tuple[str, ...] = ()
+) -> Deferral | None:
+    """Returns to which way of computing something the measured times leave it; None if to no other.
+
+    Args:
+        way: the way that would be taken.
+        place: the device.
+        case: the properties of what is computed.
+        sizes: its sizes; None for larger ones than any.
+        ignored: ways that cannot be taken.
+    """
+    tables = known(place)
+    for table in tables.all:
+        if rows := table.applying(way, case, sizes):
+            return _lost(way, rows, table.date if table is tables.own else "", ignored)
+    return Deferral("", f"not measured on this machine: {RUN}")
+
+
+def from_which(way: str, case: Case, size: str) -> Mapping[str, float] | None:
+    """Returns the sizes of the row from which on no other way is faster on the CPU; None if there is none.
+
+    Args:
+        way: the way.
+        case: the properties of what is computed.
+        size: the size by which the rows are in order.
+    """
+    for table in known("cpu").all:
+        rows = [row for row in table.rows if way in row.times and row.holds(dict(case))]
+        if not rows:
+            continue
+        first = None
+        for row in sorted(rows, key=lambda row: -row.sizes.get(size, 0)):
+            if _lost(way, [row], "", ()) is not None:
+                break
+            first = row
+        return None if first is None else first.sizes
+    return None
+
+
+def _lost(way: str, rows: list[Row], date: str, ignored: tuple[str, ...]) -> Deferral | None:
+    """Returns the way that loses to another by most in any row; None if it loses in none.
+
+    Args:
+        way: the way.
+        rows: the rows.
+        date: when they were measured here; empty for rows that come with headway.
+        ignored: ways that cannot be taken.
+    """
+    found: dict[float, Deferral] = {}
+    for row in rows:
+        mine = row.times[way]
+        for other, its in row.times.items():
+            if other == way or other in ignored or its is None or (mine is not None and its[1] >= mine[0]):
+                continue
+            low, high = (0.0, 0.0) if mine is None else (its[0] / mine[1], its[1] / mine[0])
+            share = f"{high:.2g}" if date else f"{low:g} to {high:g}"
+            took = f", which took {share} of its time"
+            took += f" here on {date}" if date else "".join(f" with {isa}" for isa in row.case.get("isa", ()))
+            found[high] = Deferral(other, f"left to {SPOKEN.get(other, other)}{row.said or took}")
+    return found[min(found)] if found else None
+
+
+def why_unverified(way: str, problem: Problem) -> str:
+    """Returns why a kernel that has to be verified on each machine is not chosen for a call; empty if it may be.
+
+    Args:
+        way: the name of the kernel.
+        problem: the facts of the call.
+    """
+    return _why_unverified(way, place_of(problem), tuple(parts_of(problem)))
+
+
+@constant_in_graphs
+def _why_unverified(way: str, place: str, parts: tuple[str, ...]) -> str:
+    own, _, dropped = known(place)
+    if own is None:
+        return f"not verified on this machine: {RUN}" if not dropped else f"not verified on this machine: {dropped}"
+    failed, verified = own.failed.get(way, {}), own.verified.get(way, frozenset())
+    for one in parts:
+        if one in failed:
+            return f"`headway tune` found it wrong on this machine on {own.date} ({one}: {failed[one]})"
+    missing = [one for one in parts if one not in verified]
+    return f"`headway tune` of {own.date} has not verified it here for {'; '.join(missing)}" if missing else ""
+
+
+def why_wrong(way: str, problem: Problem) -> str:
+    """Returns what ``headway tune`` found wrong of a kernel in a call; empty if nothing.
+
+    Args:
+        way: the name of the kernel.
+        problem: the facts of the call.
+    """
+    place = place_of(problem)
+    return _why_wrong(way, place, tuple(parts_of(problem))) if _any_wrong(way, place) else ""
+
+
+@constant_in_graphs
+def _any_wrong(way: str, place: str) -> bool:
+    own = known(place).own
+    return own is not None and bool(own.failed.get(way))
+
+
+@constant_in_graphs
+def _why_wrong(way: str, place: str, parts: tuple[str, ...]) -> str:
+    own = known(place).own
+    wrong = "" if own is None else next((one for one in parts if one in own.failed[way]), "")
+    if own is None or not wrong:
+        return ""
+    return f"`headway tune` found it wrong on this machine on {own.date} ({wrong}: {own.failed[way][wrong]})"
+
+
+def deferral_if_verified(way: str, problem: Problem) -> Deferral | None:
+    """Returns why "auto" leaves a call to later kernels: one that is not verified here, or slower; None if it is not.
+
+    Args:
+        way: the name of a kernel of NEED_VERIFICATION.
+        problem: the facts of the call.
+    """
+    why = why_unverified(way, problem)
+    if why:
+        return Deferral("reference", why)
+    left = left_by(way, problem)
+    return left if left is None or left.to else Deferral("reference", left.why)
+
+
+def note(way: str, place: str) -> str:
+    """Returns when a kernel was verified and measured on this machine, for ``explain``; empty if it was not.
+
+    Args:
+        way: the name of the kernel.
+        place: the device.
+    """
+    own, _, dropped = known(place)
+    if own is None:
+        return dropped
+    return f"verified and measured here on {own.date}" if own.verified.get(way) else ""

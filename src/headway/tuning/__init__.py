@@ -1,0 +1,18 @@
+"""Verifies and measures the kernels on the machine at hand, once, so that ``kernel="auto"`` can rely on it.
+
+::
+
+    print(hw.tune())                              # minutes; or `headway tune`
+    print(hw.explain(q, k, v))                    # … chosen (verified and measured here on 2026-11-26 21:40)
+
+First each kernel is checked against float64, then those that are right are timed. The result is a table in the cache
+folder, or where HEADWAY_TUNED says. Nothing is timed afterwards.
+"""
+
+from ._run import Tuned, export_table, import_table, tune
+
+__all__ = ["Tuned", "export_table", "import_table", "tune"]
+
+
+def __dir__() -> list[str]:
+    return __all__

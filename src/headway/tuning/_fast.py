@@ -1,0 +1,239 @@
+"""How long each kernel takes on a device: few calls, chosen so that larger ones can be judged by them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+
+from .._common.progress import Share
+from ..attention import attention
+from ..call import make_call
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..kernels import KERNELS, Problem, _tuned, choose
+from ..kernels.cpu import _library
+from ..masks import Causal, Window
+from ..terms import DenseBias, DistanceBias, Linear, Term
+
+HEADS = {"cpu": (1, 4), "cuda": (2, 8)}
+"""The batch and the heads of a call."""
+DTYPES = {"cpu": ("float32", "bfloat16", "float16"), "cuda": ("bfloat16", "float16", "float32")}
+WIDTHS = (64, 128, 32)
+LENGTHS = {
+    "cpu": ((512, 512), (2048, 2048), (1, 512), (1, 4096), (64, 64)),
+    "cuda": ((4096, 4096), (1024, 1024), (1, 4096), (128, 128)),
+}
+"""Queries and keys."""
+ROUNDS, MOST_ROUNDS, SECONDS = 3, 200, 0.08
+"""The fewest and the most turns, and the time that each side has."""
+LEAST_SECONDS, CYCLES = 0.01, 2e9
+"""The time that is measured at once on a GPU, and the cycles that it has in a second, at most."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One call that is measured.
+
+    Attributes:
+        terms: as tables name them: "none", "distances" or "others".
+        mask: "none", "causal" or "others".
+        dtype: the name of q's dtype.
+        direction: "inference", or "training" with the backward pass.
+        n: queries.
+        m: keys.
+        head_dim: of queries and values.
+    """
+
+    terms: str
+    mask: str
+    dtype: str
+    direction: str
+    n: int
+    m: int
+    head_dim: int
+
+    def __str__(self) -> str:
+        kind = f"terms: {self.terms}, mask: {self.mask}"
+        return f"{self.direction}, {kind}, {self.dtype}, {self.n} × {self.m}, head_dim {self.head_dim}"
+
+
+def cells(device: str) -> Iterator[Cell]:
+    """Yields all cells for a device, those of most calls first."""
+    kind = torch.device(device).type
+    for width in WIDTHS:
+        for n, m in LENGTHS[kind]:
+            for dtype in DTYPES[kind]:
+                for direction in ("inference", "training"):
+                    for terms in ("none", "distances", "others"):
+                        for mask in ("causal", "others", "none") if terms == "none" else ("causal", "others"):
+                            if n == m or (direction == "inference" and mask == "causal"):
+                                yield Cell(terms, mask, dtype, direction, n, m, width)
+
+
+class Sides:
+    """The kernels of a cell as functions of nothing.
+
+    Attributes:
+        runs: the functions, by the names of kernels.
+        case: the properties of the call, as tables name them.
+        sizes: its sizes.
+    """
+
+    def __init__(self, cell: Cell, device: str, kernels: tuple[str, ...]) -> None:
+        self.cell, self.device = cell, device
+        batch, heads = HEADS[torch.device(device).type]
+        dtype = getattr(torch, cell.dtype)
+        draw = torch.Generator().manual_seed(0)
+        shapes = [(batch, heads, tokens, cell.head_dim) for tokens in (cell.n, cell.m, cell.m, cell.n)]
+        q, k, v, self.upstream = (torch.randn(shape, generator=draw).to(device, dtype) for shape in shapes)
+        training = cell.direction == "training"
+        self.leaves = [x.requires_grad_(training) for x in (q, k, v)]
+        keys = Coordinates.span(cell.m, device=device)
+        self.given: dict[str, Any] = {"terms": self._terms(heads), "mask": self._mask()}
+        self.given |= {"q_positions": keys.rows(cell.m - cell.n, cell.m), "k_positions": keys}
+        problem = Problem.of(make_call(*self.leaves, **self.given))
+        self.sizes = {name: size for name, size in _tuned.sizes_of(problem).items() if name != "work"}
+        self.case: dict[str, str | list[str]] = {name: getattr(cell, name) for name in ("terms", "dtype", "direction")}
+        self.case["mask"] = ["none", "causal"] if cell.terms != "none" and cell.mask == "causal" else cell.mask
+        if "cpu" in kernels:
+            self.case["isa"] = _library.isa()
+        self.runs = {name: self._run(name) for name in self._able(problem, kernels)}
+
+    def _terms(self, heads: int) -> tuple[Term, ...]:
+        if self.cell.terms == "distances":
+            slopes = (2.0 ** -torch.linspace(0.5, 8, heads)).to(self.device)
+            return (DistanceBias(Linear(slopes, slopes)),)
+        if self.cell.terms == "others":
+            return (DenseBias(torch.zeros(1, heads, self.cell.n, self.cell.m, device=self.device)),)
+        return ()
+
+    def _mask(self) -> Any:
+        if self.cell.mask == "others":
+            return Causal() & Window(left=max(1, self.cell.m // 8))
+        return Causal() if self.cell.mask == "causal" and self.cell.n > 1 else None
+
+    def _able(self, problem: Problem, kernels: tuple[str, ...]) -> list[str]:
+        able = [name for name in kernels if not KERNELS[name].why_not(problem)]
+        others = {name: kernel for name, kernel in KERNELS.items() if name not in kernels}
+        instead = choose(others, problem).kernel  # what auto takes without these kernels
+        return able if instead is None or not able else [*able, instead]
+
+    def _run(self, kernel: str) -> Callable[[], object]:
+        def run() -> object:
+            with torch.enable_grad() if self.cell.direction == "training" else torch.no_grad():
+                out = attention(*self.leaves, kernel=kernel, **self.given)
+            if self.cell.direction == "inference":
+                return out
+            return torch.autograd.grad(out, self.leaves, self.upstream)
+
+        return run
+
+
+def measure(cell: Cell, device: str, kernels: tuple[str, ...]) -> dict[str, Any] | None:
+    """Measures a cell, and returns its row; None if no kernel takes it.
+
+    Args:
+        cell: the call.
+        device: where.
+        kernels: those that are measured; what "auto" takes without them is measured beside them.
+    """
+    sides = Sides(cell, device, kernels)
+    said = {}
+    for name in list(sides.runs):
+        try:
+            sides.runs[name]()  # also the compilation
+        except Exception as error:  # any failure of a side is its result
+            said[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+            del sides.runs[name]
+    if not sides.runs:
+        return None
+    times = in_turn(sides.runs, device)
+    row = {"case": sides.case, "from": sides.sizes, "times": {name: float(f"{ms:.4g}") for name, ms in times.items()}}
+    return row | ({"errors": said} if said else {})
+
+
+def in_turn(runs: Mapping[str, Callable[[], object]], device: str) -> dict[str, float]:
+    """Returns the median milliseconds of each side, all measured in turn.
+
+    On a GPU it is the longer one of the time between events of the device, which the host gives calls ahead, and the
+    time that the host needs for a call: calls that follow one another take that long.
+
+    Args:
+        runs: the sides by name.
+        device: where.
+    """
+    draw = random.Random(0)
+    host = {name: _host_milliseconds(run, device) for name, run in runs.items()}
+    total = sum(host.values())
+    rounds = max(ROUNDS, min(MOST_ROUNDS, int(1e3 * SECONDS * len(runs) / max(total, 1e-3))))
+    rounds = rounds if device == "cpu" else ROUNDS
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name in draw.sample([*runs], len(runs)):
+            one = _host_milliseconds if device == "cpu" else _device_milliseconds
+            times[name].append(one(runs[name], device))
+    if device == "cpu":
+        return {name: median(each) for name, each in times.items()}
+    return {name: max(median(each), host[name]) for name, each in times.items()}
+
+
+def _host_milliseconds(run: Callable[[], object], device: str) -> float:
+    """The time until the host is ready for the next call."""
+    with nullcontext() if device == "cpu" else torch.cuda.device(device):
+        if device != "cpu":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        run()
+        return 1e3 * (time.perf_counter() - began)
+
+
+def _device_milliseconds(run: Callable[[], object], device: str) -> float:
+    host = _host_milliseconds(run, device)
+    with torch.cuda.device(device):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        calls = max(1, min(50, int(1e3 * LEAST_SECONDS / max(begin.elapsed_time(end), 1e-3))))
+        torch.cuda._sleep(int((1.5 * host * calls + 0.1) * 1e-3 * CYCLES))
+        begin.record()
+        for _ in range(calls):
+            run()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / calls
+
+
+def measure_all(
+    chosen: list[Cell], device: str, kernels: tuple[str, ...], seconds: float, watch: Share
+) -> tuple[list[dict[str, Any]], int]:
+    """Measures cells until time is up, and returns their rows and how many cells were left.
+
+    Args:
+        chosen: the cells, in the order in which they are measured.
+        device: where.
+        kernels: the kernels that are measured.
+        seconds: the time for all of them.
+        watch: is told of progress.
+    """
+    rows: list[dict[str, Any]] = []
+    end = time.monotonic() + seconds
+    for number, cell in enumerate(chosen):
+        if time.monotonic() > end:
+            return rows, len(chosen) - number
+        try:
+            row = measure(cell, device, kernels)
+        except (HeadwayError, RuntimeError):  # such as too little memory: the cell has no row
+            row = None
+        rows += [] if row is None else [row]
+        watch((number + 1) / len(chosen))
+    return rows, 0

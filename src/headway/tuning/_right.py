@@ -1,0 +1,162 @@
+"""Which kernels compute rightly on a device: each term, mask and option, in each dtype, forward and backward.
+
+A check is a case of ``headway.testing.fuzz``: three runs with the same bits, within the bounds of the naive
+computation's error against float64, with lengths that no block divides, and with NaN where a mask hides keys. Checks
+run in processes of their own, so that a program that crashes is a result like any other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cache
+from queue import SimpleQueue
+from time import monotonic
+
+import torch
+
+from .._common.progress import Share
+from ..kernels import _tuned
+from ..testing.fuzz import Case
+from ..testing.fuzz.masks import MASKS, Draw, build
+from ..testing.fuzz.search import Outcome
+from ..testing.fuzz.worker import Worker
+from ..testing.inputs import term_examples
+from ..testing.kernels import SHAPES, Draws
+
+DTYPES = ("float32", "bfloat16", "float16")
+PLAIN = Case(batch=2, kv_heads=2, group=2, n=67, m=131, head_dim=64, v_dim=64)
+"""More queries and keys than a block has, and no multiple of one."""
+MOST_WORKERS = 8
+LIMIT = 90.0
+"""Seconds that a check may take, with the compilation of its programs."""
+
+
+@dataclass
+class Verified:
+    """What the checks of one kernel found.
+
+    Attributes:
+        right: the names of parts that are right, as ``kernels._tuned.part`` writes them.
+        wrong: what is wrong, and how, with the call that shows it.
+        refused: how many checks the kernel refuses.
+        left: how many checks there was no time for.
+    """
+
+    right: set[str] = field(default_factory=set)
+    wrong: dict[str, str] = field(default_factory=dict)
+    refused: int = 0
+    left: int = 0
+
+
+@cache
+def kinds() -> dict[str, list[Case]]:
+    """Returns the cases of each part: "plain", classes of terms and of masks, "dropout" and "log-sum-exp"."""
+    plain = PLAIN
+    found = {
+        "plain": [
+            replace(plain, mask="causal"),
+            replace(plain, head_dim=128, v_dim=128, m=67),
+            replace(plain, head_dim=40, v_dim=24, layout="tokens first", mask="causal"),
+            replace(plain, n=1, m=300, head_dim=128, v_dim=128),
+            replace(plain, n=300, m=300, mask="causal", batch=1),
+            replace(plain, sink="heads", soft_cap=30.0),
+        ],
+        "Sink": [replace(plain, sink="heads", mask="causal")],
+        "SoftCap": [replace(plain, soft_cap=30.0, mask="causal")],
+        "dropout": [replace(plain, dropout=0.1)],
+        "log-sum-exp": [replace(plain, lse="with the sink", mask="causal"), replace(plain, lse="without the sink")],
+    }
+    for name, terms in term_examples(Draws(0, torch.float32), **SHAPES).items():
+        for kind in dict.fromkeys(type(term).__name__ for term in terms):
+            found.setdefault(kind, []).append(replace(plain, term=name, mask="causal"))
+    draw = Draw(torch.Generator().manual_seed(0), 2, 4, 67, 131)
+    for name in MASKS:
+        for kind in _tuned.masks_in(build(name, draw)):
+            found.setdefault(kind, []).append(replace(plain, mask=name, poisoned=True))
+    return found
+
+
+@dataclass(frozen=True)
+class Check:
+    """A case of a part, in a dtype and a direction."""
+
+    part: str
+    case: Case
+
+
+def checks(kernel: str, device: str) -> Iterator[Check]:
+    """Yields all checks of a kernel, those of what most calls have first.
+
+    Args:
+        kernel: its name.
+        device: "cpu", or such as "cuda:0".
+    """
+    for dtype in DTYPES:
+        for direction, gradients in (("forward", "none"), ("backward", "all")):
+            for kind, cases in kinds().items():
+                for case in cases:
+                    given = replace(case, dtype=dtype, gradients=gradients, kernel=kernel, device=device)
+                    yield Check(_tuned.part(kind, dtype, direction), given)
+
+
+def verify(
+    chosen: Sequence[Check],
+    *,
+    seconds: float,
+    watch: Share,
+    compute: Callable[[Case], Outcome] | None = None,
+) -> Verified:
+    """Runs checks.
+
+    Args:
+        chosen: the checks of one kernel.
+        seconds: the time for all of them; what is left then counts as not verified.
+        watch: is told of progress.
+        compute: checks a case, in place of processes of its own.
+    """
+    end, done = monotonic() + seconds, 0
+    found, outcomes = Verified(), dict[str, list[tuple[Case, Outcome | None]]]()
+    count = 1 if compute is not None else min(MOST_WORKERS, os.cpu_count() or 1, len(chosen))
+    threads = max(1, (os.cpu_count() or 1) // count)
+    workers = [] if compute is not None else [Worker(threads, LIMIT) for _ in range(count)]
+    idle: SimpleQueue[Callable[[Case], Outcome]] = SimpleQueue()
+    for one in workers:
+        idle.put(one)
+    if compute is not None:
+        idle.put(compute)
+
+    def outcome(check: Check) -> Outcome | None:
+        if monotonic() > end:
+            return None
+        worker = idle.get()
+        try:
+            return worker(check.case)
+        finally:
+            idle.put(worker)
+
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            for check, came in zip(chosen, pool.map(outcome, chosen), strict=True):
+                done += 1
+                outcomes.setdefault(check.part, []).append((check.case, came))
+                watch(done / len(chosen))
+    finally:
+        for worker in workers:
+            worker.__exit__(None, None, None)
+    for part, its in outcomes.items():
+        _add(found, part, its)
+    return found
+
+
+def _add(found: Verified, part: str, outcomes: list[tuple[Case, Outcome | None]]) -> None:
+    found.left += sum(came is None for _, came in outcomes)
+    found.refused += sum(came is not None and came.kind == "refused" for _, came in outcomes)
+    failed = [(case, came) for case, came in outcomes if came is not None and came.failed]
+    if failed:
+        case, came = failed[0]
+        found.wrong[part] = f"{came.kind}: {' '.join(came.said.split())[:300]}: {case}"
+    elif all(came is not None for _, came in outcomes) and any(came.kind == "taken" for _, came in outcomes if came):
+        found.right.add(part)

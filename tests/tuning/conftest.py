@@ -1,0 +1,65 @@
+"""A machine without tables of its own, and a kernel that has to be verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from headway.kernels import KERNELS, Call, Problem, _tuned
+from headway.kernels._base import Deferral
+from headway.kernels.reference import ReferenceKernel
+from headway.tuning import _run
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of tables, which is empty."""
+    monkeypatch.setenv("HEADWAY_TUNED", str(tmp_path / "tuned"))
+    _run.forget()
+    yield tmp_path / "tuned"
+    monkeypatch.undo()
+    _run.forget()
+
+
+class Mocked(ReferenceKernel):
+    """Stands for the kernel triton, and computes on the CPU; ``spoil`` changes its output."""
+
+    name = "triton"
+
+    def why_not(self, problem: Problem) -> list[str]:
+        return super().why_not(problem)
+
+    def defers(self, problem: Problem) -> Deferral | None:
+        return _tuned.deferral_if_verified("triton", problem)
+
+    def note(self) -> str:
+        return _tuned.note("triton", "cpu")
+
+    def spoil(self, call: Call, out: Tensor) -> Tensor:
+        return out
+
+    def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        out, lse = super().run(call)
+        return self.spoil(call, out), lse
+
+
+@pytest.fixture
+def mocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mocked]:
+    """The kernel triton, first in the table, on a CPU whose own kernel is away."""
+    kernel, every = Mocked(), dict(KERNELS)
+    KERNELS.clear()
+    KERNELS.update({"triton": kernel} | {name: one for name, one in every.items() if name not in ("triton", "cpu")})
+    monkeypatch.setattr(_tuned, "MACHINES", ("cpu",))
+    monkeypatch.setitem(_run.TUNED, "cpu", ("triton",))
+    yield kernel
+    KERNELS.clear()
+    KERNELS.update(every)
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(1, 4, 512, 64, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,285 @@
+"""Tables: what applies to a call, and files that are damaged, of another machine, or written by two processes."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import headway as hw
+from headway import HeadwayError, tuning
+from headway._common import tuned
+from headway._common.tuned import Row, Table
+from headway.kernels import _tuned
+from headway.kernels.cpu import _library
+from headway.tuning import _run
+
+TIMES = {"cpu": 2.0, "sdpa": 1.0}
+
+
+def content(rows: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """A table for this machine."""
+    fits = _run._fits(_tuned.facts_of("cpu"))
+    return {"fits": fits, "date": "2026-01-02 03:04", "verified": {"cpu": []}, "failed": {}, "rows": rows, **more}
+
+
+def written(folder: Path, rows: list[dict[str, Any]], **more: Any) -> Path:
+    file = folder / "cpu.json"
+    tuned.write(file, content(rows, **more))
+    _run.forget()
+    return file
+
+
+def table(*rows: dict[str, Any]) -> Table:
+    return tuned.checked({"fits": {"device": "cpu"}, "rows": list(rows)}, "a table")
+
+
+def applying(one: Table, case: dict[str, str], **sizes: float) -> list[Row]:
+    return one.applying("cpu", tuple(case.items()), sizes)
+
+
+# Which rows apply -----------------------------------------------------------------------------------------------------
+
+
+def test_a_row_holds_from_its_sizes_on() -> None:
+    small, large = {"from": {"n": 64}, "times": TIMES}, {"from": {"n": 512, "m": 512}, "times": TIMES}
+    one = table(small, large)
+    assert applying(one, {}, n=63, m=9999) == []
+    assert [row.sizes for row in applying(one, {}, n=64, m=64)] == [{"n": 64}]
+    assert [row.sizes for row in applying(one, {}, n=512, m=511)] == [{"n": 64}]
+    assert [row.sizes for row in applying(one, {}, n=512, m=512)] == [{"n": 512, "m": 512}]
+
+
+def test_a_row_of_fewer_cases_goes_before_one_of_more() -> None:
+    every, few = {"times": {"cpu": 1}}, {"case": {"dtype": ["float32", "float16"]}, "times": TIMES}
+    one, single = {"case": {"dtype": "float32"}, "times": {"cpu": 1}}, table(every, few)
+    assert [dict(row.times) for row in applying(single, {"dtype": "float64"})] == [{"cpu": (1, 1)}]
+    assert [dict(row.times) for row in applying(single, {"dtype": "float16"})] == [{"cpu": (2, 2), "sdpa": (1, 1)}]
+    assert [dict(row.times) for row in applying(table(every, few, one), {"dtype": "float32"})] == [{"cpu": (1, 1)}]
+
+
+def test_rows_of_which_neither_is_larger_both_apply_and_one_loss_is_enough(folder: Path) -> None:
+    rows = [
+        {"from": {"n": 64, "head_dim": 128}, "times": {"cpu": 1, "sdpa": 2}},
+        {"from": {"n": 512, "head_dim": 64}, "times": {"cpu": 3, "sdpa": 2}},
+    ]
+    assert len(applying(table(*rows), {}, n=512, head_dim=128)) == 2
+    written(folder, rows)
+    left = _tuned.decide("cpu", "cpu", (), {"n": 512, "head_dim": 128})
+    assert left is not None
+    assert left.to == "sdpa"
+    assert _tuned.decide("cpu", "cpu", (), {"n": 64, "head_dim": 128}) is None
+
+
+def test_a_way_that_was_not_measured_loses_and_is_never_chosen(folder: Path) -> None:
+    written(folder, [{"case": {"dtype": "a"}, "times": {"cpu": None, "sdpa": 1}}, {"times": {"cpu": 1, "sdpa": None}}])
+    assert _tuned.decide("cpu", "cpu", (("dtype", "a"),), {}) is not None
+    assert _tuned.decide("cpu", "cpu", (("dtype", "b"),), {}) is None
+
+
+def test_equal_times_change_nothing(folder: Path) -> None:
+    written(folder, [{"times": {"cpu": 1, "sdpa": 1}}])
+    assert _tuned.decide("cpu", "cpu", (), {}) is None
+
+
+def test_a_way_that_cannot_be_taken_is_ignored(folder: Path) -> None:
+    written(folder, [{"times": {"triton": 3, "flex": 1, "sdpa": 2}}])
+    decided = [_tuned.decide("triton", "cpu", (), {}, ignored) for ignored in ((), ("flex",), ("flex", "sdpa"))]
+    assert [None if one is None else one.to for one in decided] == ["flex", "sdpa", None]
+
+
+# auto reads them ------------------------------------------------------------------------------------------------------
+
+needs_library = pytest.mark.skipif(_library.why_not() is not None, reason=str(_library.why_not()))
+
+
+@needs_library
+def test_auto_takes_what_was_faster_here(folder: Path, x: Tensor) -> None:
+    written(folder, [{"times": {"cpu": 2, "sdpa": 1}}, {"from": {"n": 512}, "times": {"cpu": 1, "sdpa": 2}}])
+    short = x[:, :, :100]
+    assert hw.explain(x, x, x).kernel == "cpu"
+    assert "verified and measured here on 2026-01-02 03:04" not in str(hw.explain(x, x, x)), "nothing was verified"
+    explained = hw.explain(short, short, short)
+    assert explained.kernel == "sdpa"
+    assert "left to torch's SDPA, which took 0.5 of its time here on 2026-01-02 03:04" in str(explained)
+    written(folder, [{"times": {"cpu": 1, "sdpa": 2}}], verified={"cpu": ["plain, float32, forward"]})
+    assert hw.explain(short, short, short).kernel == "cpu"
+    assert "verified and measured here on 2026-01-02 03:04" in str(hw.explain(short, short, short))
+
+
+@needs_library
+def test_what_was_found_wrong_stays_off(folder: Path, x: Tensor) -> None:
+    failed = {"cpu": {_tuned.part("Causal", "float32", "backward"): "it was off by 3"}}
+    written(folder, [{"times": {"cpu": 1, "sdpa": 2}}], failed=failed)
+    causal = hw.masks.Causal()
+    leaf = x.clone().requires_grad_()
+    assert hw.explain(leaf, leaf, leaf, mask=causal).kernel == "sdpa"
+    assert "(Causal, float32, backward: it was off by 3)" in str(hw.explain(leaf, leaf, leaf, mask=causal))
+    assert hw.explain(leaf, leaf, leaf, mask=causal & hw.masks.Window(left=9)).kernel == "sdpa"
+    assert hw.explain(leaf, leaf, leaf).kernel == "cpu"
+    assert hw.explain(x, x, x, mask=causal).kernel == "cpu"
+    assert hw.explain(x.bfloat16(), x.bfloat16(), x.bfloat16(), mask=hw.masks.Window(left=9)).kernel == "cpu"
+
+
+@needs_library
+def test_short_calls_that_are_planned_follow_a_new_table(folder: Path) -> None:
+    q, k, v = torch.randn(3, 1, 4, 16, 8).unbind()
+    for _ in range(3):
+        hw.attention(q, k, v)
+    ran: list[str] = []
+    kernel = type(hw.kernels.KERNELS["sdpa"])
+    with pytest.MonkeyPatch.context() as patch:
+        run = kernel.run
+        patch.setattr(kernel, "run", lambda self, call: ran.append("sdpa") or run(self, call))
+        hw.attention(q, k, v)
+        assert ran == []
+        written(folder, [{"times": {"cpu": 2, "sdpa": 1}}])
+        hw.attention(q, k, v)
+    assert ran == ["sdpa"]
+
+
+@needs_library
+def test_a_compiled_call_does_not_depend_on_its_length(folder: Path) -> None:
+    written(folder, [{"times": {"cpu": 2, "sdpa": 1}}, {"from": {"n": 512}, "times": {"cpu": 1, "sdpa": 2}}])
+    from torch._dynamo.testing import CompileCounter
+
+    graphs = CompileCounter()
+    run = torch.compile(lambda q: hw.attention(q, q, q), backend=graphs, fullgraph=True, dynamic=True)
+    for n in (20, 30, 600):
+        q = torch.randn(1, 2, n, 8)
+        torch.testing.assert_close(run(q), hw.attention(q, q, q, kernel="reference"))
+    assert graphs.frame_count == 1
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+DAMAGED = {
+    "empty": "",
+    "cut off": json.dumps({"format": 1, "fits": {"device": "cpu"}})[:-4],
+    "no object": "[1, 2]",
+    "nested": "[" * 100_000,
+    "another format": json.dumps({"format": 2, "fits": {"device": "cpu"}, "rows": []}),
+    "no machine": json.dumps({"format": 1, "rows": []}),
+    "rows that are none": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [3]}),
+    "a row without times": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"case": {}}]}),
+    "a time that is NaN": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"times": {"cpu": math.nan}}]}),
+    "a time of 0": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"times": {"cpu": 0}}]}),
+    "a time that is a text": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"times": {"cpu": "1"}}]}),
+    "a size that is true": json.dumps(
+        {"format": 1, "fits": {"a": 1}, "rows": [{"from": {"n": True}, "times": {"a": 1}}]}
+    ),
+    "too many rows": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"times": {"a": 1}}] * 10_001}),
+    "not UTF-8": "\udcff\udcfe",
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=[*DAMAGED])
+def test_a_damaged_table_is_not_used_and_said(text: str, folder: Path, x: Tensor) -> None:
+    before = hw.explain(x, x, x).kernel
+    folder.mkdir()
+    (folder / "cpu.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    _run.forget()
+    explained = hw.explain(x, x, x)
+    assert explained.kernel == before
+    assert _tuned.known("cpu").own is None
+    assert "is no table of `headway tune`" in _tuned.known("cpu").dropped
+    with pytest.raises(HeadwayError, match="run `headway tune` again"):
+        tuned.read(folder / "cpu.json")
+
+
+@pytest.mark.parametrize("name", ["torch", "headway", "machine"])
+def test_a_table_of_other_versions_is_dropped_with_a_word(name: str, folder: Path, x: Tensor) -> None:
+    one = content([{"times": {"cpu": 2, "sdpa": 1}}])
+    one["fits"][name] = "another"
+    tuned.write(folder / "cpu.json", one)
+    _run.forget()
+    dropped = _tuned.known("cpu").dropped
+    assert f"is not used, since its {name} is another, and here it is {_tuned.facts_of('cpu')[name]}" in dropped
+    if _library.why_not() is None:
+        assert dropped in str(hw.explain(x, x, x))
+    with pytest.raises(HeadwayError, match=f"does not hold here, since its {name} is another"):
+        tuning.import_table(folder / "cpu.json")
+
+
+def test_a_table_of_another_device_is_left_alone(folder: Path) -> None:
+    one = content([{"times": {"cpu": 2, "sdpa": 1}}])
+    one["fits"]["name"] = "another processor"
+    tuned.write(folder / "cpu.json", one)
+    _run.forget()
+    assert _tuned.known("cpu").own is None
+    assert _tuned.known("cpu").dropped == ""
+
+
+def test_of_two_tables_the_newer_one_holds(folder: Path) -> None:
+    for name, date in (("b", "2026-01-01 00:00"), ("a", "2026-01-03 00:00"), ("c", "2026-01-02 00:00")):
+        tuned.write(folder / f"{name}.json", content([], date=date))
+    _run.forget()
+    own = _tuned.known("cpu").own
+    assert own is not None
+    assert own.date == "2026-01-03 00:00"
+
+
+def test_the_variable_names_a_file_or_turns_tables_off(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mine.json"
+    tuned.write(file, content([]))
+    for value, there in ((str(file), True), ("off", False), (str(tmp_path / "none"), False)):
+        monkeypatch.setenv("HEADWAY_TUNED", value)
+        _run.forget()
+        assert (_tuned.known("cpu").own is not None) == there
+    monkeypatch.setenv("HEADWAY_TUNED", str(file))
+    assert tuned.file_of("cpu") == file
+    monkeypatch.delenv("HEADWAY_TUNED")
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path))
+    assert tuned.file_of("CPU: a (b)  c") == tmp_path / "tuned" / "cpu-a-b-c.json"
+
+
+def test_two_processes_write_at_once(folder: Path) -> None:
+    """A reader gets one table or the other, whole."""
+    folder.mkdir()
+    one = content([{"times": {"cpu": 1}}] * 300)
+    (folder.parent / "content.json").write_text(json.dumps(one))
+    code = (
+        "import json, sys; from pathlib import Path; from headway._common import tuned\n"
+        "one = json.loads(Path(sys.argv[1]).read_text())\n"
+        "for _ in range(40): tuned.write(Path(sys.argv[2]), one)"
+    )
+    command = [sys.executable, "-c", code, str(folder.parent / "content.json"), str(folder / "cpu.json")]
+    both = [subprocess.Popen(command) for _ in range(2)]
+    while any(one.poll() is None for one in both):
+        if (folder / "cpu.json").exists():
+            assert len(tuned.read(folder / "cpu.json").rows) == 300
+    assert [one.wait(60) for one in both] == [0, 0]
+
+
+def test_export_and_import(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(HeadwayError, match=r"there is no table for .*: run `headway tune` first"):
+        tuning.export_table(tmp_path / "a.json", "cpu")
+    facts = _tuned.facts_of("cpu")
+    tuned.write(tuned.file_of(f"cpu {facts['name']}"), content([{"times": {"cpu": 2, "sdpa": 1}}]))
+    there = tuning.export_table(tmp_path / "a.json", "cpu")
+    there.unlink()
+    _run.forget()
+    assert _tuned.known("cpu").own is None
+    assert tuning.import_table(tmp_path / "a.json", "cpu") == there
+    own = _tuned.known("cpu").own
+    assert own is not None
+    assert own.rows[0].times == {"cpu": (2, 2), "sdpa": (1, 1)}
+    with pytest.raises(HeadwayError, match="is no table"):
+        tuning.import_table(tmp_path / "none.json", "cpu")
+
+
+def test_tables_that_come_with_headway() -> None:
+    there = {one.name: one for one in tuned.shipped()}
+    assert sorted(there) == ["x86-64", "zen-4", "zen-5"]
+    for one in there.values():
+        assert one.rows
+        assert one.about["about"]

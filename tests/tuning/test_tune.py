@@ -1,0 +1,203 @@
+"""One run: it verifies, measures, writes, and "auto" follows."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import headway as hw
+from headway import HeadwayError
+from headway._common import tuned
+from headway.cli import main
+from headway.kernels import Call, _tuned
+from headway.masks import Causal, Window
+from headway.testing.fuzz.search import outcome_of
+from headway.tuning import _fast, _right, _run
+from headway.tuning._fast import Cell
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few checks, in this process, few cells and no linear maps."""
+    verify, every = _right.verify, list(_right.checks("triton", "cpu"))
+    few = [check for check in every if check.part.startswith(("plain, ", "Causal, float32", "DistanceBias, float32"))]
+    monkeypatch.setattr(_right, "verify", lambda chosen, **rest: verify(chosen, **rest, compute=outcome_of))
+    monkeypatch.setattr(_right, "checks", lambda kernel, device: few)
+    cells = [
+        Cell(terms, "causal", "float32", direction, n, n, 16)
+        for terms in ("none", "distances")
+        for direction in ("inference", "training")
+        for n in (16, 96)
+    ]
+    monkeypatch.setattr(_fast, "cells", lambda device: cells)
+    monkeypatch.setattr(_fast, "SECONDS", 0.01)
+    monkeypatch.setattr(_run, "ONEDNN_LINEAR", False)
+
+
+def tell(q: Tensor, **arguments: Any) -> hw.attention:
+    return hw.explain(q, q, q, mask=Causal(), **arguments)
+
+
+def test_a_kernel_is_chosen_where_it_is_verified_and_faster(
+    mocked: Any, small: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a GPU whose Triton kernel is wrong in bfloat16 and slow for long calls."""
+
+    def spoil(call: Call, out: Tensor) -> Tensor:
+        return out * 1.5 if out.dtype == torch.bfloat16 else out
+
+    def measured(cell: Cell, device: str, kernels: tuple[str, ...]) -> dict[str, Any]:
+        row = measure(cell, device, kernels)
+        assert row is not None
+        assert row["times"].keys() == {"triton", "sdpa"}
+        return row | {"times": {"triton": 2.0 if cell.n == 96 else 0.5, "sdpa": 1.0}}
+
+    measure = _fast.measure
+    monkeypatch.setattr(mocked, "spoil", spoil)
+    monkeypatch.setattr(_fast, "measure", measured)
+    alibi = hw.encoding("alibi", num_heads=4)
+    x, long = torch.randn(1, 4, 16, 16), torch.randn(1, 4, 96, 16)
+    before = tell(x)
+    assert before.kernel == "sdpa"
+    assert "triton: not verified on this machine: run `headway tune`" in str(before)
+
+    told: list[tuple[str, float]] = []
+    result = hw.tune("cpu", watch=lambda doing, share: told.append((doing, share)))
+    assert result.file.parent == folder
+    assert told[0][0] == "verifying triton"
+    assert told[-1][0] == "measuring attention"
+    assert all(0 <= share <= 1 for _, share in told)
+    assert "plain, bfloat16, forward" in str(result)
+    assert "inference, terms: none, float32: fastest is sdpa 1 of 2" in str(result)
+
+    date = result.content["date"]
+    assert tell(x).kernel == "triton"
+    assert f"triton: chosen (verified and measured here on {date})" in str(tell(x))
+    assert tell(x, encoding=alibi).kernel == "triton"
+    assert tell(long).kernel == "sdpa"
+    assert "left to torch's SDPA, which took" in str(tell(long))
+    assert f"here on {date}" in str(tell(long))
+    half = tell(x.bfloat16())
+    assert half.kernel == "sdpa"
+    assert "`headway tune` found it wrong on this machine" in str(half)
+    assert tell(torch.randn(1, 4, 8, 16)).kernel == "sdpa", "no measured call is as small"
+    window = hw.explain(x, x, x, mask=Window(left=3))
+    assert window.kernel == "sdpa"
+    assert f"`headway tune` of {date} has not verified it here for Window, float32, forward" in str(window)
+    assert hw.explain(x, x, x, mask=Causal(), kernel="triton").kernel == "triton"
+    torch.testing.assert_close(
+        hw.attention(x, x, x, mask=Causal()), hw.attention(x, x, x, mask=Causal(), kernel="sdpa")
+    )
+
+
+def test_sides_are_measured_in_turn() -> None:
+    times = _fast.in_turn({"slow": lambda: time.sleep(0.2), "fast": lambda: time.sleep(0.001)}, "cpu")
+    assert 1 <= times["fast"] < times["slow"]
+    assert times["slow"] >= 200
+
+
+def test_a_kernel_that_is_wrong_everywhere_is_not_measured(
+    mocked: Any, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mocked, "spoil", lambda call, out: out + 1)
+    result = hw.tune("cpu")
+    assert result.content["verified"] == {"triton": []}
+    assert result.content["rows"] == []
+    assert tell(torch.randn(1, 4, 16, 16)).kernel == "sdpa"
+
+
+def test_an_interrupted_run_leaves_the_table_of_an_earlier_one(
+    mocked: Any, small: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = hw.tune("cpu").file
+    before = file.read_bytes()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for stage in ("verifying triton", "measuring attention"):
+        with pytest.raises(KeyboardInterrupt):
+            hw.tune("cpu", watch=lambda doing, share, stage=stage: interrupt() if doing == stage else None)  # type: ignore[misc]
+        assert file.read_bytes() == before
+        assert [one.name for one in folder.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"device": "tpu"}, r"there is no device 'tpu'"),
+        ({"device": "meta"}, r"device is 'meta', and headway has kernels for cpu and cuda"),
+        ({"device": "cpu", "minutes": 0}, r"minutes is 0: give a number above 0"),
+        ({"device": "cpu", "minutes": float("nan")}, r"minutes is nan"),
+    ],
+)
+def test_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(HeadwayError, match=message):
+        hw.tune(**arguments)
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HEADWAY_TUNED", str(tmp_path / "file" / "tuned"))
+    monkeypatch.setattr(_right, "verify", lambda *_, **__: pytest.fail("work"))
+    with pytest.raises(HeadwayError, match="cannot be a folder"):
+        hw.tune("cpu")
+
+
+def test_off_is_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_TUNED", "off")
+    with pytest.raises(HeadwayError, match="HEADWAY_TUNED is off"):
+        hw.tune("cpu")
+
+
+def test_the_rows_of_linear_maps(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN is taken from the work on from which it was never slower."""
+    monkeypatch.setattr(_run, "ONEDNN_LINEAR", True)
+    ratios = dict(zip(_run.WORK, (2.0, 0.5, 1.2, 1.5, 0.9, 1.1, 1.3), strict=True))
+    monkeypatch.setattr(
+        _run,
+        "_linear_ratios",
+        lambda work, seconds: dict.fromkeys(("forward", "d_input"), ratios[work // torch.get_num_threads()]),
+    )
+    rows = _run._linear_rows(1.0, lambda share: None)
+    content = {"fits": _run._fits(_tuned.facts_of("cpu")), "date": "2026-01-02", "rows": rows}
+    tuned.write(tuned.file_of("cpu"), content)
+    _run.forget()
+    least = hw.nn.linear._least(None)
+    assert (least.forward, least.d_input, least.d_weight) == (_run.WORK[5], _run.WORK[5], float("inf"))
+    assert (least.rows, least.width) == (_run.ROWS, _run.WIDTH)
+
+
+def test_the_command(
+    mocked: Any, small: None, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", "--device", "cpu", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert "triton: right in" in out
+    [file] = folder.iterdir()
+    assert main(["tune", "--device", "cpu", "--export", str(tmp_path / "table.json")]) == 0
+    assert json.loads((tmp_path / "table.json").read_text()) == json.loads(file.read_text())
+    file.unlink()
+    assert main(["tune", "--device", "cpu", "--import", str(tmp_path / "table.json")]) == 0
+    assert file.exists()
+    capsys.readouterr()
+    assert main(["tune", "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]
+    assert main(["tune", "--export", "a.json", "--import", "b.json"]) == 2
+    assert "--export and --import exclude each other" in capsys.readouterr().err
+
+
+def test_doctor_says_what_is_known(mocked: Any, small: None, capsys: pytest.CaptureFixture[str]) -> None:
+    from headway.cli._diagnosis import tables
+
+    assert "not verified on this machine" in tables().facts["cpu"]
+    result = hw.tune("cpu")
+    assert f"verified and measured on {result.content['date']}" in tables().facts["cpu"]
