@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -264,6 +265,45 @@ def test_one_graph_serves_other_lengths(lengths: list[int]) -> None:
 
 
 # ---------------------------------------------------------------- varlen_attention
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, OTHERS], ids=["self", "cross"])
+def test_functions_get_the_number_of_the_sequence_and_the_head(lengths: list[int]) -> None:
+    q, k, v = heads_of(LENGTHS), heads_of(lengths, seed=1), heads_of(lengths, seed=2)
+
+    def near(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (i - j).abs() <= h + 2 * b
+
+    expected = []
+    for number, (x, y, z) in enumerate(zip(q, k, v, strict=True)):
+        n, m = len(x), len(y)
+        i, j, h = torch.arange(m - n, m)[:, None], torch.arange(m), torch.arange(4)[:, None, None]
+        seen = ((i - j).abs() <= h + 2 * number)[None]
+        expected.append(hw.attention(alone(x), alone(y), alone(z), mask=seen))
+    assert_rows(hw.attention(call(q), call(k), call(v), mask=near), expected)
+    joined = hw.attention(call(q), call(k), call(v), mask=Causal() & near)
+    one = hw.attention(call(q), call(k), call(v), mask=lambda b, h, i, j: near(b, h, i, j) & (i >= j))
+    torch.testing.assert_close(joined.values(), one.values(), atol=1e-12, rtol=1e-12)
+
+
+@dataclass(frozen=True, eq=False)
+class ByHead(Mask):
+    """A mask that reads the number of heads."""
+
+    heads: int = 0
+
+    def for_call(self, batch: int, heads: int) -> Mask:
+        return self._with(heads=heads)
+
+    def allowed(self, q: hw.Coordinates, k: hw.Coordinates) -> Tensor:
+        return (q.index[:, None, :, None] - k.index[:, None, None, :]).abs() < self.heads
+
+
+def test_masks_of_ones_own_are_told_the_heads() -> None:
+    q, k, v = (heads_of(LENGTHS, seed=seed) for seed in range(3))
+    found = hw.attention(call(q), call(k), call(v), mask=ByHead())
+    expected = hw.attention(call(q), call(k), call(v), mask=Window(3, 3))
+    torch.testing.assert_close(found.values(), expected.values(), atol=1e-12, rtol=1e-12)
 
 
 def flat(parts: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -62,19 +62,6 @@ def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.devi
     return made
 
 
-def is_constant(x: Tensor) -> bool:
-    """Returns whether a tensor has the memory of one of the cache of this thread.
-
-    Args:
-        x: the tensor.
-    """
-    return any(_whole(x) is _whole(guard) for _, guards, _ in _kept.made.values() for guard in guards)
-
-
-def _whole(x: Tensor) -> Tensor:
-    return x if x._base is None else x._base
-
-
 def writes(tensors: Sequence[Tensor]) -> int:
     """Returns how often the tensors have been written into in place, in total, directly or through views.
 

@@ -17,7 +17,22 @@ from ._torch import has_holes, offsets_of, ragged_dim
 from .call import Arguments, encoding_for
 from .coordinates import Coordinates
 from .errors import HeadwayError
-from .masks import And, Bound, Bounds, Causal, Dilated, Documents, Mask, Or, Slot, Window, as_mask
+from .masks import (
+    And,
+    BlockFunction,
+    Bound,
+    Bounds,
+    Causal,
+    Dilated,
+    Documents,
+    Function,
+    Mask,
+    MaskMod,
+    Or,
+    Slot,
+    Window,
+    as_mask,
+)
 from .positions import PositionEncoding
 from .records import attributes, named
 from .tracing import watched
@@ -203,6 +218,10 @@ class ByDocument(Mask):
     q_offsets: Tensor
     k_offsets: Tensor
 
+    def for_call(self, batch: int, heads: int) -> Mask:
+        mask = self.mask.for_call(batch, heads)
+        return self if mask is self.mask else self._with(mask=mask)
+
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return self.mask.allowed(_from_zero(q, self.q_offsets), _from_zero(k, self.k_offsets))
 
@@ -249,8 +268,11 @@ def by_document(mask: Mask | Tensor | None, q_offsets: Tensor, k_offsets: Tensor
 def _within(mask: Mask | Tensor, q_offsets: Tensor, k_offsets: Tensor, apart: bool) -> Mask:
     if isinstance(mask, (And, Or)):
         return mask._with(masks=tuple([_within(part, q_offsets, k_offsets, apart) for part in mask.masks]))
+    if type(mask) is Function:
+        return Function(_of_sequences(mask.function, q_offsets, k_offsets))
     if not isinstance(mask, Mask) or any(isinstance(value, Tensor) for value in attributes(mask).values()):
         said = "a tensor" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
+        said = "a BlockMask" if isinstance(mask, BlockFunction) else said
         said += " that holds a tensor" if isinstance(mask, Mask) else ""
         raise HeadwayError(
             f"mask is {said} and the call has sequences of different lengths: give a mask of headway.masks that holds "
@@ -259,6 +281,19 @@ def _within(mask: Mask | Tensor, q_offsets: Tensor, k_offsets: Tensor, apart: bo
     if (type(mask) in BY_DIFFERENCE and not apart) or type(mask) is Documents:
         return mask
     return ByDocument(mask, q_offsets, k_offsets)
+
+
+def _of_sequences(function: MaskMod, q_offsets: Tensor, k_offsets: Tensor) -> MaskMod:
+    """Returns the function of the tokens of a row for a function of the tokens of each sequence, whose number is b."""
+
+    def of_row(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        q_number, k_number = (
+            (offsets[1:-1] <= index).sum() for offsets, index in ((q_offsets, q_idx), (k_offsets, kv_idx))
+        )
+        return function(q_number, h, q_idx - q_offsets[q_number], kv_idx - k_offsets[k_number])
+
+    of_row.__name__ = getattr(function, "__name__", type(function).__name__)
+    return of_row
 
 
 # ---------------------------------------------------------------- layers

@@ -7,18 +7,16 @@ only. On other devices, and in graphs, a pair takes a byte.
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import reduce
-from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._torch import writes_of
-from ..constants import is_constant
 from ..coordinates import Coordinates
 from ..masks import And, Bits, Boolean, Function, Interval, Mask, Or, conjuncts, is_python, parts_of
 from ..records import attributes
@@ -81,7 +79,7 @@ def cost_of_mask(problem: Problem, kernel: str | None) -> str:
     said = f"{', '.join(names)} is evaluated for {problem.n * problem.m:,} pairs in each call"
     if kernel == "cpu":
         said += (
-            " (layers that are given the same Coordinates share it), to intervals of keys, or to at most "
+            " (the layers of a model share it), to intervals of keys, or to at most "
             f"{max(1, bytes_of(problem, problem.mask) >> 10):,} KiB of bits"
         )
     spared = [name.removesuffix("allowed") + "interval" for name in names if name.endswith(".allowed")]
@@ -117,7 +115,7 @@ def _readable(mask: Mask, q: Coordinates, k: Coordinates) -> Mask:
     readable = [part for part in parts if not is_python(part)]
     if watched() or not k.index.is_cpu:
         return _all([*readable, Boolean(_every_pair(unread, q, k))])
-    return _all([*readable, _remembered(unread, readable, q, k)])
+    return _all([*readable, _evaluated_once(unread, readable, q, k)])
 
 
 def _all(parts: list[Mask]) -> Mask:
@@ -267,80 +265,51 @@ def _bits_of_runs(ends: Tensor, keys: int) -> Tensor:
 
 # ---------------------------------------------------------------- what layers of one forward pass share
 
+_shared: ContextVar[dict[Hashable, tuple[Mask, list[Any]]] | None] = ContextVar("headway_masks", default=None)
+"""What masks are evaluated to in this forward pass, with what is known by its identity; None outside of one."""
 
-class _Kept(NamedTuple):
-    """A mask in tensors.
 
-    Attributes:
-        mask: the mask.
-        given: what it was made of, so that no other object takes its identity.
-        coordinates: the tensors of the coordinates; when one is gone, the mask is dropped.
+@contextmanager
+def shared_masks() -> Iterator[None]:
+    """A context in which a mask is evaluated once for calls with the same coordinates: one forward pass of a model.
+
+    What a function reads may change afterwards, and nothing tells.
     """
-
-    mask: Mask
-    given: list[Any]
-    coordinates: list[weakref.ref[Tensor]]
-
-
-_kept: dict[Hashable, _Kept] = {}
-MOST_KEPT = 8
+    token = _shared.set({})
+    try:
+        yield
+    finally:
+        _shared.reset(token)
 
 
-def _remembered(masks: list[Mask], others: list[Mask], q: Coordinates, k: Coordinates) -> Mask:
-    """Returns masks in tensors, as before if nothing that they are known to read has changed.
-
-    The result is kept as long as the coordinates that were given, and so for the layers of a forward pass. Default
-    coordinates are never gone, and a mask may read what cannot be seen here, so that nothing is kept for them.
-    """
-    given: list[Any] = [*masks, *others]
-    of_masks = None if is_constant(k.index) else _key(tuple(given), given)
-    placed: list[Any] = []
-    of_coordinates = None if of_masks is None else _key((q, k), placed)
-    key = None if of_coordinates is None else (of_masks, of_coordinates)
-    if key is not None and key in _kept:
-        return _kept[key].mask
+def _evaluated_once(masks: list[Mask], others: list[Mask], q: Coordinates, k: Coordinates) -> Mask:
+    """Returns masks in tensors, those of an earlier layer if it had the same masks and coordinates."""
+    shared = _shared.get()
+    held: list[Any] = []
+    key = None if shared is None else (*[_identity(one, held) for one in (*masks, *others)], _placed(q, k, held))
+    if shared is not None and key in shared:
+        return shared[key][0]
     with torch.inference_mode(False), torch.no_grad():
         made = _in_blocks(masks, others, q, k)
-    if key is not None:
-        while len(_kept) >= MOST_KEPT:
-            _kept.pop(next(iter(_kept)), None)
-
-        def drop(_: object) -> None:
-            _kept.pop(key, None)
-
-        _kept[key] = _Kept(made, given, [weakref.ref(x, drop) for x in placed])
+    if shared is not None:
+        shared[key] = made, held
     return made
 
 
-def _key(value: Any, held: list[Any]) -> Hashable:
-    """Returns what a value is known by, None if it may change unseen, and appends what is known by its identity."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return type(value), value
-    if isinstance(value, Tensor):
-        held.append(value)
-        return None if value.is_inference() else (id(value), writes_of(value))
-    if isinstance(value, Coordinates):
-        facts = (value.ordered, value.start, value.padding)
-        value = (value.position, value.index, value.document, value.length, *facts)
-    elif isinstance(value, Mask) and hasattr(value, "__dict__"):
-        held.append(type(value))
-        value = (id(type(value)), *itertools.chain(*attributes(value).items()))
-    elif isinstance(value, FunctionType):
-        held.append(value.__code__)
-        value = (id(value.__code__), *_read_by(value))
-    if not isinstance(value, (tuple, list)):
-        return None
-    keys = tuple([_key(one, held) for one in value])
-    return None if None in keys else (type(value), *keys)
+def _identity(mask: Mask, held: list[Any]) -> Hashable:
+    """Returns by what a mask is known among the layers of a forward pass, and appends what it is known by."""
+    if joined := parts_of(mask):
+        return type(mask), *[_identity(part, held) for part in joined]
+    if type(mask) is Function and mask.rows is not None and mask.heads is not None:  # made anew for each call
+        held.append(mask.function)
+        return id(mask.function), tuple(mask.rows.tolist()), tuple(mask.heads.tolist())
+    held.append(mask)
+    tensors = [value for value in attributes(mask).values() if isinstance(value, Tensor) and not value.is_inference()]
+    return id(mask), sum(map(writes_of, tensors))
 
 
-def _read_by(function: FunctionType) -> Iterator[Any]:
-    """Yields what a function captures, and the tensors, numbers and functions among the globals that it reads."""
-    yield from function.__defaults__ or ()
-    for cell in function.__closure__ or ():
-        if cell.cell_contents is not function:
-            yield cell.cell_contents
-    for name in function.__code__.co_names:
-        value = function.__globals__.get(name)
-        if isinstance(value, (Tensor, int, float, FunctionType)) and value is not function:
-            yield value
+def _placed(q: Coordinates, k: Coordinates, held: list[Any]) -> Hashable:
+    parts = [part for at in (q, k) for part in (at.position, at.index, at.document, at.length)]
+    held += parts
+    known = [id(part) if isinstance(part, Tensor) else part for part in parts]
+    return *known, q.padding, k.padding

@@ -320,7 +320,13 @@ def why_unverified(way: str, problem: Problem) -> str:
         way: the name of the kernel.
         problem: the facts of the call.
     """
-    return _why_unverified(way, place_of(problem), tuple(parts_of(problem)))
+    place = place_of(problem)
+    return _why_unverified(way, place, tuple(parts_of(problem)) if _has_own(place) else ())
+
+
+@constant_in_graphs
+def _has_own(place: str) -> bool:
+    return known(place).own is not None
 
 
 @constant_in_graphs

@@ -7,6 +7,7 @@ coordinates is computed once in each call and shared by the layers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, cast
 
 import torch
@@ -16,6 +17,7 @@ from ..constants import writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..jagged import Sequences, is_nested, need_none
+from ..kernels._masks import shared_masks
 from ..masks import AnyMask, Boolean, Mask, as_mask, hiding_padding, is_python
 from ..nn._coordinates import check_coordinates, continued, joined
 from ..nn._transaction import transaction
@@ -26,6 +28,7 @@ from ..nn.memory import SegmentMemory
 from ..nn.norm import make_norm
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..positions._naming import encoding as encoding_of
+from ..tracing import watched
 from .config import TransformerConfig
 
 Encodings = PositionEncoding | str | Sequence[PositionEncoding | str | None] | None
@@ -242,14 +245,11 @@ class Stack(nn.Module):
         past = None if before is None else before.coordinates
         coordinates = continued(past, positions, x.shape[1], x.device)
         check_coordinates(coordinates, x)
-        if any(isinstance(one, Mask) and is_python(one) for one in masks):
-            # what such a mask is evaluated to is kept as long as its coordinates: of this forward pass
-            coordinates = coordinates._with(index=coordinates.index.clone())
         if cache is not None:
             cache.need_room(x.shape[1])
         if before is not None and not coordinates.padding:
             before.need_new_lengths(shown, 0 if past is None else past.index.shape[1], x.shape[1])
-        with transaction(cache, memory):
+        with transaction(cache, memory), _sharing(masks, context_shown):
             return self._run(x, masks, past, coordinates, cache, memory, cross)
 
     def _of_sequences(
@@ -269,7 +269,9 @@ class Stack(nn.Module):
                 "context_positions": keys.coordinates("context_positions", cross["context_positions"]),
             }
         at = rows.coordinates("positions", positions)
-        return rows.jagged(self._run(rows.row, [rows.mask(mask) for mask in masks], None, at, None, None, cross))
+        shown = {id(mask): rows.mask(mask) for mask in masks}
+        with _sharing(masks, cross["context_mask"]):
+            return rows.jagged(self._run(rows.row, [shown[id(mask)] for mask in masks], None, at, None, None, cross))
 
     def _run(
         self,
@@ -338,6 +340,13 @@ class Stack(nn.Module):
                     hiding_padding(mask, at)
         if context is not None and context_mask is not None:
             _check_mask(context_mask, self.blocks[0], "cross_attention", batch, n, context.shape[1])
+
+
+def _sharing(*masks: Any) -> AbstractContextManager[None]:
+    """A context in which layers share what masks that are Python functions are evaluated to."""
+    every = [one for part in masks for one in (part if isinstance(part, list) else [part])]
+    python = not watched() and any(isinstance(one, Mask) and is_python(one) for one in every)
+    return shared_masks() if python else nullcontext()
 
 
 def _check_mask(mask: Mask | Tensor, block: nn.Module, part: str, batch: int, n: int, m: int) -> None:
