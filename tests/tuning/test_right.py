@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway import masks, terms
+from headway import HeadwayError, masks, terms
 from headway.kernels import KERNELS, Call, _tuned
 from headway.kernels.cpu import _library
 from headway.testing.fuzz import Case
@@ -104,6 +104,23 @@ def test_a_part_is_right_if_all_of_its_cases_are() -> None:
         result = verify(chosen, seconds=9, watch=lambda share: None, compute=lambda case: outcomes[case.seed])
         assert ("a part" in result.right) == expected
         assert ("a part" in result.wrong) == (3 in seeds)
+
+
+@pytest.mark.slow
+def test_processes_that_do_not_run_count_against_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a script without a guard, which each process would run again."""
+    monkeypatch.setattr(_right, "Worker", Dead)
+    with pytest.raises(HeadwayError, match=r"does not run \(crash: .* call tune\(\) below `if __name__"):
+        verify([Check("a part", Case(seed=2))], seconds=60, watch=lambda share: None)
+
+
+class Dead(_right.Worker):
+    """A worker whose process is killed at once."""
+
+    def __call__(self, case: Case) -> Outcome:
+        os.kill(self.process.pid or 0, signal.SIGKILL)
+        self.process.join()
+        return super().__call__(case)
 
 
 @pytest.mark.slow

@@ -84,9 +84,23 @@ def test_a_way_that_was_not_measured_loses_and_is_never_chosen(folder: Path) -> 
     assert _tuned.decide("cpu", "cpu", (("dtype", "b"),), {}) is None
 
 
-def test_equal_times_change_nothing(folder: Path) -> None:
-    written(folder, [{"times": {"cpu": 1, "sdpa": 1}}])
-    assert _tuned.decide("cpu", "cpu", (), {}) is None
+@pytest.mark.parametrize(("time", "kernel"), [(1.0, ""), (0.98, ""), (0.96, "sdpa")])
+def test_a_tie_changes_nothing(time: float, kernel: str, folder: Path) -> None:
+    written(folder, [{"times": {"cpu": 1, "sdpa": time}}])
+    left = _tuned.decide("cpu", "cpu", (), {})
+    assert ("" if left is None else left.to) == kernel
+
+
+def test_a_way_that_fails_is_left_even_if_no_other_was_measured(folder: Path) -> None:
+    written(folder, [{"times": {"cpu": 1}}, {"from": {"n": 9}, "times": {"cpu": None}}])
+    assert _tuned.decide("cpu", "cpu", (), {"n": 8}) is None
+    assert _tuned.decide("cpu", "cpu", (), {"n": 9}) is not None
+
+
+def test_a_device_that_is_not_here_has_no_table() -> None:
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        q = torch.empty(1, 2, 8, 16, device="cuda")
+        assert hw.explain(q, q, q).kernel is not None
 
 
 def test_a_way_that_cannot_be_taken_is_ignored(folder: Path) -> None:
@@ -170,12 +184,13 @@ DAMAGED = {
     "rows that are none": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [3]}),
     "a row without times": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"case": {}}]}),
     "a time that is NaN": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"times": {"cpu": math.nan}}]}),
+    "a time beyond floats": '{"format": 1, "fits": {"a": 1}, "rows": [{"times": {"cpu": 1' + "0" * 400 + "}}]}",
     "a time of 0": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"times": {"cpu": 0}}]}),
     "a time that is a text": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"times": {"cpu": "1"}}]}),
     "a size that is true": json.dumps(
         {"format": 1, "fits": {"a": 1}, "rows": [{"from": {"n": True}, "times": {"a": 1}}]}
     ),
-    "too many rows": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"times": {"a": 1}}] * 10_001}),
+    "too many rows": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"times": {"a": 1}}] * 2_001}),
     "not UTF-8": "\udcff\udcfe",
 }
 

@@ -96,6 +96,37 @@ def test_a_kernel_is_chosen_where_it_is_verified_and_faster(
     )
 
 
+def test_a_decoding_step_has_rows_of_its_own(
+    mocked: Any, small: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_fast, "cells", lambda device: [Cell("none", "causal", "float32", "inference", 1, 64, 16)])
+    monkeypatch.setattr(_fast, "in_turn", lambda runs, device: {"triton": 1.0, "sdpa": 2.0})
+    hw.tune("cpu")
+    x = torch.randn(1, 4, 96, 16)
+    one = x[:, :, -1:]
+    for mask in (None, Causal()):
+        assert hw.explain(one, x, x, mask=mask).kernel == "triton"
+        assert hw.explain(x, x, x, mask=mask).kernel == "sdpa", "which was not measured"
+
+
+def test_a_kernel_that_fails_while_it_is_measured_is_not_chosen(
+    mocked: Any, small: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoil(call: Call, out: Tensor) -> Tensor:
+        if call.q.shape[2] == 96 and call.q.shape[3] == 16:
+            raise RuntimeError("out of resource: shared memory")
+        return out
+
+    monkeypatch.setattr(mocked, "spoil", spoil)
+    monkeypatch.setattr(
+        _fast, "in_turn", lambda runs, device: {name: 1.0 if name == "triton" else 2.0 for name in runs}
+    )
+    hw.tune("cpu")
+    short, long = torch.randn(1, 4, 16, 16), torch.randn(1, 4, 96, 16)
+    assert tell(short).kernel == "triton"
+    assert tell(long).kernel == "sdpa"
+
+
 def test_sides_are_measured_in_turn() -> None:
     times = _fast.in_turn({"slow": lambda: time.sleep(0.2), "fast": lambda: time.sleep(0.001)}, "cpu")
     assert 1 <= times["fast"] < times["slow"]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +29,22 @@ def vendor_and_family() -> tuple[str, int]:
     facts = cpuinfo()
     family = facts.get("cpu family", "")
     return facts.get("vendor_id", ""), int(family) if family.isdigit() else 0
+
+
+@cache
+def name() -> str:
+    """Returns the name of the processor, or the numbers by which Arm's are told apart; empty if nothing is known."""
+    facts = cpuinfo()
+    if "model name" in facts:
+        return facts["model name"]
+    numbers = [facts[key] for key in ("CPU implementer", "CPU part", "CPU variant") if key in facts]
+    if numbers:
+        return f"Arm {' '.join(numbers)}"
+    if sys.platform == "darwin":
+        with suppress(OSError, subprocess.SubprocessError):
+            asked = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    return platform.processor()
 
 
 def has(flag: str) -> bool:

@@ -7,7 +7,6 @@ where it holds, which code it is of, which ways were verified, and how long each
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,8 +24,9 @@ FORMAT = 1
 SHIPPED = Path(__file__).parents[1] / "tuning" / "shipped"
 VARIABLE, OFF = "HEADWAY_TUNED", "off"
 """The environment variable that names a table or a folder of tables, and its value with which none is read."""
-MOST_BYTES, MOST_ROWS = 4 << 20, 10_000
+MOST_BYTES, MOST_ROWS = 4 << 20, 2_000
 """A larger file is no table."""
+LARGEST = 1e300
 
 Case: TypeAlias = "tuple[tuple[str, str], ...]"
 """Properties of what is computed, and their values."""
@@ -106,8 +106,12 @@ class Table:
             case: the properties of the computation.
             sizes: its sizes; None for larger ones than any.
         """
-        held = [row for row in _of_case(self, way, case) if sizes is None or row.reaches(sizes)]
-        return held if len(held) < 2 else [row for row in held if not any(other.within(row) for other in held)]
+        return list(_innermost(tuple(row for row in _of_case(self, way, case) if sizes is None or row.reaches(sizes))))
+
+
+@lru_cache(maxsize=1024)
+def _innermost(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    return tuple(row for row in rows if not any(other.within(row) for other in rows))
 
 
 @lru_cache(maxsize=512)
@@ -126,7 +130,8 @@ def places() -> list[Path]:
         return []
     try:
         folder = given_path(named) if named else cache_folder() / "tuned"
-        return sorted(folder.glob("*.json")) if folder.is_dir() else [folder] if folder.is_file() else []
+        files = sorted(folder.glob("*.json")) if folder.is_dir() else [folder]
+        return [file for file in files if file.is_file()]
     except (HeadwayError, OSError):  # there is no cache, or it cannot be read
         return []
 
@@ -252,7 +257,7 @@ def _times(given: Mapping[str, Any]) -> dict[str, tuple[float, float] | None]:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST < value < LARGEST
 
 
 def _texts(value: Any) -> bool:

@@ -22,7 +22,7 @@ from ..kernels.cpu import _library
 from ..masks import Causal, Window
 from ..terms import DenseBias, DistanceBias, Linear, Term
 
-HEADS = {"cpu": (1, 4), "cuda": (2, 8)}
+HEADS = {"cpu": (1, 4), "cuda": (1, 8)}
 """The batch and the heads of a call."""
 DTYPES = {"cpu": ("float32", "bfloat16", "float16"), "cuda": ("bfloat16", "float16", "float32")}
 WIDTHS = (64, 128, 32)
@@ -102,6 +102,9 @@ class Sides:
         self.sizes = {name: size for name, size in _tuned.sizes_of(problem).items() if name != "work"}
         self.case: dict[str, str | list[str]] = {name: getattr(cell, name) for name in ("terms", "dtype", "direction")}
         self.case["mask"] = ["none", "causal"] if cell.terms != "none" and cell.mask == "causal" else cell.mask
+        self.case["queries"] = "many"
+        if cell.n == 1:  # which sees all keys, whatever the mask is called
+            self.case |= {"mask": ["none", "causal", "others"], "queries": "one"}
         if "cpu" in kernels:
             self.case["isa"] = _library.isa()
         self.runs = {name: self._run(name) for name in self._able(problem, kernels)}
@@ -145,18 +148,20 @@ def measure(cell: Cell, device: str, kernels: tuple[str, ...]) -> dict[str, Any]
         kernels: those that are measured; what "auto" takes without them is measured beside them.
     """
     sides = Sides(cell, device, kernels)
+    if not sides.runs:
+        return None
     said = {}
     for name in list(sides.runs):
         try:
             sides.runs[name]()  # also the compilation
         except Exception as error:  # any failure of a side is its result
+            if "CUDA error" in str(error):  # after which nothing runs in this process
+                raise
             said[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
             del sides.runs[name]
-    if not sides.runs:
-        return None
-    times = in_turn(sides.runs, device)
-    row = {"case": sides.case, "from": sides.sizes, "times": {name: float(f"{ms:.4g}") for name, ms in times.items()}}
-    return row | ({"errors": said} if said else {})
+    measured = in_turn(sides.runs, device) if sides.runs else {}
+    times = dict.fromkeys(said) | {name: float(f"{ms:.4g}") for name, ms in measured.items()}
+    return {"case": sides.case, "from": sides.sizes, "times": times} | ({"errors": said} if said else {})
 
 
 def in_turn(runs: Mapping[str, Callable[[], object]], device: str) -> dict[str, float]:
@@ -232,7 +237,9 @@ def measure_all(
             return rows, len(chosen) - number
         try:
             row = measure(cell, device, kernels)
-        except (HeadwayError, RuntimeError):  # such as too little memory: the cell has no row
+        except (HeadwayError, RuntimeError) as error:  # such as too little memory: the cell has no row
+            if "CUDA error" in str(error):
+                return rows, len(chosen) - number
             row = None
         rows += [] if row is None else [row]
         watch((number + 1) / len(chosen))

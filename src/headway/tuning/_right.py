@@ -18,6 +18,7 @@ from time import monotonic
 import torch
 
 from .._common.progress import Share
+from ..errors import HeadwayError
 from ..kernels import _tuned
 from ..testing.fuzz import Case
 from ..testing.fuzz.masks import MASKS, Draw, build
@@ -129,26 +130,47 @@ def verify(
         idle.put(compute)
 
     def outcome(check: Check) -> Outcome | None:
-        if monotonic() > end:
-            return None
         worker = idle.get()
         try:
-            return worker(check.case)
+            return worker(check.case) if monotonic() < end else None
         finally:
             idle.put(worker)
 
+    pool = ThreadPoolExecutor(count)
     try:
-        with ThreadPoolExecutor(count) as pool:
-            for check, came in zip(chosen, pool.map(outcome, chosen), strict=True):
-                done += 1
-                outcomes.setdefault(check.part, []).append((check.case, came))
-                watch(done / len(chosen))
+        _need_ready(workers, chosen)
+        for check, came in zip(chosen, pool.map(outcome, chosen), strict=True):
+            done += 1
+            outcomes.setdefault(check.part, []).append((check.case, came))
+            watch(done / len(chosen))
     finally:
+        end = 0.0  # an interrupted run does not wait for checks
+        pool.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
             worker.__exit__(None, None, None)
     for part, its in outcomes.items():
         _add(found, part, its)
     return found
+
+
+def _need_ready(workers: list[Worker], chosen: Sequence[Check]) -> None:
+    """Checks that each process computes at all, before what it cannot do counts against a kernel.
+
+    Args:
+        workers: the processes.
+        chosen: the checks.
+
+    Raises:
+        HeadwayError: if one does not.
+    """
+    for worker in workers:
+        came = worker(Case(kernel="reference", device=chosen[0].case.device))
+        if came.kind != "taken":
+            raise HeadwayError(
+                f"a process that is to check kernels does not run ({came.kind}: {came.said}): in a script, call tune() "
+                "below `if __name__ == '__main__':`, or run `headway tune`; on a GPU, see that it has room for "
+                f"{len(workers)} processes"
+            )
 
 
 def _add(found: Verified, part: str, outcomes: list[tuple[Case, Outcome | None]]) -> None:

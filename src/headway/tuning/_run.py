@@ -31,6 +31,8 @@ TUNED = {"cpu": ("cpu",), "cuda": ("triton", "flex")}
 MINUTES = {"cpu": 3.0, "cuda": 5.0}
 VERIFYING, LINEAR = {"cpu": 0.5, "cuda": 0.6}, 0.15
 """The parts of the time, at most, for verifying and for linear maps; attention is measured in what is left."""
+LEAST_FOR_LINEAR = 5.0
+"""Seconds; in less, linear maps cannot be told apart."""
 WORK = tuple(1 << bits for bits in (18, 20, 22, 24, 25, 26, 28))
 """Multiply-adds of each thread, of the linear maps that are measured."""
 ROWS, WIDTH = 128, 64
@@ -92,11 +94,10 @@ def tune(device: str = "auto", *, minutes: float | None = None, watch: Tell = no
     device = f"cuda:{torch.cuda.current_device()}" if device == "cuda" else device
     facts = _tuned.facts_of(device)
     file = tuned.file_of(f"{facts['device']} {facts['name']}")
-    if os.environ.get(tuned.VARIABLE) == tuned.OFF:
-        raise HeadwayError(
-            f"{tuned.VARIABLE} is {tuned.OFF}, with which tables are not read: unset it, or name a folder"
-        )
+    _need_tables()
     need_folder_place(file.parent)
+    if file.parent.is_dir():
+        need_file_place(file)
     seconds = 60 * (MINUTES[kind] if minutes is None else minutes)
     began, start = datetime.now(), time.monotonic()
     content: dict[str, Any] = {"fits": _fits(facts), "date": began.isoformat(" ", "minutes"), "about": _about(device)}
@@ -113,6 +114,7 @@ def tune(device: str = "auto", *, minutes: float | None = None, watch: Tell = no
         content["verified"][kernel], content["failed"][kernel] = sorted(found.right), found.wrong
         refused[kernel], left = found.refused, left + found.left
     for_linear = LINEAR * seconds if kind == "cpu" and ONEDNN_LINEAR else 0.0
+    for_linear = for_linear if for_linear >= LEAST_FOR_LINEAR else 0.0
     kernels = tuple(name for name in TUNED[kind] if content["verified"][name])
     until = start + seconds - for_linear
     rows, unmeasured = _fast.measure_all(
@@ -125,6 +127,14 @@ def tune(device: str = "auto", *, minutes: float | None = None, watch: Tell = no
     tuned.write(file, content)
     forget()
     return Tuned(file, content, refused, left + unmeasured)
+
+
+def _need_tables() -> None:
+    """Checks that tables are read."""
+    if os.environ.get(tuned.VARIABLE) == tuned.OFF:
+        raise HeadwayError(
+            f"{tuned.VARIABLE} is {tuned.OFF}, with which tables are not read: unset it, or name a folder"
+        )
 
 
 def forget() -> None:
@@ -173,7 +183,10 @@ def import_table(file: Path, device: str = "auto") -> Path:
             written.
     """
     facts = _tuned.facts_of(device_named(device))
+    _need_tables()
     table = tuned.read(file)
+    if "name" not in table.fits:
+        raise HeadwayError(f"{file} is no table of one machine: give one that `headway tune --export` wrote")
     if misfit := table.misfit(facts):
         raise HeadwayError(f"{file} does not hold here, since {misfit}: run `headway tune` on this machine")
     own = tuned.file_of(f"{facts['device']} {facts['name']}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from multiprocessing.connection import Connection
 from types import TracebackType
 
@@ -57,6 +58,7 @@ class Worker:
 
 
 def _serve(connection: Connection, threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     torch.set_num_threads(threads)
     while True:
         try:
