@@ -563,8 +563,8 @@ BAD: dict[str, tuple[tuple[Any, Any, Any], dict[str, Any], str]] = {
     "mask's dimensions": ((Q, K, V), {"mask": r(2, 5, 7) > 0}, r"mask has shape \(2, 5, 7\): give \[n, m\] or four"),
     "no mask": (
         (Q, K, V),
-        {"mask": "causal"},
-        r"mask is 'causal': give one of headway\.masks",
+        {"mask": 7},
+        r"mask is 7: give one of headway\.masks",
     ),
 }
 POSITIONS: dict[str, tuple[tuple[Any, Any, Any], dict[str, Any], str]] = {
@@ -625,9 +625,11 @@ def test_bad_encodings() -> None:
     inputs = (Q, K, V)
     with pytest.raises(hw.HeadwayError, match=r"Silent acts on embeddings.*call Silent\.embed\(x\) once"):
         hw.attention(*inputs, encoding=Silent())
-    with pytest.raises(hw.HeadwayError, match=r"encoding is 'rope': give an object, such as headway\.encoding"):
-        hw.attention(*inputs, encoding="rope")
-    with pytest.raises(hw.HeadwayError, match=r"positions are given but neither an encoding nor terms read them"):
+    with pytest.raises(hw.HeadwayError, match=r"encoding is 7: give a name or an object, such as headway\.encoding"):
+        hw.attention(*inputs, encoding=7)  # type: ignore[arg-type]
+    with pytest.raises(
+        hw.HeadwayError, match=r"positions are given but no encoding, term or mask of one's own reads them"
+    ):
         hw.attention(*inputs, q_positions=torch.arange(5), k_positions=torch.arange(7))
 
 

@@ -92,7 +92,9 @@ def test_one_graph_with_the_numbers_of_eager(kernel: str, name: str) -> None:
     for n, m in ((5, 5), (3, 7), (9, 11), (5, 30), (30, 31), (2, 64)):
         inputs = inputs_of(n, m)
         for found, expected in zip(gradients(compiled, inputs, name), gradients(eager, inputs, name), strict=True):
-            torch.testing.assert_close(found, expected)
+            # the gradient of a bias by query is 0, but for the rounding of what cancels
+            bound = {"atol": 1e-4, "rtol": 0.0} if name == "a function" and found.ndim == 2 else {}
+            torch.testing.assert_close(found, expected, **bound)
     assert counters["stats"]["unique_graphs"] <= 2
 
 

@@ -84,7 +84,7 @@ def extended(word: str, windows: int = 3) -> Any:
 
 
 def scored(word: str) -> Any:
-    from headway.study._word_vectors_results import WordVectorResults
+    from headway.study._word_vectors_report import Comparison
 
     methods = ["one-hot", "tf-idf", f"{word}.bin", "learned"]
     scores = {"wordsim353": 0.4, "simlex999": 0.2, "analogies": 0.5, "own_group": 0.9, "nats_per_word": 5.4}
@@ -93,7 +93,7 @@ def scored(word: str) -> Any:
         for seed in (0, 1):
             drawn = {name: {"value": value - 0.05 * number - 0.01 * seed} for name, value in scores.items()}
             rows.append({"method": method, "seed": seed, **drawn})
-    return WordVectorResults(rows, {"corpus": f"{word}.txt"}, methods)
+    return Comparison(rows, {"corpus": f"{word}.txt"}, methods)
 
 
 def benched() -> list[Any]:
@@ -111,19 +111,18 @@ def benched() -> list[Any]:
     return rows
 
 
-def bench_picture(monkeypatch: pytest.MonkeyPatch, rows: list[Any] | None = None) -> Any:
+def bench_picture(rows: list[Any] | None = None) -> Any:
     from headway.bench import picture
 
-    kept = []
-    monkeypatch.setattr(picture, "save", lambda figure, path: kept.append(figure))
-    assert picture.draw(rows or benched(), "made: share of the roof", Path("roof.png"))
-    return kept[0]
+    figure = picture.draw(rows or benched(), "made: share of the roof")
+    assert figure is not None
+    return figure
 
 
 def test_a_share_above_the_roof_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = benched()
     rows[2]["roof_gflops"] = 60.0
-    figure = bench_picture(monkeypatch, rows)
+    figure = bench_picture(rows)
     highest = max(axes.dataLim.ymax for axes in figure.axes)
     assert highest > 150
     assert all(axes.get_ylim()[1] > highest for axes in figure.axes)
@@ -213,14 +212,14 @@ def word_map(word: str, method: str) -> Any:
 
 def maps_of_methods(word: str) -> Any:
     from headway.study._word_vectors_picture import draw_map
-    from headway.study._word_vectors_results import WordVectorResults
+    from headway.study._word_vectors_report import Comparison
 
     torch.manual_seed(0)
     rows = []
     for method in ("tf-idf", f"{word}.bin"):
         points = [[f"{word}{n}", (word, "numbers")[n % 2], *torch.randn(2).tolist()] for n in range(12)]
         rows.append({"method": method, "seed": 0, "map": points, "own_group": 0.9})
-    return draw_map(WordVectorResults(rows, {"corpus": f"{word}.txt"}, ["tf-idf", f"{word}.bin"]))
+    return draw_map(Comparison(rows, {"corpus": f"{word}.txt"}, ["tf-idf", f"{word}.bin"]))
 
 
 PICTURES: dict[str, Callable[[str], Any]] = {
@@ -270,7 +269,7 @@ def test_it_can_be_read(name: str) -> None:
 
 
 def test_the_picture_of_a_benchmark_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert faults(bench_picture(monkeypatch)) == []
+    assert faults(bench_picture()) == []
 
 
 @pytest.mark.one_in(23)

@@ -242,7 +242,7 @@ def test_it_prints_as_a_table_and_reads_by_name() -> None:
         properties.bounded.demand,
     ]
     title, *lines = str(properties).split("\n")
-    assert title == "Sinusoidal(embed_dim=32, base=10000.0, variant='paper')"
+    assert title == "Sinusoidal(embed_dim=32, base=10000.0, variant='paper', axes=1)"
     assert len(lines) == 4
     for line, row in zip(lines, properties, strict=True):
         assert row.demand in line

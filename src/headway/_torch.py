@@ -396,6 +396,11 @@ def has_amx() -> bool:
     return found
 
 
+def keep_gpu_busy(cycles: int) -> None:
+    """Starts a program on the current GPU that does nothing for so many cycles, so that the host gets ahead."""
+    torch.cuda._sleep(cycles)
+
+
 def up_to_programs(count: int) -> AbstractContextManager[Any]:
     """Returns a context in which torch's compiler keeps up to ``count`` programs of a function."""
     from torch._dynamo import config

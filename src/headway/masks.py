@@ -1076,7 +1076,7 @@ class _Joined(Mask):
 
     def plan_key(self) -> Hashable:
         keys = [mask.plan_key() for mask in self.masks]
-        return None if None in keys else (type(self), *keys)
+        return (type(self), *keys) if type(self) in (And, Or) and None not in keys else None
 
     def block(self, start: int, stop: int, n: int) -> Mask:
         return self._with(masks=tuple(mask.block(start, stop, n) for mask in self.masks))

@@ -95,7 +95,7 @@ def arguments(words: str, given: str, things: dict[str, Path], out: Path | str =
 
 
 def test_every_table_can_be_printed_as_json() -> None:
-    without = {"generate", "new-encoding", "vectors train", "vectors convert", "doctor", "vectors map"}
+    without = {"generate", "new-encoding", "vectors train", "vectors convert", "doctor", "vectors map", "tune"}
     assert {words for words, command in ALL.items() if "--json" in names_of(command)} >= set(RUNS)
     assert set(ALL) - set(RUNS) <= without
 
@@ -121,7 +121,11 @@ def test_json_is_one_object_and_nothing_else(
         assert errors == ""
 
 
-@pytest.mark.parametrize("words", [words for words, command in ALL.items() if "--quiet" in names_of(command)])
+QUIET = [words for words, command in ALL.items() if "--quiet" in names_of(command) and words != "tune"]
+"""The test of tune is in tests/tuning, since it takes minutes by itself."""
+
+
+@pytest.mark.parametrize("words", QUIET)
 def test_quiet_prints_no_progress(
     words: str, things: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,7 +184,7 @@ def test_a_device_that_is_not_there_is_said_first(
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.version, "hip", None)
-    given = {**RUNS, "generate": "{gpt2} A"}[words]
+    given = {**RUNS, "generate": "{gpt2} A", "tune": ""}[words]
     assert cli.main([*arguments(words, given, things, tmp_path / "out"), "--device", "cuda"]) == 2
     out, errors = capsys.readouterr()
     assert "has no CUDA: give cpu, or install a torch with CUDA" in errors

@@ -19,10 +19,12 @@ def run(
         float | None, typer.Option(help="The time for all of it, at most. Default: 3 on a CPU, 5 on a GPU.")
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(help="Write this machine's table into a file, for machines of the same kind.")
+        Path | None,
+        typer.Option(help="Write the table of this machine into a file, for others of its kind. Default: tune."),
     ] = None,
     given: Annotated[
-        Path | None, typer.Option("--import", help="Take over a table that --export wrote on such a machine.")
+        Path | None,
+        typer.Option("--import", help="Take over a table that --export wrote elsewhere. Default: tune."),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -34,7 +36,6 @@ def run(
 
     Examples:
         headway tune
-        headway tune --device cpu --minutes 1
         headway tune --export this-kind.json
     """
     from ..tuning import export_table, import_table, tune

@@ -145,9 +145,8 @@ def operators(kernel: Native[Any]) -> tuple[Any, Any]:
         with without_autocast(tensors[0]):
             results = run_forward(NATIVE["reference"], _ops.read(structure), tensors)
         out = results.out.to(kernel.result_dtype(tensors[0].dtype))
-        if not torch.onnx.is_in_onnx_export():
-            # fake tensors of symbolic sizes take the layout from here, and not from ``shapes``
-            out = out.transpose(1, 2).contiguous().transpose(1, 2)
+        # fake tensors of symbolic sizes take the layout from here, and not from ``shapes``
+        out = out.transpose(1, 2).contiguous().transpose(1, 2)
         return results._replace(out=out)
 
     made = []

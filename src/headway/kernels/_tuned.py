@@ -213,7 +213,7 @@ def masks_in(mask: Mask | None) -> list[str]:
     """Returns the names of the classes of headway's that a mask is made of."""
     if mask is None:
         return []
-    if isinstance(mask, (And, Or)):
+    if type(mask) in (And, Or):
         return [name for inner in mask.masks for name in masks_in(inner)]
     name = type(mask).__name__
     return [name if name in MASKS else Boolean.__name__]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .._common.progress import Share
+from .._torch import keep_gpu_busy
 from ..attention import attention
 from ..call import make_call
 from ..coordinates import Coordinates
@@ -209,7 +210,7 @@ def _device_milliseconds(run: Callable[[], object], device: str) -> float:
         end.record()
         end.synchronize()
         calls = max(1, min(50, int(1e3 * LEAST_SECONDS / max(begin.elapsed_time(end), 1e-3))))
-        torch.cuda._sleep(int((1.5 * host * calls + 0.1) * 1e-3 * CYCLES))
+        keep_gpu_busy(int((1.5 * host * calls + 0.1) * 1e-3 * CYCLES))
         begin.record()
         for _ in range(calls):
             run()
