@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from .._common.devices import device_named
 from ..bench.machine import busy
 from ..errors import HeadwayError
 from ._console import Screen, consoles, print_json
@@ -51,6 +52,7 @@ def run(
         else:
             say.print(f"{source} is now in {written}", soft_wrap=True, markup=False)
         return
+    device = device_named(device)
     with Screen(telling) as screen:
         if said := busy():
             screen.noted(said)

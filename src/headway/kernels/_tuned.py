@@ -20,7 +20,7 @@ from .._common.tuned import Case, Row, Table
 from .._common.version import __version__
 from .._torch import constant_in_graphs, functorch_active, has_amx
 from ..errors import HeadwayError
-from ..masks import And, Boolean, Causal, Mask, Or
+from ..masks import Boolean, Causal, Mask, parts_of
 from ..terms import DistanceBias, QueryScale, TokenBias
 from ._base import Deferral
 from ._problem import Problem
@@ -213,8 +213,8 @@ def masks_in(mask: Mask | None) -> list[str]:
     """Returns the names of the classes of headway's that a mask is made of."""
     if mask is None:
         return []
-    if type(mask) in (And, Or):
-        return [name for inner in mask.masks for name in masks_in(inner)]
+    if joined := parts_of(mask):
+        return [name for inner in joined for name in masks_in(inner)]
     name = type(mask).__name__
     return [name if name in MASKS else Boolean.__name__]
 
