@@ -188,7 +188,7 @@ def sizes_of(problem: Problem) -> dict[str, float]:
     return {"n": p.n, "m": p.m, "head_dim": p.head_dim, "heads": heads, "work": heads * p.n * p.m * p.head_dim}
 
 
-def parts_of(problem: Problem) -> list[str]:
+def needed_by(problem: Problem) -> list[str]:
     """Returns what must have been verified before a kernel is chosen for a call: each with its dtype and direction."""
     kinds = ["plain", *[type(term).__name__ for term in problem.terms], *masks_in(problem.mask)]
     kinds += ["dropout"] if problem.dropout else []
@@ -330,7 +330,7 @@ def why_unverified(way: str, problem: Problem) -> str:
         problem: the facts of the call.
     """
     place = place_of(problem)
-    return _why_unverified(way, place, tuple(parts_of(problem)) if _has_own(place) else ())
+    return _why_unverified(way, place, tuple(needed_by(problem)) if _has_own(place) else ())
 
 
 @constant_in_graphs
@@ -359,7 +359,7 @@ def why_wrong(way: str, problem: Problem) -> str:
         problem: the facts of the call.
     """
     place = place_of(problem)
-    return _why_wrong(way, place, tuple(parts_of(problem))) if _any_wrong(way, place) else ""
+    return _why_wrong(way, place, tuple(needed_by(problem))) if _any_wrong(way, place) else ""
 
 
 @constant_in_graphs
