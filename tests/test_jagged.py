@@ -13,6 +13,7 @@ from torch import Tensor
 
 import headway as hw
 from headway import HeadwayError
+from headway import masks as M
 from headway._torch import offsets_of
 from headway.masks import Causal, Chunked, Documents, KeepFirst, Mask, Padding, Prefix, Window
 from headway.positions import ENCODINGS, PositionEncoding
@@ -303,6 +304,20 @@ def test_masks_of_ones_own_are_told_the_heads() -> None:
     q, k, v = (heads_of(LENGTHS, seed=seed) for seed in range(3))
     found = hw.attention(call(q), call(k), call(v), mask=ByHead())
     expected = hw.attention(call(q), call(k), call(v), mask=Window(3, 3))
+    torch.testing.assert_close(found.values(), expected.values(), atol=1e-12, rtol=1e-12)
+
+
+class First(M.And):
+    """Joins otherwise than And, and counts the keys itself."""
+
+    def allowed(self, q: hw.Coordinates, k: hw.Coordinates) -> Tensor:
+        return (k.index[:, None, None, :] < 2).expand(-1, 1, q.index.shape[1], -1)
+
+
+def test_a_joined_mask_of_ones_own_counts_in_each_sequence() -> None:
+    q, k, v = (heads_of(LENGTHS, seed=seed) for seed in range(3))
+    found = hw.attention(call(q), call(k), call(v), mask=First((Causal(), Window(1))))
+    expected = hw.attention(call(q), call(k), call(v), mask=KeepFirst(2))
     torch.testing.assert_close(found.values(), expected.values(), atol=1e-12, rtol=1e-12)
 
 

@@ -566,6 +566,7 @@ class _Recent(threading.local):
 
 _recent = _Recent()
 MOST_RECENT = 8
+"""The most streams of a thread that are kept, those of one step of a model."""
 
 
 def stream(count: int, start: int, length: int, device: torch.device) -> Coordinates:
@@ -577,9 +578,8 @@ def stream(count: int, start: int, length: int, device: torch.device) -> Coordin
         length: tokens in the stream.
         device: where the tensors are.
     """
-    if (
-        watched() or device.type != "cpu" or start < 0 or start + count > KEPT
-    ):  # watched first: lengths are symbols there
+    # where the call is watched, lengths are symbols
+    if watched() or device.type != "cpu" or start < 0 or start + count > KEPT:
         return Coordinates.span(count, start=start, length=length, device=device)
     whole = constant(_kept_stream, device=device)
     made, key = _recent.made, (count, start, length)
@@ -588,11 +588,9 @@ def stream(count: int, start: int, length: int, device: torch.device) -> Coordin
         _recent.whole = whole
     found = made.get(key)
     if found is None:
-        position, index = (x.narrow(1, start, count) for x in (whole.position, whole.index))
-        made[key] = found = Coordinates._made(
-            {**whole._values(), "position": position, "index": index, "length": length, "start": start,
-             "spanned": position}
-        )  # fmt: skip
+        position, index = whole.position[:, start : start + count], whole.index[:, start : start + count]
+        found = whole._with(position=position, index=index, length=length, start=start, spanned=position)
+        made[key] = found
     return found
 
 

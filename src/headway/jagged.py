@@ -18,7 +18,6 @@ from .call import Arguments, encoding_for
 from .coordinates import Coordinates
 from .errors import HeadwayError
 from .masks import (
-    And,
     BlockFunction,
     Bound,
     Bounds,
@@ -28,10 +27,10 @@ from .masks import (
     Function,
     Mask,
     MaskMod,
-    Or,
     Slot,
     Window,
-    as_mask,
+    mask_or_tensor,
+    parts_of,
 )
 from .positions import PositionEncoding
 from .records import attributes, named
@@ -266,8 +265,8 @@ def by_document(mask: Mask | Tensor | None, q_offsets: Tensor, k_offsets: Tensor
 
 
 def _within(mask: Mask | Tensor, q_offsets: Tensor, k_offsets: Tensor, apart: bool) -> Mask:
-    if isinstance(mask, (And, Or)):
-        return mask._with(masks=tuple([_within(part, q_offsets, k_offsets, apart) for part in mask.masks]))
+    if isinstance(mask, Mask) and (joined := parts_of(mask)):
+        return mask._with(masks=tuple([_within(part, q_offsets, k_offsets, apart) for part in joined]))
     if type(mask) is Function:
         return Function(_of_sequences(mask.function, q_offsets, k_offsets))
     if not isinstance(mask, Mask) or any(isinstance(value, Tensor) for value in attributes(mask).values()):
@@ -439,8 +438,7 @@ class Row(NamedTuple):
         encoding = encoding_for(encoding, q) if isinstance(encoding, str) else encoding
         given["encoding"], at = encoding, (given.get("q_positions"), given.get("k_positions"))
         given["q_positions"], given["k_positions"] = sides(q_offsets, k_offsets, q.shape[2], k.shape[2], *at, encoding)
-        mask = given.get("mask")
-        given["mask"] = by_document(mask if isinstance(mask, Tensor) else as_mask(mask), k_offsets, k_offsets)
+        given["mask"] = by_document(mask_or_tensor(given.get("mask")), k_offsets, k_offsets)
         return cls(q, k, v, given, q_offsets)
 
     def jagged(self, out: Tensor) -> Tensor:

@@ -965,6 +965,18 @@ def as_mask(mask: AnyMask) -> Mask | None:
     )
 
 
+def mask_or_tensor(mask: AnyMask) -> Mask | Tensor | None:
+    """Returns the mask that an argument gives, but a boolean tensor as it is, whose shape a layer checks by itself.
+
+    Args:
+        mask: as for ``as_mask``.
+
+    Raises:
+        HeadwayError: as ``as_mask`` does.
+    """
+    return mask if isinstance(mask, Tensor) else as_mask(mask)
+
+
 # ---------------------------------------------------------------- evaluated masks
 
 

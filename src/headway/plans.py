@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from ._torch import any_autocast, writes_of
-from .constants import constant
-from .coordinates import KEPT, Coordinates, Placed
+from .coordinates import Coordinates, Placed, stream
 from .kernels import KERNELS, Kernel, kernel_for
 from .kernels._autograd import ORDINARY
 from .kernels._base import Prepared, PreparedStep
@@ -138,9 +137,9 @@ class Step:
         q, k, v, _, _, _, q_at, k_at, prepared_by, _ = request
         if self.preparing is not None:
             n, m = q.shape[2], k.shape[2]
-            q = self._prepared("query", q, _stream(n, m - n, m) if q_at is None else q_at)
+            q = self._prepared("query", q, stream(n, m - n, m, CPU) if q_at is None else q_at)
             if prepared_by is None:
-                k = self._prepared("key", k, _stream(m, 0, m) if k_at is None else k_at)
+                k = self._prepared("key", k, stream(m, 0, m, CPU) if k_at is None else k_at)
             if (q.requires_grad or k.requires_grad) and torch.is_grad_enabled():
                 return None  # which an attribute that requires a gradient has made of them
         if self.encoding is None:
@@ -155,19 +154,6 @@ class Step:
         assert self.preparing is not None
         x, rotation = self.preparing.split(side, x, self.preparing.for_one_forward(at))
         return x if rotation is None else self.kernel.rotate(x, rotation)
-
-
-def _stream(count: int, start: int, length: int) -> Coordinates:
-    """Returns coordinates without gaps, as ``Coordinates.span``."""
-    if start + count > KEPT:
-        return Coordinates.span(count, start=start, length=length, device=CPU)
-    whole = constant(_span, device=CPU)
-    index, position = whole.index[:, start : start + count], whole.position[:, start : start + count]
-    return whole._with(position=position, index=index, length=length, start=start, spanned=position)
-
-
-def _span(device: torch.device) -> Coordinates:
-    return Coordinates.span(KEPT, device=device)
 
 
 class Plans(dict[Hashable, "Plan | Step | str"]):

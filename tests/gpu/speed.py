@@ -39,14 +39,13 @@ from headway.kernels import KERNELS
 from headway.kernels.flex import STAGES
 from headway.kernels.triton._relative import vectors_at
 from headway.reductions import Entropy, TopKeys
+from headway.tuning._timing import host_milliseconds, in_turn
 
 OURS, OURS_PLAIN, REDUCED = "headway", "headway, no bias", "headway, with entropy and the largest weight"
 SDPA, DENSE, FLEX, COPY = "SDPA", "SDPA, dense bias", "FlexAttention", "a copy of the keys"
 """A copy reads and writes as many bytes as decoding reads of keys and values."""
 WINDOW, DOCUMENTS = 512, 8
-ROUNDS, LEAST_SECONDS = 5, 0.015
-CYCLES = 2e9
-"""Cycles of a GPU in a second, at most."""
+ROUNDS = 5
 DENSE_LIMIT, PRODUCTS_LIMIT = 1 << 31, 1 << 33
 """The most bytes of a dense bias that is measured, and of products with relative keys."""
 BIASES = ("alibi", "t5", "kerple")
@@ -398,8 +397,8 @@ def measure(case: Case, device: str = "cuda", rounds: int = ROUNDS, once: bool =
         if case.queries and device == "cuda":
             runs["forward"] = {name: _captured(run) for name, run in runs["forward"].items()}
         for direction, found in runs.items():
-            hosts = {name: _host_milliseconds(run, device) for name, run in found.items()}
-            times = _in_turn(found, hosts, device, rounds)
+            hosts = {name: host_milliseconds(run, device) for name, run in found.items()}
+            times = in_turn(found, hosts, device, rounds)
             row["host"][direction] = {name: round(each, 4) for name, each in hosts.items()}
             row["ms"][direction] = {name: round(median(each), 4) for name, each in times.items()}
             row["spread"][direction] = {name: round(max(each) / min(each), 3) for name, each in times.items()}
@@ -442,51 +441,6 @@ def _same(case: Case, side: str) -> bool:
 
 def _apart(ours: Tensor, other: Tensor) -> float:
     return float((ours.float() - other.float()).norm() / other.float().norm())
-
-
-def _in_turn(
-    runs: dict[str, Callable[[], object]], hosts: dict[str, float], device: str, rounds: int
-) -> dict[str, list[float]]:
-    """Returns the milliseconds of a call of each function, as many as there are rounds; ``hosts`` are the host's."""
-    calls = {}
-    for name, run in runs.items():
-        once = _milliseconds(run, 1, hosts[name], device)
-        calls[name] = max(1, min(50, int(LEAST_SECONDS * 1e3 / max(once, 1e-3))))
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            times[name].append(_milliseconds(run, calls[name], hosts[name], device))
-    return times
-
-
-def _milliseconds(run: Callable[[], object], calls: int, host: float, device: str) -> float:
-    if device != "cuda":
-        began = time.perf_counter()
-        for _ in range(calls):
-            run()
-        return (time.perf_counter() - began) * 1e3 / calls
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    # the device waits until the host has given it all calls, so that it never waits for one of them
-    torch.cuda._sleep(int((1.5 * host * calls + 0.1) * 1e-3 * CYCLES))
-    begin.record()
-    for _ in range(calls):
-        run()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) / calls
-
-
-def _host_milliseconds(run: Callable[[], object], device: str, calls: int = 5) -> float:
-    """Returns the median of what the host needs for a call."""
-    found = []
-    for _ in range(calls):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        began = time.perf_counter()
-        run()
-        found.append((time.perf_counter() - began) * 1e3)
-    return median(found)
 
 
 def compile_all(chosen: list[Case], jobs: int, deadline: float) -> None:

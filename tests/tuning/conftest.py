@@ -30,9 +30,6 @@ class Mocked(ReferenceKernel):
 
     name = "triton"
 
-    def why_not(self, problem: Problem) -> list[str]:
-        return super().why_not(problem)
-
     def defers(self, problem: Problem) -> Deferral | None:
         return _tuned.deferral_if_verified("triton", problem)
 

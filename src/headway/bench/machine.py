@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from .._common.processor import cpuinfo
-from .._common.version import __version__
+from .._common.version import __version__, code_hash
 from ..errors import HeadwayError
 from ..kernels.cpu import _library
 
@@ -81,14 +80,7 @@ def busy() -> str:
 
 def fingerprint(*parts: str) -> str:
     """Returns a hash of eight digits of the measured code, compiled libraries included; ``parts`` as for ``where``."""
-    root = Path(__file__).parents[1]
-    files = [root / f"{name}.py" for name in ("attention", "coordinates", "masks", "terms")]
-    for part in ("kernels", *parts):
-        files += [p for p in sorted((root / part).rglob("*")) if p.suffix in (".py", ".so", ".dylib", ".dll", ".pyd")]
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:8]
+    return code_hash("attention", "coordinates", "masks", "terms", "kernels", *parts)
 
 
 class Roof:

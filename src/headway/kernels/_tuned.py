@@ -6,18 +6,16 @@ sizes, and the rows of the table that hold for it say which kernel is faster. No
 
 from __future__ import annotations
 
-import hashlib
 import platform
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from .._common import processor, tuned
 from .._common.tuned import Case, Row, Table
-from .._common.version import __version__
+from .._common.version import __version__, code_hash
 from .._torch import constant_in_graphs, functorch_active, has_amx
 from ..errors import HeadwayError
 from ..masks import Boolean, Causal, Mask, parts_of
@@ -67,11 +65,15 @@ def known(device: str) -> Known:
         device: such as "cpu" or "cuda:0".
     """
     try:
-        facts = facts_of(device)
+        machine = machine_of(device)
     except (AssertionError, RuntimeError):  # a fake tensor of a device that is not here
         return Known(None, (), "")
-    own, dropped = None, ""
-    for file in tuned.places():
+    shipped = tuple(table for table in tuned.shipped() if not table.misfit(machine))
+    files = tuned.places()
+    if not files:  # most machines: the code need not be read
+        return Known(None, shipped, "")
+    facts, own, dropped = facts_of(device), None, ""
+    for file in files:
         try:
             table = tuned.read(file)
         except HeadwayError as error:
@@ -84,7 +86,7 @@ def known(device: str) -> Known:
             dropped = f"the table of {table.date} is not used, since {misfit}: {RUN} again"
         elif own is None or table.date > own.date:
             own = table
-    return Known(own, tuple(table for table in tuned.shipped() if not table.misfit(facts)), "" if own else dropped)
+    return Known(own, shipped, "" if own else dropped)
 
 
 generation = 0
@@ -102,22 +104,30 @@ def forget() -> None:
 # ---------------------------------------------------------------- the machine
 
 
-def facts_of(device: str) -> dict[str, Any]:
-    """Returns what a table must share with a machine: the device, versions and headway's code.
+def machine_of(device: str) -> dict[str, Any]:
+    """Returns what a table that comes with headway must share with a machine.
 
     Args:
         device: such as "cpu" or "cuda:0".
     """
-    facts: dict[str, Any] = {"device": device.partition(":")[0], "torch": torch.__version__, "headway": code()}
-    if facts["device"] == "cuda":
+    kind = device.partition(":")[0]
+    if kind == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
-        facts |= {"name": torch.cuda.get_device_name(device), "capability": f"{major}.{minor}", "triton": _triton()}
-        return facts
+        return {"device": kind, "capability": f"{major}.{minor}"}
     vendor, family = processor.vendor_and_family()
-    about = processor.cpuinfo()
-    facts |= {"machine": platform.machine().lower(), "vendor": vendor, "family": family}
-    facts["name"] = " ".join(filter(None, (processor.name(), about.get("model"))))
-    return facts
+    return {"device": kind, "machine": platform.machine().lower(), "vendor": vendor, "family": family}
+
+
+def facts_of(device: str) -> dict[str, Any]:
+    """Returns what a table of one machine must share with it: the device, versions and headway's code.
+
+    Args:
+        device: as for ``machine_of``.
+    """
+    facts = machine_of(device) | {"torch": torch.__version__, "headway": code()}
+    if facts["device"] == "cuda":
+        return facts | {"name": torch.cuda.get_device_name(device), "triton": _triton()}
+    return facts | {"name": " ".join(filter(None, (processor.name(), processor.cpuinfo().get("model"))))}
 
 
 def _triton() -> str:
@@ -131,12 +141,8 @@ def _triton() -> str:
 @cache
 def code() -> str:
     """Returns headway's version and a hash of its kernels, compiled libraries included."""
-    digest, root = hashlib.sha256(), Path(__file__).parents[1]
-    files = [root / f"{name}.py" for name in ("attention", "call", "coordinates", "masks", "terms", "nn/linear")]
-    files += [file for file in sorted((root / "kernels").rglob("*")) if file.suffix in (".py", ".so", ".dylib")]
-    for file in files:
-        digest.update(file.read_bytes())
-    return f"{__version__}+{digest.hexdigest()[:8]}"
+    files = ("attention", "call", "coordinates", "masks", "terms", "nn/linear", "kernels")
+    return f"{__version__}+{code_hash(*files)}"
 
 
 # ---------------------------------------------------------------- a call
@@ -306,7 +312,7 @@ def _lost(way: str, rows: list[Row], date: str, ignored: tuple[str, ...]) -> Def
         date: when they were measured here; empty for rows that come with headway.
         ignored: ways that cannot be taken.
     """
-    found: dict[float, Deferral] = {}
+    losses: dict[float, Deferral] = {}
     for row in rows:
         mine = row.times[way]
         for other, its in row.times.items():
@@ -316,10 +322,10 @@ def _lost(way: str, rows: list[Row], date: str, ignored: tuple[str, ...]) -> Def
             share = f"{high:.2g}" if date else f"{low:g} to {high:g}"
             took = f", which took {share} of its time"
             took += f" here on {date}" if date else "".join(f" with {isa}" for isa in row.case.get("isa", ()))
-            found[high] = Deferral(other, f"left to {SPOKEN.get(other, other)}{row.said or took}")
-    if not found and any(row.times[way] is None for row in rows):
+            losses[high] = Deferral(other, f"left to {SPOKEN.get(other, other)}{row.said or took}")
+    if not losses and any(row.times[way] is None for row in rows):
         return Deferral("", "it failed when it was measured on this machine")
-    return found[min(found)] if found else None
+    return losses[min(losses)] if losses else None
 
 
 def why_unverified(way: str, problem: Problem) -> str:
@@ -343,12 +349,10 @@ def _why_unverified(way: str, place: str, parts: tuple[str, ...]) -> str:
     own, _, dropped = known(place)
     if own is None:
         return f"not verified on this machine: {RUN}" if not dropped else f"not verified on this machine: {dropped}"
-    failed, verified = own.failed.get(way, {}), own.verified.get(way, frozenset())
-    for one in parts:
-        if one in failed:
-            return f"`headway tune` found it wrong on this machine on {own.date} ({one}: {failed[one]})"
-    missing = [one for one in parts if one not in verified]
-    return f"`headway tune` of {own.date} has not verified it here for {'; '.join(missing)}" if missing else ""
+    missing = [one for one in parts if one not in own.verified.get(way, ())]
+    return _failure(way, place, parts) or (
+        f"`headway tune` of {own.date} has not verified it here for {'; '.join(missing)}" if missing else ""
+    )
 
 
 def why_wrong(way: str, problem: Problem) -> str:
@@ -359,7 +363,7 @@ def why_wrong(way: str, problem: Problem) -> str:
         problem: the facts of the call.
     """
     place = place_of(problem)
-    return _why_wrong(way, place, tuple(needed_by(problem))) if _any_wrong(way, place) else ""
+    return _failure(way, place, tuple(needed_by(problem))) if _any_wrong(way, place) else ""
 
 
 @constant_in_graphs
@@ -369,12 +373,13 @@ def _any_wrong(way: str, place: str) -> bool:
 
 
 @constant_in_graphs
-def _why_wrong(way: str, place: str, parts: tuple[str, ...]) -> str:
+def _failure(way: str, place: str, parts: tuple[str, ...]) -> str:
     own = known(place).own
-    wrong = "" if own is None else next((one for one in parts if one in own.failed[way]), "")
-    if own is None or not wrong:
-        return ""
-    return f"`headway tune` found it wrong on this machine on {own.date} ({wrong}: {own.failed[way][wrong]})"
+    failed = {} if own is None else own.failed.get(way, {})
+    for one in parts:
+        if own is not None and one in failed:
+            return f"`headway tune` found it wrong on this machine on {own.date} ({one}: {failed[one]})"
+    return ""
 
 
 def deferral_if_verified(way: str, problem: Problem) -> Deferral | None:

@@ -18,7 +18,7 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..jagged import Sequences, is_nested, need_none
 from ..kernels._masks import shared_masks
-from ..masks import AnyMask, Boolean, Mask, as_mask, hiding_padding, is_python
+from ..masks import AnyMask, Boolean, Mask, as_mask, hiding_padding, is_python, mask_or_tensor
 from ..nn._coordinates import check_coordinates, continued, joined
 from ..nn._transaction import transaction
 from ..nn.attention import MultiHeadAttention, key_coordinates
@@ -221,7 +221,7 @@ class Stack(nn.Module):
             HeadwayError: before the first layer, if positions, masks, cache or memory do not fit x, or both cache and
                 memory are given.
         """
-        shown, context_shown = (x if isinstance(x, Tensor) else as_mask(x) for x in (mask, context_mask))
+        shown, context_shown = map(mask_or_tensor, (mask, context_mask))
         masks = [shown if own is None else also(own, shown) for own in self.masks]
         cross: dict[str, Any] = {
             "context": context,
@@ -249,7 +249,7 @@ class Stack(nn.Module):
             cache.need_room(x.shape[1])
         if before is not None and not coordinates.padding:
             before.need_new_lengths(shown, 0 if past is None else past.index.shape[1], x.shape[1])
-        with transaction(cache, memory), _sharing(masks, context_shown):
+        with transaction(cache, memory), _sharing(*masks, context_shown):
             return self._run(x, masks, past, coordinates, cache, memory, cross)
 
     def _of_sequences(
@@ -270,7 +270,7 @@ class Stack(nn.Module):
             }
         at = rows.coordinates("positions", positions)
         shown = {id(mask): rows.mask(mask) for mask in masks}
-        with _sharing(masks, cross["context_mask"]):
+        with _sharing(*masks, cross["context_mask"]):
             return rows.jagged(self._run(rows.row, [shown[id(mask)] for mask in masks], None, at, None, None, cross))
 
     def _run(
@@ -342,10 +342,9 @@ class Stack(nn.Module):
             _check_mask(context_mask, self.blocks[0], "cross_attention", batch, n, context.shape[1])
 
 
-def _sharing(*masks: Any) -> AbstractContextManager[None]:
-    """A context in which layers share what masks that are Python functions are evaluated to."""
-    every = [one for part in masks for one in (part if isinstance(part, list) else [part])]
-    python = not watched() and any(isinstance(one, Mask) and is_python(one) for one in every)
+def _sharing(*masks: Mask | Tensor | None) -> AbstractContextManager[None]:
+    """A context in which layers share what masks that are written in Python are evaluated to."""
+    python = not watched() and any(isinstance(one, Mask) and is_python(one) for one in masks)
     return shared_masks() if python else nullcontext()
 
 

@@ -15,7 +15,7 @@ from ..call import Arguments, placed_keys, prepared_keys_and_values
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, refuse, refuses_others, right_call
 from ..jagged import Sequences, is_nested, need_none, row_of
-from ..masks import AnyMask, Mask, as_mask
+from ..masks import AnyMask, Mask, mask_or_tensor
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..positions._naming import encoding as encoding_of
 from ..positions._naming import shared_encoding
@@ -212,7 +212,7 @@ class MultiHeadAttention(nn.Module):
         refuse_tracers(query)
         if others:
             refuse(type(self).__name__, self.forward, others)
-        mask = mask if isinstance(mask, Tensor) else as_mask(mask)
+        mask = mask_or_tensor(mask)
         if isinstance(encoding, str):
             encoding = shared_encoding(encoding, self.num_heads, self.head_dim)
         if is_nested(query, key, value):

@@ -12,7 +12,7 @@ from typing_extensions import Never
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, refuse, refuses_others, right_call
 from ..jagged import Sequences, is_nested, need_none
-from ..masks import AnyMask, as_mask
+from ..masks import AnyMask, mask_or_tensor
 from ..positions._base import PositionEncoding
 from ..tracing import refuse_tracers
 from ._transaction import transaction
@@ -232,7 +232,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """Returns the output of jagged tensors, whose sequences are computed as one row."""
         need_none(others)
-        mask, context_mask = (one if isinstance(one, Tensor) else as_mask(one) for one in (mask, context_mask))
+        mask, context_mask = map(mask_or_tensor, (mask, context_mask))
         rows = Sequences.of("x", x)
         keys = None if context is None else Sequences.of("context", context)
         out = self.forward(

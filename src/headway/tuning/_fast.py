@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -13,8 +11,8 @@ from typing import Any
 import torch
 
 from .._common.progress import Share
-from .._torch import keep_gpu_busy
 from ..attention import attention
+from ..bench.measure import in_turn as measure_in_turn
 from ..call import make_call
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
@@ -22,6 +20,7 @@ from ..kernels import KERNELS, Problem, _tuned, choose
 from ..kernels.cpu import _library
 from ..masks import Causal, Window
 from ..terms import DenseBias, DistanceBias, Linear, Term
+from . import _timing
 
 HEADS = {"cpu": (1, 4), "cuda": (1, 8)}
 """The batch and the heads of a call."""
@@ -32,10 +31,8 @@ LENGTHS = {
     "cuda": ((4096, 4096), (1024, 1024), (1, 4096), (128, 128)),
 }
 """Queries and keys."""
-ROUNDS, MOST_ROUNDS, SECONDS = 3, 200, 0.08
-"""The fewest and the most turns, and the time that each side has."""
-LEAST_SECONDS, CYCLES = 0.01, 2e9
-"""The time that is measured at once on a GPU, and the cycles that it has in a second, at most."""
+ROUNDS, SECONDS = 3, 0.08
+"""The fewest turns, and the time that each side has on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -175,48 +172,12 @@ def in_turn(runs: Mapping[str, Callable[[], object]], device: str) -> dict[str, 
         runs: the sides by name.
         device: where.
     """
-    draw = random.Random(0)
-    host = {name: _host_milliseconds(run, device) for name, run in runs.items()}
-    total = sum(host.values())
-    rounds = max(ROUNDS, min(MOST_ROUNDS, int(1e3 * SECONDS * len(runs) / max(total, 1e-3))))
-    rounds = rounds if device == "cpu" else ROUNDS
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name in draw.sample([*runs], len(runs)):
-            one = _host_milliseconds if device == "cpu" else _device_milliseconds
-            times[name].append(one(runs[name], device))
     if device == "cpu":
-        return {name: median(each) for name, each in times.items()}
-    return {name: max(median(each), host[name]) for name, each in times.items()}
-
-
-def _host_milliseconds(run: Callable[[], object], device: str) -> float:
-    """The time until the host is ready for the next call."""
-    with nullcontext() if device == "cpu" else torch.cuda.device(device):
-        if device != "cpu":
-            torch.cuda.synchronize()
-        began = time.perf_counter()
-        run()
-        return 1e3 * (time.perf_counter() - began)
-
-
-def _device_milliseconds(run: Callable[[], object], device: str) -> float:
-    host = _host_milliseconds(run, device)
+        return measure_in_turn(runs, SECONDS, ROUNDS)[0]
     with torch.cuda.device(device):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        calls = max(1, min(50, int(1e3 * LEAST_SECONDS / max(begin.elapsed_time(end), 1e-3))))
-        keep_gpu_busy(int((1.5 * host * calls + 0.1) * 1e-3 * CYCLES))
-        begin.record()
-        for _ in range(calls):
-            run()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) / calls
+        hosts = {name: _timing.host_milliseconds(run, "cuda") for name, run in runs.items()}
+        times = _timing.in_turn(runs, hosts, "cuda", ROUNDS)
+    return {name: max(median(each), hosts[name]) for name, each in times.items()}
 
 
 def measure_all(
