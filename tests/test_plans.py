@@ -361,6 +361,8 @@ def test_a_step_has_the_gradient_of_an_attribute(step_hits: list[bool]) -> None:
             with torch.no_grad():
                 agree(q, k, v, encoding=rope, kernel="cpu")
     assert True in step_hits
+    layer, cache = hw.nn.MultiHeadAttention(64, 4, encoding=rope).requires_grad_(False), hw.nn.KeyValueCache()
+    assert layer(torch.randn(1, 5, 64), cache=cache).requires_grad, "the keys of a cache, too"
 
 
 @torch.no_grad()
@@ -374,6 +376,65 @@ def test_a_step_reads_positions_of_ordinary_tensors_alone(step_hits: list[bool])
         found = hw.attention(q, k, v, **arguments, q_positions=keys.rows(8, 9), k_positions=keys)
         assert torch.equal(found.a, expected)  # type: ignore[attr-defined]
     assert not step_hits
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_a_block_of_a_rotation_is_that_of_its_positions(name: str) -> None:
+    for encoding in ENCODINGS[name].examples():
+        for position in (0, 1, 5000, 10**6):
+            block = encoding.rotation_block(position)
+            assert (block is None) == (name != "rope")
+            if block is not None:
+                first, rotation = block
+                n = rotation.cos.shape[2]
+                assert first <= position < first + n
+                at = hw.Coordinates.of(torch.arange(first, first + n), n)
+                for side in ("query", "key"):
+                    x = torch.empty(1, 1, n, encoding.head_dim)  # type: ignore[arg-type]
+                    expected = encoding.split(side, x, encoding.for_one_forward(at))[1]
+                    assert expected is not None
+                    assert torch.equal(rotation.cos, expected.cos)
+                    assert torch.equal(rotation.sin, expected.sin)
+                    assert (rotation.layout, rotation.start) == (expected.layout, expected.start)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+def test_steps_are_rotated_by_rows_across_blocks(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[bool] = []
+    real = plans._rotated
+    monkeypatch.setattr(plans, "_rotated", lambda *given: (out := real(*given), found.append(out is not None))[0])
+    encoding = RoPE(16, layout=layout)
+    size, mask = encoding._block, masks.Causal()
+    for start in (0, size - 9, size - 5, size, 3 * size + 2):
+        found.clear()
+        for m in (6, 7, 9):
+            for n in (1, 3):
+                at = hw.Coordinates.span(m, start=start)
+                decode(at, m, n, encoding=encoding, mask=mask)
+                decode(at, m, n, encoding=encoding, mask=mask, prepared=True)
+        inside = start % size <= size - 9
+        assert all(found) is inside, start
+    found.clear()
+    for base in (100, 1e4):  # the block is that of the base
+        encoding.base = base
+        decode(None, 7, encoding=encoding, mask=mask)
+    rotation = encoding.rotation_block(0)[1]  # type: ignore[index]
+    rotation.sin.zero_()  # a table that was written to is not read
+    decode(None, 7, encoding=encoding, mask=mask)
+    assert found == [True] * 4 + [False] * 2
+
+
+@torch.no_grad()
+def test_rows_are_those_of_the_positions_that_the_encoding_reads() -> None:
+    """Another encoding has moved the positions; the tables of the step are those of the positions as given."""
+    rope, moved = RoPE(16), Compose(hw.encoding("position-interpolation", head_dim=16, factor=2.0))
+    for m in (7, 8):
+        at = hw.Coordinates.span(m)
+        q, k, v = torch.randn(2, 4, 1, 16), torch.randn(2, 4, m, 16), torch.randn(2, 4, m, 16)
+        placed = [moved.for_one_forward(side) for side in (at.rows(m - 1, m), at)]
+        agree(q, k, v, encoding=rope, q_positions=placed[0], k_positions=placed[1], kernel="cpu")
 
 
 SAME_TERMS = [name for name in IN_ATTENTION if ENCODINGS[name].same_terms]

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from ._torch import any_autocast, writes_of
+from .call import prepared_keys_and_values as prepared_anew
 from .coordinates import Coordinates, Placed, stream
 from .kernels import KERNELS, Kernel, kernel_for
 from .kernels._autograd import ORDINARY
-from .kernels._base import Prepared, PreparedStep
+from .kernels._base import Prepared, PreparedStep, RotationByRows
 from .kernels._problem import Call, tensors_in
 from .masks import AnyMask, Mask
 from .positions import PositionEncoding
@@ -37,6 +38,7 @@ MOST = 32
 """The number of plans of one encoding; the oldest is removed first."""
 STEP_QUERIES, environment = KERNELS["cpu"].step_queries, KERNELS["cpu"].environment
 """Those of the one kernel that prepares calls."""
+BY_ROWS = frozenset({"auto", "cpu"})
 PREPARE, TERMS = frozenset({"prepare"}), frozenset({"terms"})
 OF_STREAM = torch.int64, False
 """What a step depends on of the default coordinates."""
@@ -136,10 +138,10 @@ class Step:
         """Returns the output; None if the plan does not hold for this call. ``terms`` are as for ``Plan``."""
         q, k, v, _, _, _, q_at, k_at, prepared_by, _ = request
         if self.preparing is not None:
-            n, m = q.shape[2], k.shape[2]
-            q = self._prepared("query", q, stream(n, m - n, m, CPU) if q_at is None else q_at)
+            m = k.shape[2]
+            q = self._prepared("query", q, q_at, m - q.shape[2], m)
             if prepared_by is None:
-                k = self._prepared("key", k, stream(m, 0, m, CPU) if k_at is None else k_at)
+                k = self._prepared("key", k, k_at, 0, m)
             if (q.requires_grad or k.requires_grad) and torch.is_grad_enabled():
                 return None  # which an attribute that requires a gradient has made of them
         if self.encoding is None:
@@ -150,10 +152,40 @@ class Step:
             return None
         return self.run(q, k, v, terms, None if q_at is None else (q_at, k_at))  # type: ignore[arg-type]
 
-    def _prepared(self, side: str, x: Tensor, at: Any) -> Tensor:
-        assert self.preparing is not None
-        x, rotation = self.preparing.split(side, x, self.preparing.for_one_forward(at))
+    def _prepared(self, side: str, x: Tensor, at: Any, first: int, m: int) -> Tensor:
+        """Returns queries or keys as the encoding prepares them.
+
+        Args:
+            side: "query" or "key".
+            x: the queries or keys.
+            at: their coordinates; None for consecutive ones.
+            first: the position of the first of them, if ``at`` is None.
+            m: the number of keys.
+        """
+        preparing = self.preparing
+        assert preparing is not None
+        out = _rotated(preparing, self.kernel, side, x, first if at is None else _first_of(at, preparing))
+        if out is not None:
+            return out
+        at = stream(x.shape[2], first, m, CPU) if at is None else at
+        x, rotation = preparing.split(side, x, preparing.for_one_forward(at))
         return x if rotation is None else self.kernel.rotate(x, rotation)
+
+
+class Block(NamedTuple):
+    """A block of consecutive positions with their rotation.
+
+    Attributes:
+        key: what the rotation depends on, as ``plan_key`` of the encoding says.
+        first: the first position.
+        stop: the position after the last.
+        rotate: rotates by some of the rows; None if the kernel cannot.
+    """
+
+    key: Hashable
+    first: int
+    stop: int
+    rotate: RotationByRows | None
 
 
 class Plans(dict[Hashable, "Plan | Step | str"]):
@@ -164,6 +196,8 @@ class Plans(dict[Hashable, "Plan | Step | str"]):
 
     def __init__(self, owner: object = None) -> None:
         super().__init__()
+        self.blocks: dict[tuple[str, str], Block] = {}
+        """The last block by whose rows queries or keys were rotated, by kernel and side."""
         self.owner = (lambda: None) if owner is None else weakref.ref(owner)
 
     def keep(self, key: Hashable, plan: Plan | Step | str) -> None:
@@ -190,6 +224,67 @@ def _plans_of(encoding: PositionEncoding | None) -> Plans:
     if plans is None or plans.owner() is not encoding:  # a shallow copy has those of the original
         plans = encoding.__dict__["_plans"] = Plans(encoding)
     return plans
+
+
+# ---------------------------------------------------------------- rotations of decoding steps
+
+
+def prepared_keys_and_values(
+    encoding: PositionEncoding, k: Tensor, v: Tensor, at: Coordinates | None, kernel: str = "auto", first: int = 0
+) -> tuple[Tensor, Tensor, Coordinates | None]:
+    """Prepares keys and values for a cache, as ``headway.call`` does; keys that are only rotated, by kept rows.
+
+    Args:
+        encoding: the encoding that prepares them.
+        k: keys, [batch, kv_heads, m, head_dim].
+        v: values, [batch, kv_heads, m, v_dim].
+        at: the coordinates of the keys; None for the last ones of a stream.
+        kernel: the name of the kernel that applies rotations, or "auto".
+        first: the position of the first key, if ``at`` is None.
+
+    Returns:
+        The prepared keys and values, and the coordinates, placed by the encoding if that was needed.
+    """
+    if encoding.acts == PREPARE and kernel in BY_ROWS and not (watched() or forward_mode() or any_autocast()):
+        followed = torch.is_grad_enabled() and k.requires_grad
+        if not followed and k.ndim == 4 and type(k) in ORDINARY and k.is_cpu and not k.is_neg():
+            place = first if at is None else _first_of(at, encoding)
+            rotated = _rotated(encoding, KERNELS["cpu"], "key", k, place)
+            if rotated is not None:
+                return rotated, v, at
+    if at is None:
+        at = stream(k.shape[2], first, first + k.shape[2], k.device)
+    return prepared_anew(encoding, k, v, at, kernel)
+
+
+def _first_of(at: Coordinates, encoding: PositionEncoding) -> int | None:
+    """Returns the position of the first token as the encoding reads it, if they are consecutive; else None."""
+    return at.start if at.consecutive and (not isinstance(at, Placed) or at.belongs_to(encoding)) else None
+
+
+def _rotated(encoding: PositionEncoding, kernel: Kernel, side: str, x: Tensor, first: int | None) -> Tensor | None:
+    """Returns queries or keys rotated by rows of a block that the encoding keeps; None if it does not.
+
+    Args:
+        encoding: the encoding.
+        kernel: the kernel.
+        side: "query" or "key", each of which has a block of its own.
+        x: the queries or keys, plain tensors on a CPU.
+        first: the position of the first of them, if they are consecutive.
+    """
+    key = None if first is None else encoding.plan_key()
+    if key is None:
+        return None
+    blocks, place = _plans_of(encoding).blocks, (kernel.name, side)
+    block = blocks.get(place)
+    if block is None or block.key != key or not block.first <= first < block.stop:  # type: ignore[operator]
+        made = encoding.rotation_block(first)  # type: ignore[arg-type]
+        if made is None:
+            return None
+        start, rotation = made
+        block = Block(key, start, start + rotation.cos.shape[2], kernel.rotation_by_rows(rotation))
+        blocks[place] = block
+    return None if block.rotate is None else block.rotate(x, first - block.first)  # type: ignore[operator]
 
 
 # ---------------------------------------------------------------- keys

@@ -970,6 +970,65 @@ def test_positions_of_all_keys_after_left_padding_hide_it_still() -> None:
             torch.testing.assert_close(found[b : b + 1], right)
 
 
+COUNTED: dict[str, Callable[[KeyValueCache], None]] = {
+    "nothing": lambda cache: None,
+    "crop": lambda cache: cache.crop(4),
+    "crop to none": lambda cache: cache.crop(0),
+    "keep": lambda cache: cache.keep(1, 3),
+    "reorder": lambda cache: cache.reorder(torch.tensor([1, 0])),
+    "set": lambda cache: setattr(cache, "coordinates", cache.coordinates),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("change", COUNTED)
+@pytest.mark.parametrize("name", ["none", "rope", "alibi", "dynamic-ntk", "streaming-llm"])
+def test_tokens_that_are_counted_stand_where_given_ones_do(name: str, change: str) -> None:
+    encoding = None if name == "none" else headway.encoding(name, head_dim=8, num_heads=4)
+    if name == "streaming-llm":
+        encoding = Compose(encoding, RoPE(8))
+    layer, x = MultiHeadAttention(32, 4, encoding=encoding).eval(), torch.randn(2, 16, 32)
+
+    def decode(counted: bool) -> tuple[Tensor, Coordinates]:
+        cache, outs, at = KeyValueCache(), [], 0
+        for number, n in enumerate((6, 1, 1, 2, 1, 1)):
+            if number == 3:
+                COUNTED[change](cache)
+            past = cache.coordinates
+            start = 0 if past is None else int(past.index[0, -1]) + 1
+            given = None if counted else Coordinates.span(n, start=start, length=start + n)
+            outs.append(layer(x[:, at : at + n], mask=Causal(), cache=cache, positions=given))
+            at += n
+        assert cache._counts == (counted and change not in ("keep", "set"))
+        assert cache.coordinates is not None
+        return torch.cat(outs, 1), cache.coordinates
+
+    (found, place), (expected, expected_place) = decode(True), decode(False)
+    assert torch.equal(found, expected)
+    assert torch.equal(place.position, expected_place.position)
+    facts = [(at.start, at.length, at.is_stream) for at in (place, expected_place)]
+    assert facts[0] == facts[1]
+
+
+def test_a_call_that_fails_leaves_the_count_as_it_was() -> None:
+    layer, x = MultiHeadAttention(32, 4, encoding=RoPE(8)), torch.randn(1, 3, 32)
+    for first in ([], [None], [Coordinates.span(3)]):
+        cache = KeyValueCache()
+        for positions in first:
+            layer(x, mask=Causal(), cache=cache, positions=positions)
+        before = cache._counts, cache.coordinates
+        for positions in (None, torch.arange(40, 43)):
+            layer.attend, real = raising, layer.attend
+            with pytest.raises(RuntimeError, match="on purpose"):
+                layer(x, mask=Causal(), cache=cache, positions=positions)
+            layer.attend = real
+            assert (cache._counts, cache.coordinates) == before
+
+
+def raising(*given: Any, **named: Any) -> Tensor:
+    raise RuntimeError("on purpose")
+
+
 def test_a_decoding_step_is_one_graph() -> None:
     decoder = Decoder(TransformerConfig(20, 32, 2, 4), headway.encoding("rope", head_dim=8)).eval()
     ids, cache = torch.randint(20, (2, 7)), decoder.new_cache()

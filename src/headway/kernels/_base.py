@@ -49,6 +49,13 @@ class PreparedStep(Protocol):
         """
 
 
+class RotationByRows(Protocol):
+    """A rotation of a block of tokens, of which each call takes some."""
+
+    def __call__(self, x: Tensor, row: int) -> Tensor | None:
+        """Returns x [batch, heads, n, head_dim] rotated by the n rows from ``row`` on; None if it cannot be."""
+
+
 class Kernel(ABC):
     """The base class of kernels, which know terms, masks and rotations, but no encoding."""
 
@@ -103,6 +110,10 @@ class Kernel(ABC):
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         """Applies ``rotation`` to ``x``, which is q, k, v or the output, if the kernel does not do it on load."""
         return rotation._of(x)
+
+    def rotation_by_rows(self, rotation: Rotation) -> RotationByRows | None:
+        """Returns what rotates tensors by consecutive rows of a rotation; None if the kernel has nothing that does."""
+        return None
 
     def rotated(self, call: Call) -> Call:
         """Returns the ``call`` with its rotations of q, k and v applied."""

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from typing_extensions import Never
 
 from ..attention import attention
-from ..call import Arguments, placed_keys, prepared_keys_and_values
+from ..call import Arguments, placed_keys
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, refuse, refuses_others, right_call
 from ..jagged import Sequences, is_nested, need_none, row_of
 from ..masks import AnyMask, Mask, mask_or_tensor
+from ..plans import prepared_keys_and_values
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..positions._naming import encoding as encoding_of
 from ..positions._naming import shared_encoding
@@ -274,9 +275,11 @@ class MultiHeadAttention(nn.Module):
         q = self._normed(self.q_norm, self._heads(apply_linear(self.q_proj, query), self.num_heads))
         arguments: Arguments
         if cache is not None and is_self_attention:
-            new = continued(cache.coordinates, positions, query.shape[1], query.device)
-            check_coordinates(new, query)
-            if not new.padding:
+            new = None
+            if positions is not None or key_positions is not None or not cache.count(query):
+                new = continued(cache.coordinates, positions, query.shape[1], query.device)
+                check_coordinates(new, query)
+            if new is None or not new.padding:
                 cache.need_new_lengths(mask, len(cache), query.shape[1])
             k, v, arguments = self._appended(query, value, new, key_positions, cache, encoding)
         else:
@@ -349,15 +352,24 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Tensor,
         value: Tensor,
-        new: Coordinates,
+        new: Coordinates | None,
         key_positions: Tensor | Coordinates | None,
         cache: KeyValueCache,
         encoding: PositionEncoding | None,
     ) -> tuple[Tensor, Tensor, Arguments]:
-        """Appends the keys and values of x to the cache; returns those of all tokens, and arguments for ``attend``."""
+        """Appends the keys and values of x to the cache; returns those of all tokens, and arguments for ``attend``.
+
+        new: the coordinates of x; None if the cache counts its tokens, whose coordinates then are the default ones.
+        """
         k, v = self._keys_and_values(x, value)
         prepared_by = encoding if caches_prepared(encoding) else None
         cache.need_prepared_by(prepared_by)
+        inputs = x if encoding is not None and encoding.reads_input else None
+        if new is None:
+            if prepared_by is not None:
+                k, v = prepared_keys_and_values(prepared_by, k, v, None, self.kernel, first=len(cache))[:2]
+            k, v = cache.append(k, v, inputs=inputs)
+            return k, v, {"k_input": cache.inputs, "prepared_by": prepared_by}
         past = cache.coordinates
         padded = past is not None and past.padding and not isinstance(key_positions, Coordinates)
         given = None
@@ -370,7 +382,6 @@ class MultiHeadAttention(nn.Module):
             cache.coordinates = all_keys.as_given()
         else:
             all_keys = given
-        inputs = x if encoding is not None and encoding.reads_input else None
         if prepared_by is not None:
             first = all_keys is new
             k, v, new = prepared_keys_and_values(prepared_by, k, v, new, self.kernel)

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..coordinates import Coordinates
+from ..coordinates import Coordinates, stream
 from ..errors import HeadwayError
 from ..masks import And, Chunked, KeepFirst, Mask, Or, Prefix, Window
 from ..positions import Compose, PositionEncoding
+from ..tracing import watched
 from ._coordinates import cropped, joined, kept, remaining
 from ._token_buffer import Slots, TokenBuffer
 from ._transaction import Transactional, transaction
@@ -72,11 +73,12 @@ class KeyValueCache(Transactional):
         """Whether tokens that an earlier mask would show have been removed under ``mask``."""
         self._parts = tuple(TokenBuffer(max_length) for _ in range(3))
         self._keys, self._values, self._inputs = self._parts
-        self.coordinates: Coordinates | None = None
-        """The coordinates of the tokens; None if a StackCache keeps them for all layers."""
+        self._coordinates: Coordinates | None = None
+        self._counts = False
+        """Whether the tokens stand at 0, 1, 2 … in a stream that ends with them, of which no object is kept."""
         self.prepared_by: PositionEncoding | None = None
         """The encoding that prepared the keys and values; None for keys and values as projected."""
-        self._coordinates_before: Coordinates | None = None
+        self._before: tuple[Coordinates | None, bool] = None, False
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -161,6 +163,31 @@ class KeyValueCache(Transactional):
         self.prepared_by = encoding
 
     @property
+    def coordinates(self) -> Coordinates | None:
+        """The coordinates of the tokens; None for an empty cache, and if a StackCache keeps them for all layers."""
+        if not self._counts:
+            return self._coordinates
+        count = len(self)
+        return stream(count, 0, count, self.keys.device) if count else None
+
+    @coordinates.setter
+    def coordinates(self, at: Coordinates | None) -> None:
+        self._coordinates, self._counts = at, False
+
+    def count(self, new: Tensor) -> bool:
+        """Returns whether coordinates are, from now on, known by the number of tokens.
+
+        They are if no call has given any, on a CPU where no compiler follows.
+
+        Args:
+            new: the input of the tokens that follow.
+        """
+        if (len(self) and not self._counts) or not new.is_cpu or watched():
+            return False
+        self._coordinates, self._counts = None, True
+        return True
+
+    @property
     def keys(self) -> Tensor:
         """The keys of all tokens, [batch, kv_heads, tokens, head_dim]."""
         return self._keys.view()
@@ -224,8 +251,8 @@ class KeyValueCache(Transactional):
                 "visible again: use KeyValueCache(), which keeps all"
             )
         self._forgot = False
-        if self.coordinates is not None:
-            self.coordinates = cropped(self.coordinates, length)
+        if self._coordinates is not None:
+            self._coordinates = cropped(self._coordinates, length)
         for tokens in self._parts:
             tokens.crop(length)
 
@@ -244,13 +271,11 @@ class KeyValueCache(Transactional):
             HeadwayError: if a number is below 0.
         """
         at = self.coordinates
-        if at is None:
-            at = Coordinates.span(len(self), device=self.keys.device if len(self) else None)
-        slots = kept(at, first, last)
+        slots = kept(Coordinates.span(len(self)) if at is None else at, first, last)
         if slots is not None:
             self.take(slots)
-            if self.coordinates is not None:
-                self.coordinates = remaining(self.coordinates, slots)
+            if at is not None:
+                self.coordinates = remaining(at, slots)
 
     def take(self, slots: Slots) -> None:
         """Removes all tokens except those in ``slots``; coordinates do not change."""
@@ -268,19 +293,19 @@ class KeyValueCache(Transactional):
         """
         self._need_whole()
         chosen = [tokens.select(rows) for tokens in self._parts]
-        coordinates = None if self.coordinates is None else self.coordinates.select(rows)
+        coordinates = None if self._coordinates is None else self._coordinates.select(rows)
         self._damaged = True
         for tokens, storage in zip(self._parts, chosen, strict=True):
             tokens.replace(storage)
-        self.coordinates, self._damaged = coordinates, False
+        self._coordinates, self._damaged = coordinates, False
 
     def _begin(self) -> None:
-        self._in_call, self._coordinates_before = True, self.coordinates
+        self._in_call, self._before = True, (self._coordinates, self._counts)
         for tokens in self._parts:
             tokens.begin()
 
     def _commit(self) -> None:
-        self._in_call, self._coordinates_before = False, None
+        self._in_call, self._before = False, (None, False)
         for tokens in self._parts:
             tokens.before = None
         if self.retention is not None and self.coordinates is not None:
@@ -293,7 +318,8 @@ class KeyValueCache(Transactional):
         for tokens in self._parts:
             tokens.rollback()
         self._damaged = False
-        self.coordinates, self._coordinates_before = self._coordinates_before, None
+        self._coordinates, self._counts = self._before
+        self._before = None, False
 
 
 def need_max_length(max_length: int | None) -> None:

@@ -304,6 +304,20 @@ class PositionEncoding(nn.Module):
         """
         return None
 
+    def rotation_block(self, position: int) -> tuple[int, Rotation] | None:
+        """Returns the rotation of a block of consecutive positions, which decoding steps then read row by row.
+
+        It is for encodings whose ``prepare`` on a CPU rotates a token, as query and as key, by an angle that depends on
+        its position alone, and which keep the block between calls.
+
+        Args:
+            position: a position that the block has.
+
+        Returns:
+            The first position of the block and its rotation; None if there is none.
+        """
+        return None
+
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Returns the terms that are added to the scores; see ``headway.terms``.
 

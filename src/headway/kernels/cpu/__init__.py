@@ -31,7 +31,7 @@ from ._prepared import PreparedCall
 from ._reductions import REDUCTIONS, calls_for
 from ._step import PreparedStep
 from ._supports import reasons_against
-from ._tokens import rotate
+from ._tokens import RotationByRows, rotate
 
 MANY = (1 << 31) - 1
 
@@ -57,6 +57,9 @@ class CpuKernel(NativeKernel[LoweredCall]):
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         return rotate(x, rotation)
+
+    def rotation_by_rows(self, rotation: Rotation) -> RotationByRows | None:
+        return RotationByRows.of(rotation)
 
     def lower(self, call: Call) -> LoweredCall:
         return lower(call)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._torch import writes_of
 from ...errors import HeadwayError
 from ...terms import Rotation
 from ...tracing import forward_mode, watched
@@ -167,6 +168,63 @@ class PreparedRotation:
         """Returns ``x`` rotated, without a gradient."""
         y, words = torch.empty_like(x), self.words[:]
         words[AT_X], words[AT_Y] = x.data_ptr(), y.data_ptr()
+        _library.rotate(words)
+        return y
+
+
+class RotationByRows:
+    """Rotations of plain tensors, without gradients, by consecutive rows of a rotation that is the same for all heads.
+
+    Args:
+        rotation: the rotation of all rows, one for all rows of a batch and all heads.
+    """
+
+    __slots__ = ("rotation", "row_bytes", "rows", "version", "words")
+
+    def __init__(self, rotation: Rotation) -> None:
+        cos, sin = rotation.cos, rotation.sin
+        self.rotation, self.rows, self.row_bytes = rotation, cos.shape[2], cos.stride(2) * cos.itemsize
+        self.version = writes_of(cos) + writes_of(sin)
+        first = torch.empty(1, 1, self.rows, rotation.start + 2 * cos.shape[3])
+        self.words = array("q", _rotation_words(first, first, cos, sin, rotation.layout, rotation.start))
+
+    @staticmethod
+    def of(rotation: Rotation) -> RotationByRows | None:
+        """Returns the rotations; None if cos and sin are not plain, or not the same for all heads."""
+        cos, sin = rotation.cos, rotation.sin
+        if cos.shape[:2] != (1, 1) or cos.is_inference() or sin.is_inference():
+            return None
+        like = cos.new_empty(1, 1, cos.shape[2], rotation.start + 2 * cos.shape[3], dtype=torch.float32)
+        fits = _supports(like, cos, sin, rotation.start) and cos.stride() == sin.stride() and not _recorded(cos, sin)
+        return RotationByRows(rotation) if fits else None
+
+    def __call__(self, x: Tensor, row: int) -> Tensor | None:
+        """Returns x [batch, heads, n, head_dim] rotated by n rows; None if the library cannot read it or has no rows.
+
+        Args:
+            x: a plain tensor on a CPU, of a width that the rotation fits.
+            row: the first of the rows.
+        """
+        cos, sin = self.rotation.cos, self.rotation.sin
+        shape, strides = x.shape, x.stride()
+        if row < 0 or row + shape[2] > self.rows or writes_of(cos) + writes_of(sin) != self.version:
+            return None
+        address = x.data_ptr()
+        if strides[3] != 1 or x.dtype not in FLOATS or address % x.itemsize:
+            return None
+        y, words = torch.empty_like(x), self.words[:]
+        out = y.stride()
+        words[0], words[1], words[AT_X], words[AT_Y] = (
+            torch.get_num_threads(),
+            DTYPES[x.dtype][0],
+            address,
+            y.data_ptr(),
+        )
+        words[3], words[4], words[5] = strides[:3]
+        words[7], words[8], words[9] = out[:3]
+        words[10], words[11], words[12], words[13] = shape
+        words[AT_COS] += row * self.row_bytes
+        words[AT_SIN] += row * self.row_bytes
         _library.rotate(words)
         return y
 

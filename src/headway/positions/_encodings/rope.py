@@ -7,12 +7,14 @@ from torch import Tensor
 
 from ...constants import constant
 from ...coordinates import Coordinates
+from ...terms import Rotation
 from ...tracing import watched
 from .._base import PositionEncoding, need_base, rates
 from .._rotary import Rotary
 
 KEPT = 1 << 15
 """The angles of a block of consecutive positions whose cosines and sines are kept between calls: 512 KiB."""
+CPU = torch.device("cpu")
 
 
 class RoPE(Rotary):
@@ -60,13 +62,28 @@ class RoPE(Rotary):
         # watched first, since lengths are symbols in a compiler
         if type(self) is not RoPE or watched() or not coordinates.consecutive or coordinates.start is None:
             return super().tables(coordinates)
-        n, size = coordinates.index.shape[1], max(KEPT // self.pairs, 1)
-        block, first = divmod(coordinates.start, size)
-        if first + n > size:
+        start, n = coordinates.start, coordinates.index.shape[1]
+        if start % self._block + n > self._block:
             return super().tables(coordinates)
-        device = coordinates.position.device
-        cos, sin = constant(_waves, size, block * size, self.pairs, self.head_dim, self.base, device=device)
-        return cos[:, :, first : first + n], sin[:, :, first : first + n]
+        first, cos, sin = self._kept_waves(start, coordinates.position.device)
+        at = start - first
+        return cos[:, :, at : at + n], sin[:, :, at : at + n]
+
+    def rotation_block(self, position: int) -> tuple[int, Rotation] | None:
+        if type(self) is not RoPE or isinstance(self.base, Tensor):  # which may require a gradient
+            return None
+        first, cos, sin = self._kept_waves(position, CPU)
+        return first, Rotation(cos, sin, self.layout)
+
+    @property
+    def _block(self) -> int:
+        """The positions of a block."""
+        return max(KEPT // self.pairs, 1)
+
+    def _kept_waves(self, position: int, device: torch.device) -> tuple[int, Tensor, Tensor]:
+        """The first position of the block that has a position, and the ``waves`` of the block."""
+        first = position - position % self._block
+        return first, *constant(_waves, self._block, first, self.pairs, self.head_dim, self.base, device=device)
 
     def oracle_frequency(self, c: int, coordinates: Coordinates) -> float:
         return float(self.base ** (-2 * c / self.head_dim))
