@@ -384,7 +384,7 @@ def test_a_block_of_a_rotation_is_that_of_its_positions(name: str) -> None:
     for encoding in ENCODINGS[name].examples():
         for position in (0, 1, 5000, 10**6):
             block = encoding.rotation_block(position)
-            assert (block is None) == (name != "rope")
+            assert (block is None) == (not getattr(encoding, "constant_rates", False))
             if block is not None:
                 first, rotation = block
                 n = rotation.cos.shape[2]
@@ -397,6 +397,26 @@ def test_a_block_of_a_rotation_is_that_of_its_positions(name: str) -> None:
                     assert torch.equal(rotation.cos, expected.cos)
                     assert torch.equal(rotation.sin, expected.sin)
                     assert (rotation.layout, rotation.start) == (expected.layout, expected.start)
+
+
+def test_frequencies_that_are_said_to_be_constant_are() -> None:
+    said = [kind for kind in ENCODINGS.values() if getattr(kind, "constant_rates", False)]
+    assert {RoPE, ENCODINGS["llama3"], ENCODINGS["yarn"], ENCODINGS["partial-rope"]} <= set(said)
+    sides = hw.Coordinates.span(3, start=10**5, length=10**6), hw.Coordinates.of(torch.rand(7) * 100, 7)
+    for encoding in (one for kind in said for one in kind.examples()):
+        first = encoding.frequencies(hw.Coordinates.span(1))  # type: ignore[operator]
+        assert all(torch.equal(encoding.frequencies(at), first) for at in sides)  # type: ignore[operator]
+
+
+def test_a_subclass_says_for_itself_that_its_frequencies_are_constant() -> None:
+    class Slower(RoPE):
+        def frequencies(self, coordinates: hw.Coordinates) -> Tensor:
+            return super().frequencies(coordinates) / (1 + coordinates.index.shape[1])
+
+    assert Slower(16).rotation_block(0) is None
+    rope = RoPE(16)
+    rope.frequencies = lambda coordinates: torch.ones(8, dtype=torch.float64)  # type: ignore[method-assign]
+    assert rope.rotation_block(0) is None
 
 
 @torch.no_grad()

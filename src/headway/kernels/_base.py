@@ -112,7 +112,11 @@ class Kernel(ABC):
         return rotation._of(x)
 
     def rotation_by_rows(self, rotation: Rotation) -> RotationByRows | None:
-        """Returns what rotates tensors by consecutive rows of a rotation; None if the kernel has nothing that does."""
+        """Returns what rotates tensors by consecutive rows of a rotation; None if the kernel has nothing that does.
+
+        Args:
+            rotation: the rotation of all rows, on a CPU.
+        """
         return None
 
     def rotated(self, call: Call) -> Call:

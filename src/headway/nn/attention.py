@@ -383,9 +383,9 @@ class MultiHeadAttention(nn.Module):
         else:
             all_keys = given
         if prepared_by is not None:
-            first = all_keys is new
-            k, v, new = prepared_keys_and_values(prepared_by, k, v, new, self.kernel)
-            all_keys = new if first else all_keys
+            k, v, placed = prepared_keys_and_values(prepared_by, k, v, new, self.kernel)
+            assert placed is not None  # since new is given
+            all_keys, new = placed if all_keys is new else all_keys, placed
         k, v = cache.append(k, v, inputs=inputs)
         return (
             k,

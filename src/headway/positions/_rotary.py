@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import cmath
 from collections.abc import Iterator
+from typing import ClassVar
 
+import torch
 from torch import Tensor
 
+from ..constants import constant
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..terms import LAYOUTS, Rotation
+from ..tracing import watched
 from ._base import Pair, PositionEncoding, need_width
+
+KEPT = 1 << 15
+"""The angles of a block of consecutive positions whose cosines and sines are kept between calls: 512 KiB."""
+CPU = torch.device("cpu")
+FIRST = Coordinates.span(1, device=CPU)
 
 
 class Rotary(PositionEncoding):
@@ -33,6 +42,9 @@ class Rotary(PositionEncoding):
     """
 
     magnitude: float = 1.0
+    constant_rates: ClassVar[bool] = False
+    """Whether ``frequencies`` are the same for all coordinates, so that cosines and sines of consecutive positions are
+    kept between calls. Each class says so for itself: a subclass may change them."""
 
     def __init__(self, head_dim: int, layout: str = "interleaved", rotary_dim: int | None = None) -> None:
         super().__init__()
@@ -67,8 +79,46 @@ class Rotary(PositionEncoding):
         return coordinates.axis().double()[..., None] * self.frequencies(coordinates)
 
     def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...] | None:
-        """Returns ``waves``, if they depend on coordinates only."""
-        return self.waves(coordinates)
+        """Returns ``waves``, if they depend on coordinates only; those of consecutive positions on a CPU are kept."""
+        # watched first, since lengths are symbols in a compiler
+        if watched() or not coordinates.consecutive or coordinates.start is None or not coordinates.position.is_cpu:
+            return self.waves(coordinates)
+        start, n, rates = coordinates.start, coordinates.index.shape[1], self._kept_rates()
+        if rates is None or start % self._block + n > self._block:
+            return self.waves(coordinates)
+        first, cos, sin = self._kept_waves(start, rates)
+        at = start - first
+        return cos[:, :, at : at + n], sin[:, :, at : at + n]
+
+    def rotation_block(self, position: int) -> tuple[int, Rotation] | None:
+        rates = self._kept_rates()
+        if rates is None:
+            return None
+        first, cos, sin = self._kept_waves(position, rates)
+        return first, Rotation(cos, sin, self.layout)
+
+    @property
+    def _block(self) -> int:
+        """The positions of a block."""
+        return max(KEPT // self.pairs, 1)
+
+    def _kept_rates(self) -> tuple[float, ...] | None:
+        """Returns ``frequencies`` as numbers, new ones when an attribute has changed; None if they are not constant."""
+        if self.foreign or not type(self).__dict__.get("constant_rates", False):
+            return None
+        kept = self.__dict__.get("_rates")
+        if kept is None or kept[0] != self._edition:
+            # a tensor may require a gradient
+            known = not any(isinstance(value, Tensor) for value in vars(self).values())
+            kept = self._edition, tuple(self.frequencies(FIRST).tolist()) if known else None
+            self.__dict__["_rates"] = kept
+        found: tuple[float, ...] | None = kept[1]
+        return found
+
+    def _kept_waves(self, position: int, rates: tuple[float, ...]) -> tuple[int, Tensor, Tensor]:
+        """The first position of the block that has a position, and the ``waves`` of the block."""
+        first = position - position % self._block
+        return first, *constant(_waves, self._block, first, rates, self.magnitude, device=CPU)
 
     def waves(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
         """Returns μ·cos φ and μ·sin φ, each [b, heads or 1, n, pairs] in float64.
@@ -131,6 +181,16 @@ class Rotary(PositionEncoding):
         """Returns the two dimensions of each pair."""
         for c in range(self.pairs):
             yield (2 * c, 2 * c + 1) if self.layout == "interleaved" else (c, c + self.pairs)
+
+
+def _waves(
+    n: int, first: int, rates: tuple[float, ...], magnitude: float, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """μ·cos φ and μ·sin φ of the positions first … first + n − 1, [1, 1, n, pairs]."""
+    position = torch.arange(first, first + n, device=device, dtype=torch.float64)
+    phases = (position[:, None] * torch.tensor(rates, dtype=torch.float64, device=device))[None, None]
+    cos, sin = phases.cos(), phases.sin()
+    return (cos, sin) if magnitude == 1 else (magnitude * cos, magnitude * sin)
 
 
 class LearnedRotary(Rotary):

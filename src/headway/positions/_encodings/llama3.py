@@ -41,6 +41,7 @@ class Llama3(NTKByParts):
     citation = "grattafiori2024llama"
     year = 2024
     evidence = "independent"
+    constant_rates = True
 
     def __init__(
         self,

@@ -37,6 +37,7 @@ class NTKAware(Rescaled):
     citation = "bloc972023ntk peng2024yarn"
     year = 2023
     evidence = "authors"
+    constant_rates = True
 
     def __init__(
         self,

@@ -43,6 +43,7 @@ class NTKByParts(Rescaled):
     citation = "peng2024yarn"
     year = 2023
     evidence = "independent"
+    constant_rates = True
 
     def __init__(
         self,

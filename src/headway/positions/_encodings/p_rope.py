@@ -40,6 +40,7 @@ class ProportionalRoPE(Rescaled):
     year = 2024
     kind = "encoding"
     evidence = "independent"
+    constant_rates = True
 
     def __init__(
         self,

@@ -40,6 +40,7 @@ class PartialRoPE(Rescaled):
     year = 2021
     kind = "encoding"
     evidence = "independent"
+    constant_rates = True
 
     def __init__(
         self,

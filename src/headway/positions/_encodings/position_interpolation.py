@@ -35,6 +35,7 @@ class PositionInterpolation(Rescaled):
     citation = "chen2023extending"
     year = 2023
     evidence = "independent"
+    constant_rates = True
 
     def __init__(
         self,

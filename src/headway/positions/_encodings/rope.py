@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from ...constants import constant
 from ...coordinates import Coordinates
-from ...terms import Rotation
-from ...tracing import watched
 from .._base import PositionEncoding, need_base, rates
 from .._rotary import Rotary
-
-KEPT = 1 << 15
-"""The angles of a block of consecutive positions whose cosines and sines are kept between calls: 512 KiB."""
-CPU = torch.device("cpu")
 
 
 class RoPE(Rotary):
@@ -47,6 +39,7 @@ class RoPE(Rotary):
     citation = "su2024roformer"
     year = 2021
     evidence = "independent"
+    constant_rates = True
 
     def __init__(self, head_dim: int, base: float = 10000.0, layout: str = "interleaved") -> None:
         super().__init__(head_dim, layout)
@@ -57,44 +50,9 @@ class RoPE(Rotary):
         """Returns ω_c = base^(−2c/head_dim), [pairs] in float64."""
         return rates(self.pairs, self.head_dim, self.base, coordinates.position.device)
 
-    def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...] | None:
-        """Returns ``waves``; those of consecutive positions are taken from a block that is kept between calls."""
-        # watched first, since lengths are symbols in a compiler
-        if type(self) is not RoPE or watched() or not coordinates.consecutive or coordinates.start is None:
-            return super().tables(coordinates)
-        start, n = coordinates.start, coordinates.index.shape[1]
-        if start % self._block + n > self._block:
-            return super().tables(coordinates)
-        first, cos, sin = self._kept_waves(start, coordinates.position.device)
-        at = start - first
-        return cos[:, :, at : at + n], sin[:, :, at : at + n]
-
-    def rotation_block(self, position: int) -> tuple[int, Rotation] | None:
-        if type(self) is not RoPE or isinstance(self.base, Tensor):  # which may require a gradient
-            return None
-        first, cos, sin = self._kept_waves(position, CPU)
-        return first, Rotation(cos, sin, self.layout)
-
-    @property
-    def _block(self) -> int:
-        """The positions of a block."""
-        return max(KEPT // self.pairs, 1)
-
-    def _kept_waves(self, position: int, device: torch.device) -> tuple[int, Tensor, Tensor]:
-        """The first position of the block that has a position, and the ``waves`` of the block."""
-        first = position - position % self._block
-        return first, *constant(_waves, self._block, first, self.pairs, self.head_dim, self.base, device=device)
-
     def oracle_frequency(self, c: int, coordinates: Coordinates) -> float:
         return float(self.base ** (-2 * c / self.head_dim))
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
         return [cls(8), cls(8, base=500.0, layout="half")]
-
-
-def _waves(n: int, start: int, pairs: int, width: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos φ and sin φ of the positions start … start + n − 1, [1, 1, n, pairs]."""
-    position = torch.arange(start, start + n, device=device, dtype=torch.float64)
-    phases = (position[:, None] * rates(pairs, width, base, device))[None, None]
-    return phases.cos(), phases.sin()

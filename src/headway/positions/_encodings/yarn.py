@@ -53,6 +53,7 @@ class YaRN(NTKByParts):
 
     name = "yarn"
     evidence = "authors"
+    constant_rates = True
 
     def __init__(
         self,
