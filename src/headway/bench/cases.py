@@ -23,9 +23,11 @@ ENCODINGS = ("none", "alibi", "t5", "kerple", "rope", "shaw", "transformer-xl")
 PARTS = ("attention", "window", "decoding", "packed", "left-padded", "memory", "statistics")
 STATISTICS_MEMORY = "statistics-memory"
 """The kind of the cases of the part "statistics" whose memory is measured."""
-MODEL_PARTS = ("encode", "prefill", "decode", "train", "memory", "step")
+MODEL_PARTS = ("encode", "prefill", "decode", "train", "memory", "step", "token")
 STEP_MODELS = {"learned": "learned", "RoPE": "rope", "ALiBi": "alibi", "T5 bias": "t5"}
 """The language models of which a training step is measured, and their encodings."""
+TOKEN_MODELS = ("attention", "attention, RoPE", "layer, RoPE", "decoder, RoPE")
+"""What writes a token after others."""
 
 
 @dataclass(frozen=True)
@@ -227,8 +229,10 @@ class ModelCase(AnyCase):
     Attributes:
         task: one of ``MODEL_PARTS``. "encode": hidden states of texts. "prefill": the last token's logits of a prompt,
             with a cache filled. "decode": one token after a prompt. "train": a training step of T5. "memory": that of
-            one. "step": a training step of a small language model.
-        model: "MiniLM", "SmolLM2", "T5 encoder" or "T5"; for "step" one of ``STEP_MODELS``.
+            one. "step": a training step of a small language model. "token": one token after others, by headway and
+            by hand.
+        model: "MiniLM", "SmolLM2", "T5 encoder" or "T5"; for "step" one of ``STEP_MODELS``, for "token" one of
+            ``TOKEN_MODELS``.
         n: tokens of a text, a prompt or a source.
         batch: sequences.
         dtype: the name of the dtype.
@@ -263,6 +267,7 @@ class ModelPlan:
         train: tokens of a training step of T5's encoder, and of its memory.
         sources: tokens of the source, for a training step of the whole T5.
         steps: sequences and tokens of each in a training step of a small language model.
+        tokens: tokens before the one that is written.
         dtypes: names of dtypes; training of T5 is measured in float32 alone, and steps under autocast.
         parts: the tasks.
         seconds: the time for each side of a case, of which there may be more for the sake of ``rounds``.
@@ -279,6 +284,7 @@ class ModelPlan:
     train: tuple[int, ...] = (1024, 2048)
     sources: tuple[int, ...] = (1024,)
     steps: tuple[tuple[int, int], ...] = ((2, 1024), (8, 256))
+    tokens: tuple[int, ...] = (128, 1024, 4096)
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     parts: tuple[str, ...] = MODEL_PARTS
     seconds: float = 1.0
@@ -296,6 +302,7 @@ class ModelPlan:
             cases += [ModelCase("decode", "SmolLM2", n, 1, dtype) for n in self.prompts]
             for (batch, n), model in product(self.steps, STEP_MODELS):
                 cases.append(ModelCase("step", model, n, batch, dtype))
+            cases += [ModelCase("token", model, n, 1, dtype) for n, model in product(self.tokens, TOKEN_MODELS)]
         if "float32" in self.dtypes:
             cases += [ModelCase("train", "T5 encoder", n) for n in self.train]
             cases += [ModelCase("train", "T5", n) for n in self.sources]
@@ -305,5 +312,11 @@ class ModelPlan:
 
 MODELS = ModelPlan()
 QUICK_MODELS = ModelPlan(
-    prefill=(1024,), prompts=(128,), train=(512, 1024), sources=(512,), steps=((2, 256),), seconds=0.2
+    prefill=(1024,),
+    prompts=(128,),
+    train=(512, 1024),
+    sources=(512,),
+    steps=((2, 256),),
+    tokens=(128,),
+    seconds=0.2,
 )

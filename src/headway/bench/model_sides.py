@@ -17,7 +17,7 @@ from .. import checkpoints
 from .._common.text_files import read_text
 from ..integrations.transformers import use_bias_table
 from ..nn import prepack
-from .cases import DTYPES, STEP_MODELS, ModelCase
+from .cases import DTYPES, STEP_MODELS, TOKEN_MODELS, ModelCase
 from .sides import HF_EAGER, HF_SDPA, HF_TABLE, NOT_PREPACKED, OURS, Run
 
 FOLDERS = {"MiniLM": "minilm", "SmolLM2": "smollm2"}
@@ -48,7 +48,7 @@ class Loaded:
 
     def has(self, model: str) -> bool:
         """Returns whether the weights of a ``model`` are there; those of models that are trained are random."""
-        return model in T5_CLASSES or model in STEP_MODELS or self._source(model) is not None
+        return model in (*T5_CLASSES, *STEP_MODELS, *TOKEN_MODELS) or self._source(model) is not None
 
     def sides(self, case: ModelCase) -> dict[str, Run]:
         """Returns the sides of a ``case``, headway's first.

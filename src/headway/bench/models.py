@@ -18,7 +18,7 @@ from .._common.experiment import Files, write_report
 from .._common.progress import ProgressListener
 from ..errors import HeadwayError
 from ..integrations.transformers import register
-from . import report, steps
+from . import report, steps, tokens
 from .cases import ModelCase, ModelPlan
 from .machine import busy, where
 from .measure import CheckError, agree, agree_on_the_whole, in_turn, run_once
@@ -97,6 +97,8 @@ def measure(case: ModelCase, plan: ModelPlan, loaded: Loaded) -> Row:
         return {"seconds": plan.seconds} | _memory(case, loaded)
     if case.task == "step":
         return steps.measure(case, plan)
+    if case.task == "token":
+        return tokens.measure(case, plan)
     runs, says = loaded.sides(case), dict[str, str]()
     began = time.perf_counter()
     results = run_once(runs, says, f"headway on {case}", needed=(OURS, NOT_PREPACKED))

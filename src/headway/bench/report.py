@@ -294,6 +294,11 @@ TASKS = {
         "sizes, with weights of their own, so that only headway's loss and gradients with and without oneDNN are "
         "compared. ms, forward, backward and AdamW",
     ),
+    "token": (
+        "A token after others",
+        "8 heads of 64, 2 of keys: one call of attention, a layer of 512 with a cache, a decoder of 4 layers; by hand: "
+        "torch's linear maps, a rotation, torch.cat and SDPA, of the same weights. ms per token after so many",
+    ),
 }
 
 

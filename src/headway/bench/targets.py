@@ -24,6 +24,7 @@ from .sides import (
     PLAIN,
     SDPA,
 )
+from .tokens import BY_HAND
 
 ZEN_5 = "family 26"
 """How the description of a processor names AMD's Zen 5."""
@@ -366,7 +367,7 @@ TARGETS = (
 # ---------------------------------------------------------------- whole models
 
 
-def _model(task: str, side: str, least: int = 1, model: str | None = None) -> Values:
+def _model(task: str, side: str, least: int = 1, most: int = 1 << 30, model: str | None = None) -> Values:
     """How many times as fast as a side headway is, for every case of that task."""
 
     def values(rows: Sequence[Row]) -> list[tuple[float, str]]:
@@ -374,7 +375,7 @@ def _model(task: str, side: str, least: int = 1, model: str | None = None) -> Va
         return [
             (faster, str(case))
             for case, faster in cases
-            if faster is not None and case.task == task and case.n >= least and model in (None, case.model)
+            if faster is not None and case.task == task and least <= case.n <= most and model in (None, case.model)
         ]
 
     return values
@@ -390,6 +391,13 @@ MODEL_TARGETS = (
         _model("prefill", HF_SDPA, least=4096), both(1.5, 2.0),
     ),
     Target("one token after a prompt, against transformers with sdpa", _model("decode", HF_SDPA), both(1.0, 1.0)),
+    Target(
+        "a token of a small decoder after 128, against one by hand",
+        _model("token", BY_HAND, most=128, model="decoder, RoPE"), both(1 / 1.3, 1 / 1.3),
+    ),
+    Target(
+        "the same after 1,024 and more", _model("token", BY_HAND, least=1024, model="decoder, RoPE"), both(1.0, 1.0),
+    ),
     Target(
         "training step of T5's encoder at 2,048 tokens and more, against transformers with eager",
         _model("train", HF_EAGER, least=2048, model="T5 encoder"), {"float32": 1.4},
