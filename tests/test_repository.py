@@ -8,8 +8,8 @@ from pathlib import Path
 import headway
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ["src", "tests", "benchmarks", "cmake", "examples", "docs", ".ci"]
-TEXT = {".py", ".md", ".toml", ".txt", ".json", ".jsonl", ".html", ".svg", ".cpp", ".h", ".ts", ""}
+FOLDERS = ["src", "tests", "benchmarks", "cmake", "examples", "docs", "packaging", ".ci", ".github"]
+TEXT = {".py", ".md", ".toml", ".txt", ".json", ".jsonl", ".html", ".svg", ".cpp", ".h", ".ts", ".yml", ""}
 
 
 def text_files() -> Iterator[Path]:

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "call.h"
+#include "glibc.h"
 #include "pool.h"
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "call.h"
+#include "glibc.h"
 #include "simd.h"
 
 namespace hw {
