@@ -357,7 +357,7 @@ def tell(found: Found, t: Text) -> str:
 
 def tell_chinese(found: Found, t: Text) -> list[str]:
     """Describes 国王 − 男人 + 女人 in the text of templates, and in fortunes-zh if it is here."""
-    texts = {"planted": t("sexes planted", "性别已埋入"), "at random": t("sexes at random", "性别随机")}
+    texts = {"planted": t("sexes planted", "性别事先设定"), "at random": t("sexes at random", "性别随机")}
     rows = [
         [name, *(f"{found.planted[text][how]:.1%}" for how in ("left out", "kept"))]
         + [f"{found.planted_queen[text][how]}/{PLANTED_SEEDS}" for how in ("left out", "kept")]
@@ -367,7 +367,7 @@ def tell_chinese(found: Found, t: Text) -> list[str]:
         t(
             f"A text of {PLANTED:,} sentences from templates with planted relations, {PLANTED_SEEDS} seeds: right "
             "answers of all\nanalogies and of 国王 − 男人 + 女人 = 女王, with the question's words left out and kept:",
-            f"用模板生成的 {PLANTED:,} 句话，关系是人为埋入的，{PLANTED_SEEDS} 个随机种子：全部类比题，\n"
+            f"用模板生成的 {PLANTED:,} 句话，关系是事先设定的，{PLANTED_SEEDS} 个随机种子：全部类比题，\n"
             "以及“国王 − 男人 + 女人 = 女王”的答对情况，分排除与不排除题目中的词两种：",
         ),
         table(
@@ -456,7 +456,7 @@ def draw(found: Found, t: Text) -> Figure:
 
 def draw_analogies(axes: Axes, found: Found, t: Text) -> None:
     """Draws the share of right answers in the text of templates, with and without the question's words."""
-    texts = {"planted": t("relation planted", "关系已埋入"), "at random": t("sexes at random", "性别随机")}
+    texts = {"planted": t("relation planted", "关系事先设定"), "at random": t("sexes at random", "性别随机")}
     ways = (("left out", t("left out", "排除"), BLUE), ("kept", t("kept", "不排除"), ORANGE))
     for way, (how, label, colour) in enumerate(ways):
         places = [row + 0.36 * (way - 0.5) for row in range(len(texts))]

@@ -70,7 +70,7 @@ class Found:
     image: list[list[float]]  # a held-out digit, 8×8, 0 … 1
     shuffled: dict[str, list[list[float]]]  # the same with shuffled patches
     digit: int
-    head: list[int]  # layer and head of the map, from 1
+    head: list[int]  # layer and head of the map
     attention: list[list[float]]  # 4×4: the mean weight that each patch gets in this head, in units of an equal share
 
 
@@ -184,7 +184,7 @@ def most_selective_head(model: Reader, patches: Tensor) -> tuple[list[int], Tens
     weights = torch.stack([seen.weights(layer)[0] for layer in range(LAYERS)])  # [layers, heads, 16, 16]
     entropy = -(weights * weights.clamp_min(1e-12).log()).sum(-1).mean(-1)
     layer, head = divmod(int(entropy.argmin()), HEADS)
-    return [layer + 1, head + 1], PATCHES * weights[layer, head].mean(0).unflatten(0, (SIDE, SIDE))
+    return [layer, head], PATCHES * weights[layer, head].mean(0).unflatten(0, (SIDE, SIDE))
 
 
 # ---------------------------------------------------------------- what others get
@@ -285,7 +285,7 @@ def tell(found: Found, t: Text) -> str:
                 f"Layer {found.head[0]}, head {found.head[1]} of axial-rope, trained again here ({found.trained:.1%}): "
                 f"what each patch of a {found.digit} gets, where an equal share is 1:",
                 f"\n把图块连同各自的位置换个顺序排列，各类别得分最多变化 {max(found.order_of_patches.values()):.0e}。\n"
-                f"axial-rope 当场重训一次（{found.trained:.1%}），第 {found.head[0]} 层第 {found.head[1]} 个头："
+                f"axial-rope 当场重训一次（{found.trained:.1%}），层 {found.head[0]} 的头 {found.head[1]}："
                 f"一个 {found.digit} 的各图块得到的权重（平均分配时为 1）：",
             ),
             table(ink),
@@ -315,7 +315,7 @@ def draw(found: Found, t: Text) -> Figure:
     matrix(attention, found.attention, numbers, numbers, top=highest, says=lambda i, j: f"{found.attention[i][j]:.1f}")
     attention.set_aspect("equal")
     attention.set_title(
-        t(f"weight, layer {found.head[0]} head {found.head[1]}", f"权重（{found.head[0]} 层 {found.head[1]} 头）")
+        t(f"weight, layer {found.head[0]} head {found.head[1]}", f"权重（层 {found.head[0]} 头 {found.head[1]}）")
     )
 
     axes = below.subplots()

@@ -511,11 +511,11 @@ def draw(found: Found, t: Text) -> Figure:
     upper, lower = figure.subfigures(2, 1, height_ratios=[1.5, 1])
     rows, columns = ([token.strip("␣") for token in side] for side in (found.target, found.source))
     maps = upper.subplots(1, len(found.weights), sharey=True)
-    for layer, (axes, weights) in enumerate(zip(maps, found.weights, strict=True), 1):
-        last = layer == len(found.weights)
+    for layer, (axes, weights) in enumerate(zip(maps, found.weights, strict=True)):
+        last = layer == len(found.weights) - 1
         bar = t("cross-attention, mean of four heads", "交叉注意力，四个头的平均") if last else ""
         matrix(axes, weights, rows, columns, rotation=90, bar=bar, bar_of=maps)
-        axes.set(title=t(f"Layer {layer}", f"第 {layer} 层"), xlabel=t("key: the source", "键：原文"))
+        axes.set(title=t(f"Layer {layer}", f"层 {layer}"), xlabel=t("key: the source", "键：原文"))
     maps[0].set_ylabel(t("query: what is written next", "查询：接着写出的词元"))
     axes = lower.subplots()
     shown = ("model", "nearest", "words")

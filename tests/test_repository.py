@@ -33,6 +33,26 @@ def test_links_lead_somewhere() -> None:
     assert not broken
 
 
+def test_chinese_pages_mark_links_to_english_ones() -> None:
+    chinese = [ROOT / "README.zh-CN.md", *sorted((ROOT / "docs" / "zh-CN").glob("*.md"))]
+    unmarked = []
+    for page in chinese:
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+        for link in re.finditer(r"\[([^\]]*)\]\(([^)#\s]+\.md)[^)]*\)", text):
+            english = (page.parent / link[2]).resolve() not in chinese
+            names_the_language = text[: link.start()].rpartition("\n")[2] in ("", "| English | ")
+            if english and not names_the_language and not re.match("（英文）|，英文", text[link.end() :]):
+                unmarked.append(f"{page.relative_to(ROOT)}: {link[0]}")
+    assert not unmarked
+
+
+def test_chinese_lessons_run_in_chinese() -> None:
+    text = (ROOT / "docs" / "zh-CN" / "lessons.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^运行：`([^`]+)`", text, re.M)
+    assert len(lines) == len(list((ROOT / "examples").glob("lesson_*.py")))
+    assert [line for line in lines if not line.endswith(" --language zh")] == []
+
+
 def test_nothing_is_left_half_done() -> None:
     unfinished = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b|NotImplemented" r"Error\(\)")
     found = [str(p.relative_to(ROOT)) for p in text_files() if unfinished.search(p.read_text(encoding="utf-8"))]

@@ -45,7 +45,7 @@ SUBJECT: Subject = (
                 f"[DESIGN.md](../DESIGN.md)). Of the {len(f.relative)} encodings here that read only distances, {len(f.relative) - len(f.with_function)} are "
                 f"parts of it; {len(f.with_function)} need a function of their own ({', '.join(f.with_function)}).",
                 "公认的公式确实没有，每篇论文都有自己的写法；但一个求和式能容纳其中的大多数：与表中的行或正弦波的点积、由距离决定的一个数、对查询和键的旋转"
-                f"（见 [DESIGN.md](../../DESIGN.md)）。这里只看距离的 {len(f.relative)} 种编码中，{len(f.relative) - len(f.with_function)} 种可以写成其中的项，"
+                f"（见 [DESIGN.md](../../DESIGN.md)，英文）。这里只看距离的 {len(f.relative)} 种编码中，{len(f.relative) - len(f.with_function)} 种可以写成其中的项，"
                 f"{len(f.with_function)} 种需要自己的函数（{'、'.join(f.with_function)}）。",
             ),
             lambda f: len(f.with_function) < len(f.relative) / 4,

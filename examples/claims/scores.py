@@ -54,7 +54,7 @@ SUBJECT: Subject = (
                 "The value 1 is only that of vectors of length 1, and 0 is only a mean. Of vectors with entries from N(0, 1) "
                 f"the product of two independent ones is 0 on average with a standard deviation of √d ({f.unrelated_std[2]:.1f} "
                 f"at d = 64), and of one with itself d ({f.itself[2]:.0f}). At length 1 the standard deviation is 1/√d ({f.unit_unrelated_std[2]:.3f}), and the product with itself 1.",
-                "1 只属于长度为 1 的向量，0 也只是平均值，不是每次都取到。分量取自 N(0, 1) 时，两个毫不相干的向量点积平均为 0，标准差却是 √d"
+                "只有长度为 1 的向量，与自身的点积才是 1；0 也只是平均值，不是每次都取到。分量取自 N(0, 1) 时，两个毫不相干的向量点积平均为 0，标准差却是 √d"
                 f"（d = 64 时为 {f.unrelated_std[2]:.1f}）；与自身的点积是 d（{f.itself[2]:.0f}）。长度为 1 时，标准差是 1/√d（{f.unit_unrelated_std[2]:.3f}），与自身的点积是 1。",
             ),
             lambda f: 7 < f.unrelated_std[2] < 9 and 60 < f.itself[2] < 68 and abs(f.unit_itself[2] - 1) < 1e-3,

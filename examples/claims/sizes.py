@@ -76,7 +76,7 @@ SUBJECT: Subject = (
                 f"{f.reach['8']}, {f.reach['8, two layers']} and {f.reach['8, four layers']} with one, two and four.",
                 "答案要一步接一步才能得到时成立。十二个词元连成一圈，每个写着下一个是谁：一到六层，"
                 f"跳两步的正确率依次为 {of_layers(f, 2)}，跳四步 {of_layers(f, 4)}，跳六步 {of_layers(f, 6)}"
-                "（三个种子的中位数，随机猜测 9.1%）。一层就够的，再叠没有好处。窗口为 8 时，每多一层能多看 8 "
+                "（三个种子的中位数，随机猜测 9.1%）。一层就能完成的任务，多叠几层也没有好处。窗口为 8 时，每多一层能多看 8 "
                 f"个词元：一、二、四层分别看到往前 {f.reach['8']}、{f.reach['8, two layers']}、"
                 f"{f.reach['8, four layers']} 个。",
             ),

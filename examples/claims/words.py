@@ -74,7 +74,7 @@ SUBJECT: Subject = (
                 f"{f.planted_queen['at random']['kept']}), since 女王 is the word most like 国王.",
                 f"在 Google 的词向量中，离 king − man + woman 最近的其实是 {f.queen_with_asked[0][0]} 自己"
                 f"（{f.queen_with_asked[0][1]:.3f}）。按惯例排除题目中的三个词之后，才是 {f.queen[0][0]}"
-                f"（{f.queen[0][1]:.3f}）。是“最近”，不是“等于”。用人为埋入关系的模板文本训练中文词向量，即使不排除题目中的词，"
+                f"（{f.queen[0][1]:.3f}）。是“最近”，不是“等于”。用关系事先设定的模板文本训练中文词向量，即使不排除题目中的词，"
                 f"5 个种子中也有 {f.planted_queen['planted']['kept']} 个答出女王。仅凭排除后答对还说明不了问题：若男女的句子随机搭配，"
                 f"文本里没有性别关系，排除后仍有 {f.planted_queen['at random']['left out']} 个答对（不排除则为 "
                 f"{f.planted_queen['at random']['kept']} 个），因为女王本来就是最像国王的词。",
