@@ -40,7 +40,8 @@ def test_chinese_pages_mark_links_to_english_ones() -> None:
         text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
         for link in re.finditer(r"\[([^\]]*)\]\(([^)#\s]+\.md)[^)]*\)", text):
             english = (page.parent / link[2]).resolve() not in chinese
-            names_the_language = text[: link.start()].rpartition("\n")[2] in ("", "| English | ")
+            before = text[: link.start()].rpartition("\n")[2]
+            names_the_language = link[1] == "English" or before.startswith("| English |")
             if english and not names_the_language and not re.match("（英文）|，英文", text[link.end() :]):
                 unmarked.append(f"{page.relative_to(ROOT)}: {link[0]}")
     assert not unmarked

@@ -98,6 +98,18 @@ def test_each_method_works_from_the_command_line(
         assert said.splitlines()[0] == "france is to two as three is to"
 
 
+def test_an_analogy_says_that_it_leaves_the_question_out(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    question = ("france", "two", "three")
+    code, said, errors = ran(capsys, "analogy", vectors, *question, "--count", 22)
+    assert code == 0
+    assert "france, two and three are left out of the answers; --keep-question shows them" in errors
+    answers = {line.split()[1] for line in said.splitlines()[1:]}
+    assert not answers & {*question}
+    code, said, errors = ran(capsys, "analogy", vectors, *question, "--count", 22, "--keep-question")
+    assert (code, errors) == (0, "")
+    assert {line.split()[1] for line in said.splitlines()[1:]} == answers | {*question}
+
+
 def test_groups_are_found_again(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said, _ = ran(capsys, "similar", vectors, "sheep", "--count", 3)
     assert code == 0

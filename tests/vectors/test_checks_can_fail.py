@@ -199,14 +199,18 @@ class Unsorted(Neighbours):
 class RawAnalogies(Neighbours):
     """Adds the vectors as they are, not of length one."""
 
-    def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[tuple[str, float]]:
+    def analogy(
+        self, a: str, b: str, c: str, count: int = 10, *, keep_question: bool = False
+    ) -> list[tuple[str, float]]:
         return self._nearest(self.vector(b) - self.vector(a) + self.vector(c), count, (a, b, c))
 
 
 class AnswersWithTheQuestion(Neighbours):
     """Does not leave out the words that were asked with."""
 
-    def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[tuple[str, float]]:
+    def analogy(
+        self, a: str, b: str, c: str, count: int = 10, *, keep_question: bool = False
+    ) -> list[tuple[str, float]]:
         units = nn.functional.normalize(torch.stack([self.vector(word) for word in (a, b, c)]), dim=1)
         return self._nearest(units[1] - units[0] + units[2], count, ())
 
@@ -214,7 +218,9 @@ class AnswersWithTheQuestion(Neighbours):
 class TurnsItAround(Neighbours):
     """Takes a for b."""
 
-    def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[tuple[str, float]]:
+    def analogy(
+        self, a: str, b: str, c: str, count: int = 10, *, keep_question: bool = False
+    ) -> list[tuple[str, float]]:
         return super().analogy(b, a, c, count)
 
 

@@ -105,17 +105,24 @@ def analogy(
     b: Annotated[str, typer.Argument(help="What the first word is to, such as king.")],
     c: Annotated[str, typer.Argument(help="The word whose counterpart is asked for, such as woman.")],
     count: Count = 5,
+    keep_question: Annotated[
+        bool, typer.Option("--keep-question", help="Let A, B and C be answers too. Default: they are left out.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Print which words are to C as B is to A: `man king woman` asks for the queen.
+
+    A, B and C are left out of the answers, as is usual; the nearest word of all is often B.
 
     Examples:
         headway vectors analogy words.safetensors man king woman
     """
     vectors = _load(file)
     a, b, c = (_as_written(vectors, word) for word in (a, b, c))
-    found = vectors.analogy(a, b, c, count)
+    found = vectors.analogy(a, b, c, count, keep_question=keep_question)
     notes = _made_of_parts(vectors, [a, b, c])
+    if not keep_question:
+        notes.append(f"{a}, {b} and {c} are left out of the answers; --keep-question shows them")
     if as_json:
         print_json("vectors analogy", [{"word": word, "cosine": cosine} for word, cosine in found], notes=notes)
     else:

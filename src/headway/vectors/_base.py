@@ -288,16 +288,20 @@ class Vectors(ABC):
 
     _chance: Chance | None = None
 
-    def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[tuple[str, float]]:
+    def analogy(
+        self, a: str, b: str, c: str, count: int = 10, *, keep_question: bool = False
+    ) -> list[tuple[str, float]]:
         """Returns which words are to c as b is to a, the nearest to b − a + c.
 
-        The three vectors are scaled to length one, and the three words are left out of the result (3CosAdd).
+        The three vectors are scaled to length one. By default the three words are left out of the result (3CosAdd): the
+        nearest word of all is often b itself, so that an answer found without them proves little.
 
         Args:
             a: a word, such as "man".
             b: what a is related to, such as "king".
             c: the word that is asked about, such as "woman".
             count: the number of words to return.
+            keep_question: whether a, b and c may be answers too.
 
         Returns:
             Words and cosines, the nearest first, such as [("queen", 0.71), …].
@@ -313,7 +317,7 @@ class Vectors(ABC):
             raise UnknownWordError(unknown, self)
         units = torch.stack([self.vector(word) for word in (a, b, c)])
         units = torch.nn.functional.normalize(units, dim=1)
-        return self._nearest(units[1] - units[0] + units[2], count, (a, b, c))
+        return self._nearest(units[1] - units[0] + units[2], count, () if keep_question else (a, b, c))
 
     def _nearest(self, vector: Tensor, count: int, out: Sequence[str]) -> list[tuple[str, float]]:
         self._need_fitted()

@@ -75,8 +75,10 @@ class Documents(Vectors):
         units = torch.nn.functional.normalize(vectors, dim=1)
         return torch.from_numpy(self.matrix.T @ units.T.numpy()).T / self._sizes
 
-    def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[tuple[str, float]]:
-        """Refuses any ``a``, ``b``, ``c`` and ``count``, as counts of documents hold no relations between words.
+    def analogy(
+        self, a: str, b: str, c: str, count: int = 10, *, keep_question: bool = False
+    ) -> list[tuple[str, float]]:
+        """Refuses any ``a``, ``b``, ``c``, ``count``, ``keep_question``: counts hold no relations between words.
 
         Raises:
             HeadwayError: always.

@@ -50,8 +50,10 @@ class OneHot(Vectors):
         given = repr(word) if isinstance(word, str) else "another vector"
         raise HeadwayError(f"one-hot vectors are all at right angles, none is near to {given}: {INSTEAD}")
 
-    def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[tuple[str, float]]:
-        """Refuses any ``a``, ``b``, ``c`` and ``count``, as all pairs of words are orthogonal.
+    def analogy(
+        self, a: str, b: str, c: str, count: int = 10, *, keep_question: bool = False
+    ) -> list[tuple[str, float]]:
+        """Refuses any ``a``, ``b``, ``c``, ``count``, ``keep_question``: all pairs of words are orthogonal.
 
         Raises:
             HeadwayError: always.
