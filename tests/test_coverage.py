@@ -1,4 +1,5 @@
-"""docs/coverage.md says truly where each statement of the source documents is covered; links find their headings.
+"""docs/coverage.md says truly where each statement of the source documents is covered, and docs/zh-CN/coverage.md says
+the same in Chinese; links find their headings.
 
 That links lead to files is for every page in test_repository.py, that claims and rows name each other in
 examples/test_claims.py.
@@ -11,12 +12,26 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
+import pytest
+
 from .test_repository import ROOT, text_files
 
 PAGE = ROOT / "docs" / "coverage.md"
+CHINESE = ROOT / "docs" / "zh-CN" / "coverage.md"
 DOCUMENTS = ["000", "001", "002", "003", "004"]
-KINDS = {"definition", "formula", "code", "example", "claim", "erratum", "loose", "lost"}
+KINDS = {
+    "definition": "定义",
+    "formula": "公式",
+    "code": "代码",
+    "example": "例子",
+    "claim": "说法",
+    "erratum": "错误",
+    "loose": "不严谨",
+    "lost": "缺失",
+}
+"""The kinds of rows in both languages."""
 WORDS = {"erratum": "Right", "loose": "Exactly: ", "lost": "Lost: "}
+CHINESE_WORDS = {"erratum": "应为", "loose": "准确地说：", "lost": "缺失："}
 """What a row of these kinds says before what is right, exact or missing."""
 SIGNS = {  # of a formula, and what computes it in code
     r"softmax": r"softmax",
@@ -28,9 +43,9 @@ SIGNS = {  # of a formula, and what computes it in code
     r"e\^": r"exp\(",
 }
 NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
-NO_NUMBERS_TO_FIND = re.compile(r"[Ff]igures? \d-\d+|document \d{3}|\(\d{4}\)|Lesson \d+")
+NO_NUMBERS_TO_FIND = re.compile(r"[Ff]igures? \d-\d+|图 \d-\d+|document \d{3}|\(\d{4}\)|[Ll]esson \d+|第 \d+ 课")
 LINK = re.compile(r"\[([^\]]*)\]\(<?([^)>\s]+)")
-LESSON = re.compile(r"examples/lesson_(\d+)_")
+LESSON = re.compile(r"examples/lesson_(\d+)_|lessons\.md#(\d+)-")
 
 
 @cache
@@ -43,9 +58,9 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def rows() -> Iterator[list[str]]:
+def rows(page: Path = PAGE) -> Iterator[list[str]]:
     """id, statement, kind, where: of each statement, in their order."""
-    for line in prose(PAGE).splitlines():
+    for line in prose(page).splitlines():
         if re.match(r"\| \d{3}\.", line):
             yield cells(line)
 
@@ -90,7 +105,7 @@ def test_links_find_their_headings() -> None:
 
 
 def test_other_pages_name_documents_by_what_they_say() -> None:
-    pages = [p for p in [*ROOT.glob("README*.md"), *(ROOT / "docs").rglob("*.md")] if p != PAGE]
+    pages = [p for p in [*ROOT.glob("README*.md"), *(ROOT / "docs").rglob("*.md")] if p not in (PAGE, CHINESE)]
     number = re.compile(r"(?<![\d.,])00[0-4](?![\d.,]*\d)")
     assert [(page.name, found) for page in pages for found in number.findall(prose(page))] == []
 
@@ -194,19 +209,68 @@ def test_every_lesson_covers_something() -> None:
     assert [lesson.name for lesson in lessons if f"../examples/{lesson.name}" not in linked] == []
 
 
-def test_by_lesson_is_the_same_the_other_way_round() -> None:
+def lessons_in(where: str) -> set[str]:
+    return {script or section for script, section in LESSON.findall(where)}
+
+
+@pytest.mark.parametrize(("page", "heading"), [(PAGE, "## By lesson"), (CHINESE, "## 按课排列")])
+def test_by_lesson_is_the_same_the_other_way_round(page: Path, heading: str) -> None:
     wanted: dict[str, set[str]] = {}
-    for name, _, _, where in rows():
-        for lesson in LESSON.findall(where):
+    for name, _, _, where in rows(page):
+        for lesson in lessons_in(where):
             wanted.setdefault(lesson, set()).add(name)
     found: dict[str, set[str]] = {}
-    for line in prose(PAGE).partition("## By lesson")[2].splitlines():
-        if not (lesson := LESSON.search(line)):
+    for line in prose(page).partition(heading)[2].splitlines():
+        if not (those := lessons_in(line)):
             continue
-        found[lesson[1]] = {
+        (lesson,) = those
+        found[lesson] = {
             f"{document}.{number}"
             for document, cell in zip(DOCUMENTS, cells(line)[1:], strict=True)
             for first, last in re.findall(r"(\d+)(?:–(\d+))?", cell)
             for number in range(int(first), int(last or first) + 1)
         }
     assert found == wanted
+
+
+# ---------------------------------------------------------------- the page in Chinese
+
+
+def targets(page: Path, where: str) -> list[tuple[str, str]]:
+    """What the links of a row lead to, the same in both languages: lessons and claims by number, others by path."""
+    found = []
+    for shown, target in LINK.findall(where):
+        if lesson := lessons_in(target):
+            found.append(("lesson", lesson.pop()))
+        elif claim := re.match(r"claims\.md#(\d+)-", target):
+            found.append(("claim", claim[1]))
+        else:
+            path, _, anchor = target.partition("#")
+            inside = shown.strip("`") if shown.startswith("`") else anchor
+            found.append((str((page.parent / path).resolve().relative_to(ROOT)), inside))
+    return found
+
+
+def test_the_page_in_chinese_has_the_same_rows() -> None:
+    english, chinese = list(rows(PAGE)), list(rows(CHINESE))
+    assert [row[0] for row in chinese] == [row[0] for row in english]
+    for (name, _, kind, where), (_, statement, its_kind, its_where) in zip(english, chinese, strict=True):
+        assert re.search("[\u4e00-\u9fff]", statement) or kind == "formula" or not re.search("[a-z]{4}", statement), (
+            name
+        )
+        assert its_kind == KINDS[kind], name
+        assert targets(CHINESE, its_where) == targets(PAGE, where), name
+
+
+def test_statements_in_chinese_have_the_same_numbers_and_code() -> None:
+    for (name, english, kind, _), (_, chinese, _, _) in zip(rows(PAGE), rows(CHINESE), strict=True):
+        numbers, its = ({*NUMBER.findall(NO_NUMBERS_TO_FIND.sub("", text))} for text in (english, chinese))
+        assert its == numbers, name
+        assert {*re.findall(r"`[^`]+`", chinese)} == {*re.findall(r"`[^`]+`", english)}, name
+        assert {other for other, word in CHINESE_WORDS.items() if word in chinese} == {kind} & set(WORDS), name
+
+
+def test_the_page_in_chinese_counts_its_rows() -> None:
+    found = [row[0] for row in rows(CHINESE)]
+    for document in DOCUMENTS:
+        assert f"- **{document}**（{sum(name.startswith(document) for name in found)} 句）" in prose(CHINESE)

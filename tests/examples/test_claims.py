@@ -27,11 +27,22 @@ def test_each_claim_names_its_documents_and_a_lesson() -> None:
 
 
 def test_claims_and_rows_of_coverage_name_each_other() -> None:
-    """The rows that a claim names link the page of claims and the claim's lesson; rows that link the page are named."""
+    """The rows that a claim names link it and its lesson; a row that links a claim is named by it."""
     links = {name: {target.rpartition("/")[2] for _, target in LINK.findall(where)} for name, _, _, where in rows()}
-    named = {(statement, claim.lesson) for claim in CLAIMS for statement in claim.statements.split(", ")}
-    assert [(name, lesson) for name, lesson in named if not {"claims.md", f"{lesson}.py"} <= links[name]] == []
-    assert {name for name, _ in named} == {name for name, targets in links.items() if "claims.md" in targets}
+    named = {
+        (statement, number, claim.lesson)
+        for number, claim in enumerate(CLAIMS, start=1)
+        for statement in claim.statements.split(", ")
+    }
+    assert [(name, lesson) for name, _, lesson in named if f"{lesson}.py" not in links[name]] == []
+    linked = re.compile(r"claims\.md#(\d+)-")
+    assert {(name, number) for name, number, _ in named} == {
+        (name, int(found[1]))
+        for name, targets in links.items()
+        for target in targets
+        if (found := linked.match(target))
+    }
+    assert not any("claims.md" in targets for targets in links.values())
 
 
 @pytest.mark.parametrize("language", PAGES)
