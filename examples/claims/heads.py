@@ -101,13 +101,8 @@ SUBJECT: Subject = (
             Verdict.FAILS,
             LESSON,
             lambda f: (
-                "Compared with one head they save nothing. The numbers of parameters and multiplications are the same for any number of heads, and each head computes n² weights of its own: at width 256 and 1,024 "
-                f"tokens a training step takes {f.cost_training['1024'][3]:.2f} times that of one head with 8, {f.cost_training['1024'][5]:.2f} times with 32, "
-                f"{f.cost_training['1024'][6]:.2f} times with 64. Many heads cost little while each has some width. Running them in parallel only saves the loop over heads, which takes "
-                f"{f.loop_slower['1 × 16']:.1f} times as long for 16 tokens and as long for 512, on this processor.",
-                "与单头相比，什么也没省。参数和乘法次数与头数无关，而每个头都有自己的 n² 个权重：维度 256、1,024 个词元时，一个训练步的时间，8 个头是单头的 "
-                f"{f.cost_training['1024'][3]:.2f} 倍，32 个头 {f.cost_training['1024'][5]:.2f} 倍，64 个头 {f.cost_training['1024'][6]:.2f} 倍。只要每个头还有一定的维度，"
-                f"多头的代价很小。并行省下的只是逐头循环：在这台机器的处理器上，循环的耗时在 16 个词元时是 {f.loop_slower['1 × 16']:.1f} 倍，512 个词元时没有差别。",
+                "Compared with one head they save nothing. The numbers of parameters and multiplications are the same for any number of heads, and each head computes n² weights of its own. Many heads cost little while each has some width, and several times the time of one head where each is narrow. Running them in parallel only saves the loop over heads, which takes longer for few tokens and as long for many. [Lesson 7](lessons.md#7-many-heads) has the times.",
+                "与单头相比，什么也没省。参数和乘法次数与头数无关，而每个头都有自己的 n² 个权重。只要每个头还有一定的维度，多头的代价很小；每个头很窄时，用时是单头的几倍。并行省下的只是逐头循环：词元少时循环慢一些，词元多时没有差别。用时见[第 7 课](lessons.md#7-多头)。",
             ),
             lambda f: (
                 min(f.cost_training["1024"]) > 0.85

@@ -75,7 +75,7 @@ SUBJECT: Subject = (
                 f"With d = 64 or 512 no two positions up to 100,000 apart are closer than neighbours ({f.closest['512']:.2f} at 512). With d = 2 they differ in theory, since π is "
                 f"irrational, and come within {f.closest['2']:.0e} ({f.closest_offset['2']} apart); in bfloat16 only {f.distinct_bfloat16['2']:,} of 10,000 remain "
                 "different then.",
-                f"d = 64、512 时，相隔十万以内，没有哪两个位置比相邻的更接近（512 时相邻的相距 {f.closest['512']:.2f}）。d = 2 时理论上也不同（π 是无理数），但最近只差 "
+                f"d = 64、512 时，相隔 100,000 以内，没有哪两个位置比相邻的更接近（512 时相邻的相距 {f.closest['512']:.2f}）。d = 2 时理论上也不同（π 是无理数），但最近只差 "
                 f"{f.closest['2']:.0e}（相隔 {f.closest_offset['2']}）；换成 bfloat16，10,000 个编码只剩 {f.distinct_bfloat16['2']:,} 个不同。",
             ),
             lambda f: (

@@ -32,9 +32,8 @@ SUBJECT: Subject = (
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"1,024 steps of an RNN take {f.side_by_side:.1f} times as long one after another as side by side, on one core; the steps must run one after another, and attention's rows need not. With more cores, as on a GPU, the factor should be larger, which was not measured."
-                "",
-                f"单核上，RNN 的 1,024 步逐步计算的用时是并排计算的 {f.side_by_side:.1f} 倍；RNN 只能逐步算，注意力的各行则不必。核更多时（如 GPU）差距应当更大，这里没有测。",
+                "On one core the steps of an RNN take a multiple of the time one after another as side by side, which [lesson 8](lessons.md#8-the-rnn-it-is-contrasted-with) gives; the steps must run one after another, and attention's rows need not. With more cores, as on a GPU, the factor should be larger, which was not measured.",
+                "单核上，RNN 逐步计算比并排计算慢，倍数见[第 8 课](lessons.md#8-作为对照的-rnn)；RNN 只能逐步算，注意力的各行则不必。核更多时（如 GPU）差距应当更大，这里没有测。",
             ),
             lambda f: f.side_by_side > 1.2,
             timed=True,
@@ -45,12 +44,10 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                f"Its work grows with n². From {f.lengths[-4]:,} to {f.lengths[-1]:,} tokens its time grows as n^{f.time_exponent['attention']:.2f}, the RNN's as n^{f.time_exponent['rnn']:.2f}; on one "
-                f"core it is slower than an RNN of the same width from {f.attention_slower_from['rnn']:,} tokens on and than an LSTM from "
-                f"{f.attention_slower_from['lstm']:,}. A decoder also keeps keys and values of all tokens, {f.kept['attention'][-1]:,} numbers at 4,096, and the RNN "
+                "Its work grows with n², that of an RNN with n: on one core attention is slower than an RNN and an LSTM of the same width from some "
+                f"length on, which [lesson 8](lessons.md#8-the-rnn-it-is-contrasted-with) gives. A decoder also keeps keys and values of all tokens, {f.kept['attention'][-1]:,} numbers at 4,096, and the RNN "
                 f"{f.kept['rnn'][-1]}.",
-                f"它的计算量随 n² 增长。从 {f.lengths[-4]:,} 到 {f.lengths[-1]:,} 个词元，时间按 n^{f.time_exponent['attention']:.2f} 增长，RNN 按 n^{f.time_exponent['rnn']:.2f}；单核上，从 "
-                f"{f.attention_slower_from['rnn']:,} 个词元起比同维度的 RNN 慢，从 {f.attention_slower_from['lstm']:,} 个词元起比 LSTM 慢。解码时还要留着所有词元的键和值："
+                "它的计算量随 n² 增长，RNN 的随 n 增长：单核上，从某个长度起，它比同维度的 RNN 和 LSTM 慢，见[第 8 课](lessons.md#8-作为对照的-rnn)。解码时还要留着所有词元的键和值："
                 f"4,096 个词元时 {f.kept['attention'][-1]:,} 个数，RNN 只留 {f.kept['rnn'][-1]} 个。",
             ),
             lambda f: (

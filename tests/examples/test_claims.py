@@ -82,3 +82,25 @@ def test_what_could_not_be_measured_says_what_it_needs() -> None:
     claim, found = made_up(stands=False, value=None)
     assert "**not measured here** · the tutorial in PyTorch" in page([(("A", "甲"), [claim])], found, SPEAK["en"])
     assert "需要文件。" in page([(("A", "甲"), [claim])], found, SPEAK["zh"])
+
+
+@pytest.mark.parametrize("language", PAGES)
+def test_times_of_a_run_stand_on_the_page_of_lessons_alone(language: str) -> None:
+    """Every run gives other times; those of a lesson are written once, beside its picture."""
+    sections = re.split(r"^### (\d+)\. ", PAGES[language].read_text(encoding="utf-8"), flags=re.M)[1:]
+    measured = {int(number): text.split("\n\n")[2] for number, text in zip(sections[::2], sections[1::2], strict=True)}
+    stored = {path.stem for path in EXAMPLES.glob("measured/*.jsonl")}
+    timed = [number for number, claim in enumerate(CLAIMS, start=1) if claim.timed and claim.lesson not in stored]
+    assert len(timed) == 3
+    a_time = re.compile(r"\d[\d.]* ?(times|倍|ms|毫秒)|n\^\d+\.\d|from [\d,]+ tokens on|从 [\d,]+ 个词元起")
+    assert [number for number in timed if a_time.search(measured[number])] == []
+    assert [number for number in timed if "](lessons.md#" not in measured[number]] == []
+
+
+def test_both_pages_give_the_same_numbers() -> None:
+    """Numbers of one digit may be words in one language."""
+    number = re.compile(r"(?<![\w.,])(?:\d+\.\d+(?:e-?\d+)?|\d+e-?\d+|\d{1,3}(?:,\d{3})+|\d{2,})")
+    pages = [re.split(r"^### ", page.read_text(encoding="utf-8"), flags=re.M)[1:] for page in PAGES.values()]
+    for english, chinese in zip(*pages, strict=True):
+        of_one, of_other = ({*number.findall(re.sub(r"\]\([^)]*\)", "", text))} for text in (english, chinese))
+        assert of_one == of_other, english.partition("\n")[0]
