@@ -73,6 +73,11 @@ def test_changelog_tells_of_this_version() -> None:
     assert newest[1] == headway.__version__
 
 
+def test_the_citation_is_of_this_version() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.+)$", citation, re.M) == [headway.__version__]
+
+
 def test_constraints_are_exact_and_start_with_torch() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split("\n")
     pins = [line for line in lines if line and not line.startswith("#")]

@@ -105,6 +105,10 @@ def test_a_command_that_was_interrupted_says_how_to_go_on(
         (["compare", "--encodings", "rope,alibi,rope"], "--encodings names rope twice"),
         (["compare", "--colour", "red"], "--colour"),
         (["compare", "--seeds", "0"], "seeds is 0"),
+        (["compare", "--seeds", "5-3"], "--seeds is '5-3'"),
+        (["compare", "--seeds", "many"], "--seeds is 'many'"),
+        (["compare", "--settings", "none.json"], "none.json has no settings of a comparison"),
+        (["compare", "--settings", "none.json", "--steps", "3"], "--settings none.json and --steps are both given"),
         (["encodings", "rop"], "no encoding 'rop'"),
         (["encodings", "randomized+rope"], "with blanks around +, 'randomized + rope'"),
         (["encodings", "旋转"], "`headway encodings` lists the names"),
@@ -191,7 +195,7 @@ def test_numbers_are_read() -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("compare --encoding rope", "No such option: --encoding (Possible options: --encodings): see"),
+        ("compare --encoding rope", "No such option: --encoding (Possible options: --encodings, --settings): see"),
         (
             "compare --words king",
             "it is an option of headway vectors compare and headway vectors map; see headway compare",

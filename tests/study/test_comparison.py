@@ -121,6 +121,18 @@ def test_another_encoding_and_another_seed_train_only_what_is_new(
     assert again.trained == []
 
 
+def test_seeds_by_their_numbers_and_settings_again(text_file: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+    first = compare(text_file, ["rope"], **tiny, out=tmp_path / "first")
+    protocol = Protocol.read(tmp_path / "first" / "settings.json", device=first.protocol.device)
+    watch = Lists()
+    again = compare(text_file, ["rope"], protocol, seeds=(2, 0), baselines=(), out=tmp_path / "again", watch=watch)
+    assert watch.trained == [("rope", 2), ("rope", 0)]
+    assert again.protocol == first.protocol
+    assert numbers([row for row in again.rows if row["seed"] == 0]) == numbers(first.rows)
+    with pytest.raises(HeadwayError, match="has no settings of a comparison"):
+        Protocol.read(tmp_path / "first" / "results.jsonl")
+
+
 @pytest.fixture(scope="module")
 def whole(words: str, tiny: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
     """What rope and t5 come to when nothing interrupts them."""
@@ -328,6 +340,8 @@ def test_too_few_minutes_are_refused_with_what_would_do(text_file: Path, tiny: d
         (["none.py:Mine"], {}, "none.py is not a file"),
         ([], {}, "encodings is empty"),
         (["rope"], {"seeds": 0}, "seeds is 0"),
+        (["rope"], {"seeds": (3, 3)}, "none twice"),
+        (["rope"], {"seeds": ()}, "at least one"),
         (["rope"], {"minutes": 1.0}, "both given"),
         (["rope"], {"learning_rate": 0.1, "learning_rates": (0.1, 0.2)}, "both given"),
         (["rope"], {"learning_rates": (0.1, -0.2)}, "learning_rate is -0.2"),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from headway.study.intervals import mean_and_half, t_quantile
+from headway.study.intervals import holm, mean_and_half, p_value, paired, t_quantile
 
 
 @pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
@@ -31,3 +31,27 @@ def test_the_interval_of_a_mean_is_that_of_scipy() -> None:
 
 def test_one_value_has_no_interval() -> None:
     assert mean_and_half([3.0]) == (3.0, None)
+
+
+@pytest.mark.parametrize("values", [[0.1, 0.3], [2.31, -2.28, 0.4, 2.33], [0.01, 0.012, 0.011], [0.5, -0.5, 0.1, 0.2]])
+def test_p_is_that_of_scipy(values: list[float]) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    assert p_value(values) == pytest.approx(stats.ttest_1samp(values, 0).pvalue, rel=1e-9)
+
+
+def test_p_of_values_that_do_not_vary() -> None:
+    assert [p_value(values) for values in ([1.0], [1.0, 1.0], [0.0, 0.0])] == [None, 0.0, 1.0]
+
+
+def test_p_is_below_five_hundredths_where_the_interval_excludes_zero() -> None:
+    for values in ([0.1, 0.3], [0.1, 0.11, 0.09], [0.2, 0.05, 0.11]):
+        found = paired("a", "b", dict(enumerate(values)), dict.fromkeys(range(3), 0.0))
+        assert found is not None
+        assert found.p is not None
+        assert (found.p < 0.05) == found.separated
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])  # 3 × 0.01, 2 × 0.03, and no less than that
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []

@@ -1,5 +1,6 @@
 """The tables of a comparison."""
 
+import csv
 from dataclasses import replace
 from typing import Any
 
@@ -85,6 +86,39 @@ def test_differences_are_paired_and_marked_where_the_interval_excludes_zero(prot
     assert [row[0].text for row in table.rows[: table.rules[0]]] == [  # type: ignore[index]
         *("rope − alibi", "rope − learned", "alibi − learned", f"rope − {VIEW}", f"alibi − {VIEW}"),
     ]
+
+
+def test_t_tests_of_all_pairs_with_the_correction_for_them(protocol: FixedProtocol) -> None:
+    apart = {("rope", 0): 0.0, ("rope", 1): 0.01, ("rope", 2): 0.02, ("alibi", 1): 0.5}
+    rows = [
+        row | {"bits_per_byte": row["bits_per_byte"] + apart.get((row["encoding"], row["seed"]), 0.0)}
+        for row in compared(protocol, seeds=3).rows
+        if row["encoding"] in ("rope", "alibi", VIEW)
+    ]
+    found = ComparisonResults(rows, protocol)
+    table = tables.tests(found)
+    assert [title.text for title in table.titles] == ["pair", "bytes", "n", "difference", "p", "p (Holm)"]
+    for length in found.compared_lengths:
+        ps = {row[0].text: (row[4].value, row[5].value) for row in table.rows if row[1].value == length}
+        least = min(ps, key=lambda pair: ps[pair][0])
+        assert len(ps) == 3
+        assert ps[least][1] == pytest.approx(3 * ps[least][0])
+        assert all(p <= corrected <= 1 for p, corrected in ps.values())
+    assert {row[2].text for row in table.rows} == {"3"}
+    assert "with Holm's correction" in " ".join(found.conclusions())
+    assert "tests" not in tables.tables_of(compared(protocol, seeds=1))
+
+
+def test_a_row_for_each_run(protocol: FixedProtocol) -> None:
+    found = compared(protocol)
+    rows = list(csv.DictReader(tables.runs(found).splitlines()))
+    assert len(rows) == len(found.rows)
+    for written, row in zip(rows, found.rows, strict=True):
+        loss = row["bits_per_byte"]
+        assert (written["encoding"], int(written["seed"])) == (row["encoding"], row["seed"])
+        assert written["bits_per_byte"] == ("" if loss is None else repr(loss))
+        assert written["kind"] == ("baseline" if row["baseline"] else "encoding")
+        assert written["version_torch"] == row["versions"].get("torch", "")
 
 
 def test_one_seed_has_no_intervals(protocol: FixedProtocol) -> None:

@@ -1,6 +1,8 @@
 """The version of headway, also of its package."""
 
 import hashlib
+import subprocess
+from functools import cache
 from pathlib import Path
 
 __version__ = "0.1.0"
@@ -18,6 +20,19 @@ def code_hash(*parts: str) -> str:
             if one.suffix in (".py", ".so", ".dylib", ".dll", ".pyd"):
                 digest.update(one.read_bytes())
     return digest.hexdigest()[:8]
+
+
+@cache
+def commit() -> str:
+    """Returns the commit of the checkout that headway runs from, with "-dirty" if files differ; empty elsewhere."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists() or Path(__file__).parents[1] != root / "src" / "headway":
+        return ""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def version_line() -> str:

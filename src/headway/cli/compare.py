@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,10 +47,18 @@ def run(
         ),
     ] = "lstm",
     seeds: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            help="Number of seeds. Differences need several seeds to be reliable. "
-            f"Default: {SEEDS}; with --quick {QUICK_SEEDS}."
+            help="Number of seeds, or the seeds themselves, such as 3-5 or 0,2. Differences need several seeds to be "
+            f"reliable. Default: {SEEDS}; with --quick {QUICK_SEEDS}."
+        ),
+    ] = None,
+    settings_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--settings",
+            help="The settings.json of an earlier comparison, whose settings are used again, except for --device. "
+            "Default: none.",
         ),
     ] = None,
     out: OutFolder = "headway-compare",
@@ -72,14 +82,15 @@ def run(
         settings["lengths"] = numbers(settings["lengths"])
     if settings["learning_rates"] is not None:
         settings["learning_rates"] = numbers(settings["learning_rates"], "learning_rates", float, "0.002,0.005")
+    protocol = Protocol(**settings) if settings_file is None else _again(settings_file, settings)
     say, telling = consoles(as_json, quiet)
     with going_on(out), LossScreen(telling) as screen:
         results = study.compare(
             corpus,
             DEFAULT_ENCODINGS if encodings is None else split_names(encodings),
-            Protocol(**settings),
+            protocol,
             baselines=[] if baselines == "none" else split_names(baselines, "--baselines"),
-            seeds=seeds,
+            seeds=None if seeds is None else seeds_named(seeds),
             out=out,
             watch=screen,
         )
@@ -88,6 +99,28 @@ def run(
         print_json("compare", rows_of(results), notes=results.conclusions(), files=files)
     else:
         conclude(say, results, out)
+
+
+def _again(path: Path, given: Mapping[str, Any]) -> Protocol:
+    """The settings of an earlier comparison. Raises HeadwayError if one of them is given as an option too."""
+    for one in fields(Protocol):
+        if one.name != "device" and given[one.name] != one.default:
+            flag = one.metadata.get("option", f"--{one.name.replace('_', '-')}")
+            raise HeadwayError(f"--settings {path} and {flag} are both given: give one of them")
+    return Protocol.read(path, device=given["device"])
+
+
+def seeds_named(text: str) -> int | list[int]:
+    """Returns the seeds that --seeds names: a number of seeds, such as 3, or the seeds of 3-5 or 0,2."""
+    if text.strip().isdecimal():
+        return int(text)
+    seeds: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if found is None or (found[2] is not None and int(found[2]) < int(found[1])):
+            raise HeadwayError(f"--seeds is {text!r}: give a number of seeds, or seeds such as 3-5 or 0,2")
+        seeds += range(int(found[1]), int(found[2] or found[1]) + 1)
+    return seeds
 
 
 def rows_of(results: ComparisonResults) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ def compare(
     protocol: Protocol | None = None,
     *,
     baselines: Sequence[str] = ("lstm",),
-    seeds: int | None = None,
+    seeds: int | Sequence[int] | None = None,
     out: str | Path | None = None,
     watch: ProgressListener | None = None,
     **settings: Any,
@@ -59,8 +59,9 @@ def compare(
         encodings: names as for ``headway.encoding``, "mine.py:Mine" among them.
         protocol: the settings; the defaults of ``Protocol`` if None.
         baselines: recurrent cells to compare with: "lstm" and "rnn".
-        seeds: the number of seeds; if None 3, or 1 if the protocol is quick. All encodings are trained with one seed
-            before the next.
+        seeds: the number of seeds, which are 0, 1, 2 …, or the seeds themselves, such as (3, 4, 5), which a folder gets
+            in addition to those that it has; if None 3 seeds, or 1 if the protocol is quick. All encodings are trained
+            with one seed before the next.
         out: the folder for results, pictures, the report and checkpoints, from which the same call resumes; nothing is
             kept if None. It has either quick results or others.
         watch: receives the progress; if None, a notebook shows a bar.
@@ -88,10 +89,7 @@ def compare(
             raise wrong_argument("compare", name, known)
     asked = replace(protocol or Protocol(), **settings)
     place = device_named(asked.device)
-    if seeds is None:
-        seeds = QUICK_SEEDS if asked.quick else SEEDS
-    if seeds < 1:
-        raise HeadwayError(f"seeds is {seeds}: give at least 1")
+    chosen = _seeds(seeds, QUICK_SEEDS if asked.quick else SEEDS)
     if asked.steps is not None and asked.minutes is not None:
         raise HeadwayError(f"steps {asked.steps} and minutes {asked.minutes:g} are both given: give one of them")
     text = corpora.load(corpus, train_length=asked.train_length, longest=asked.longest, tokenizer=asked.tokenizer)
@@ -111,12 +109,25 @@ def compare(
         place, why = automatic_device(names, sizes, asked.batch, place, kernels_dtype)
         fixed = of_text(device=place)
         watch.noted(why)
-    comparison = _Comparison(text, partial(of_text, device=place), fixed, models, seeds, watch)
+    comparison = _Comparison(text, partial(of_text, device=place), fixed, models, chosen, watch)
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
             results = comparison.go(Path(folder), reports=False)
         return ComparisonResults(results.rows, results.protocol, settings=results.settings)
     return comparison.go(Path(out), reports=True)
+
+
+def _seeds(given: int | Sequence[int] | None, default: int) -> tuple[int, ...]:
+    """The seeds that are meant. Raises HeadwayError if there are none, one is negative, or one is given twice."""
+    if given is None or isinstance(given, int):
+        count = default if given is None else given
+        if count < 1:
+            raise HeadwayError(f"seeds is {count}: give at least 1")
+        return tuple(range(count))
+    seeds = tuple(given)
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise HeadwayError(f"seeds is {list(seeds)}: give at least one, none below 0 and none twice")
+    return seeds
 
 
 class _Comparison:
@@ -128,7 +139,7 @@ class _Comparison:
         of_text: Callable[..., FixedProtocol],
         protocol: FixedProtocol,
         models: list[Candidate],
-        seeds: int,
+        seeds: Sequence[int],
         watch: ProgressListener,
     ) -> None:
         self.text, self.of_text, self.protocol, self.watch = text, of_text, protocol, watch
@@ -143,7 +154,7 @@ class _Comparison:
                 self.protocol = self.of_text(steps=steps)
             store.agree(self.protocol.settings())
             store.agree_on_sources([model.name for model in self.models])
-            jobs = {(seed, model): f"{model.name}, seed {seed}" for seed in range(self.seeds) for model in self.models}
+            jobs = {(seed, model): f"{model.name}, seed {seed}" for seed in self.seeds for model in self.models}
 
             def has(job: Job) -> bool:
                 seed, model = job
@@ -173,13 +184,17 @@ class _Comparison:
             if model.equal not in self.paces:
                 build = partial(model.build, model.rows[-1], seed=FIRST_SEED)
                 self.paces[model.equal] = pace.measured(build, language, protocol)
-            tries = several if seed == FIRST_SEED and not model.by_the_clock else 1
+            tries = 1
+            if several > 1 and not model.by_the_clock and seed == self.seeds[0]:
+                tries = several + (
+                    seed != FIRST_SEED
+                )  # rates are tried with the first seed, even if it is not asked for
             works.append(Work(model.equal, len(model.rows), tries, model.by_the_clock))
         return pace.expected(works, self.paces, language, protocol)
 
     def _steps_within(self, seconds: float) -> int:
         """The most steps with which everything takes at most so long."""
-        trainings = [(seed, model) for seed in range(self.seeds) for model in self.models]
+        trainings = [(seed, model) for seed in self.seeds for model in self.models]
         gone = time.perf_counter()
 
         def needed(steps: int) -> float:
@@ -191,7 +206,7 @@ class _Comparison:
             enough = math.ceil(10 * (least + time.perf_counter() - gone) / 60) / 10
             raise HeadwayError(
                 f"minutes {self.protocol.minutes:g} is too short for {len(self.models)} trainings with each of "
-                f"{self.seeds} seeds: give at least {enough:g}, or fewer encodings, seeds or recall_steps"
+                f"{len(self.seeds)} seeds: give at least {enough:g}, or fewer encodings, seeds or recall_steps"
             )
         low, high = FEWEST_STEPS, 2 * FEWEST_STEPS
         while needed(high) <= seconds:

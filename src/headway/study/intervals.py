@@ -41,6 +41,35 @@ def _probability(theta: float, degrees: int) -> float:
     return math.sin(theta) * total
 
 
+def p_value(values: Sequence[float]) -> float | None:
+    """Returns the two-sided p of Student's t test that the mean of values is 0; None for a single value."""
+    count = len(values)
+    if count < 2:
+        return None
+    spread = stdev(values)
+    if not spread:
+        return float(not mean(values))
+    t = abs(mean(values)) * math.sqrt(count) / spread
+    return max(0.0, 1 - _probability(math.atan(t / math.sqrt(count - 1)), count - 1))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Returns p values that hold for all tests jointly.
+
+    The smallest of m is multiplied by m, the next by m − 1, and so on; none becomes smaller than one before it, or
+    larger than 1.
+
+    References:
+        Holm, A simple sequentially rejective multiple test procedure, 1979.
+    """
+    order = sorted(range(len(ps)), key=ps.__getitem__)
+    corrected, least = [0.0] * len(ps), 0.0
+    for rank, place in enumerate(order):
+        least = max(least, min(1.0, (len(ps) - rank) * ps[place]))
+        corrected[place] = least
+    return corrected
+
+
 def mean_and_half(values: Sequence[float]) -> tuple[float, float | None]:
     """Returns the mean of values and half the width of its t interval, which is None for a single value."""
     count = len(values)
@@ -53,7 +82,8 @@ def mean_and_half(values: Sequence[float]) -> tuple[float, float | None]:
 class Difference:
     """The mean difference a − b of two models, over the ``seeds`` that both have.
 
-    ``half`` is half the width of its 95 % t interval; None with one seed.
+    ``half`` is half the width of its 95 % t interval, and ``p`` the two-sided p of the t test that it is 0; both are
+    None with one seed.
     """
 
     a: str
@@ -61,6 +91,7 @@ class Difference:
     mean: float
     half: float | None
     seeds: int
+    p: float | None = None
 
     @property
     def separated(self) -> bool:
@@ -84,4 +115,4 @@ def paired(a: str, b: str, first: Mapping[int, float], second: Mapping[int, floa
     ``first`` and ``second`` have the numbers of ``a`` and ``b`` by seed.
     """
     apart = [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
-    return Difference(a, b, *mean_and_half(apart), len(apart)) if apart else None
+    return Difference(a, b, *mean_and_half(apart), len(apart), p_value(apart)) if apart else None

@@ -6,8 +6,10 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
+from .._common.files import from_json
 from .._common.kinds import Kind, fits
 from ..errors import HeadwayError, need_positive, unknown
 from .tokenization import BYTES
@@ -150,6 +152,27 @@ class Protocol:
             lower = self.width // even * even
             choices = " or ".join(str(width) for width in (lower, lower + even) if width)
             raise HeadwayError(f"width {self.width} is not divisible by heads {self.heads}: choose width = {choices}")
+
+    @staticmethod
+    def read(path: str | Path, device: str = "auto") -> Protocol:
+        """Returns the settings of an earlier comparison, for another text, other encodings or another machine.
+
+        Args:
+            path: the settings.json in the folder of that comparison.
+            device: where the models run now.
+
+        Raises:
+            HeadwayError: if the file is missing or has no such settings.
+        """
+        try:
+            earlier = FixedProtocol.from_settings(from_json(Path(path).read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise HeadwayError(
+                f"{path} has no settings of a comparison ({why}): give the settings.json that headway compare wrote"
+            ) from None
+        kept = {one.name: getattr(earlier, one.name) for one in fields(Protocol)}
+        return Protocol(**{**kept, "minutes": None, "device": device})  # minutes have been made steps
 
     @property
     def _lengths(self) -> Sequence[int]:

@@ -13,7 +13,7 @@ from .._common.table import Table
 from .._common.templates import render
 from . import charts
 from .results import ComparisonResults
-from .tables import tables_of
+from .tables import runs, tables_of
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -44,6 +44,7 @@ def files(results: ComparisonResults) -> Files:
         made |= {f"{name}.{kind}": partial(draw, results, charts.WIDE) for kind in ("png", "svg")}
     for name, table in tables_of(results).items():
         made |= {f"tables/{name}.{kind}": partial(_as_text, write, table) for kind, write in KINDS.items()}
+    made["runs.csv"] = lambda: runs(results)
     return made
 
 
@@ -93,6 +94,7 @@ def _made_with(results: ComparisonResults) -> list[str]:
     made = {
         ", ".join(f"{what} {version}" for what, version in row["versions"].items())
         + f"; {row['device']}, {row['threads']} thread{'s' * (row['threads'] != 1)}"
+        + (f"; {row['processor']}" if row.get("processor") else "")
         for row in results.rows
     }
     return sorted(made)

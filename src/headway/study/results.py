@@ -12,7 +12,7 @@ from .._common.experiment import RESULTS
 from .._common.files import from_json
 from .._common.store import Row, read_rows
 from ..errors import HeadwayError
-from .intervals import LEVEL, Difference, paired
+from .intervals import LEVEL, Difference, holm, paired
 from .protocol import FixedProtocol
 from .store import KEYS, ROW
 
@@ -172,6 +172,15 @@ class ComparisonResults:
         """Returns the pairs of encodings that the seeds do not separate at a ``length``, the closest first."""
         return sorted((pair for pair in self.pairs(length) if not pair.separated), key=lambda pair: abs(pair.mean))
 
+    def tested(self, length: int) -> list[tuple[Difference, float]]:
+        """Returns the pairs of encodings at a ``length`` with the p of each, corrected for all of them by Holm.
+
+        Pairs of one seed, which have no p, are left out.
+        """
+        pairs = [(pair, pair.p) for pair in self.pairs(length) if pair.p is not None]
+        corrected = holm([p for _, p in pairs])
+        return [(pair, p) for (pair, _), p in zip(pairs, corrected, strict=True)]
+
     # ------------------------------------------------------------ conclusions
 
     def conclusions(self) -> list[str]:
@@ -320,6 +329,16 @@ class ComparisonResults:
                 f"Each interval is at {100 * LEVEL:g} % by itself and not jointly: of {most} pairs that do not differ, "
                 f"{(1 - LEVEL) * most:.1f} would be separated by chance, on average."
             )
+            jointly = [
+                f"{sum(p < 1 - LEVEL for _, p in tested)} of {len(tested)} pairs at {length:,} {self.unit}"
+                for length in self.compared_lengths
+                if (tested := self.tested(length))
+            ]
+            if jointly:
+                sentences.append(
+                    f"Jointly, with Holm's correction of the t tests of all pairs of a length, p is below "
+                    f"{1 - LEVEL:.2g} for {' and '.join(jointly)}."
+                )
         return sentences
 
     def learning_rates(self, name: str) -> dict[float, float | None]:

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .._common import processor
 from .._common.progress import Tell
 from .._common.store import Row
 from .._common.training import Diverged, Trained
-from .._common.version import __version__
+from .._common.version import __version__, commit
 from ..errors import HeadwayError
 from . import corpora
 from .candidates import Candidate
@@ -242,6 +243,7 @@ class Run:
             "corpus_sha256": self.protocol.corpus_sha256,
             "device": self.protocol.device,
             "threads": torch.get_num_threads(),
+            "processor": processor.name(),
             "versions": _versions(),
         }
 
@@ -260,4 +262,5 @@ def _finite(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    return {"headway": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    known = {"commit": commit()} if commit() else {}
+    return {"headway": __version__, **known, "torch": torch.__version__, "python": platform.python_version()}

@@ -43,6 +43,7 @@ ROW: Kind = {
     "heads": (dict.fromkeys(("normalized_entropy", "first", "previous_token", "induction"), (float, None)), None),
     "device": str,
     "threads": int,
+    "processor": (str, ...),
     "versions": {str: str},
 }
 """What is read of a row of ``compare``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from statistics import mean
@@ -9,7 +11,7 @@ from typing import Any
 
 from .._common.table import Cell, Column, Table
 from . import charts
-from .intervals import Difference, mean_and_half
+from .intervals import LEVEL, Difference, mean_and_half
 from .results import ComparisonResults
 
 HEADS = {
@@ -56,7 +58,7 @@ def differences(results: ComparisonResults) -> Table:
     for length in results.compared_lengths:
         for pair in results.pairs(length):
             key, sign = ((pair.a, pair.b), 1) if (pair.b, pair.a) not in differences else ((pair.b, pair.a), -1)
-            differences.setdefault(key, {})[length] = Difference(*key, sign * pair.mean, pair.half, pair.seeds)
+            differences.setdefault(key, {})[length] = Difference(*key, sign * pair.mean, pair.half, pair.seeds, pair.p)
     encodings = len(differences)
     for baseline, other in product(results.baselines, results.encodings):
         pairs = {length: results.difference(baseline, other, length) for length in results.compared_lengths}
@@ -70,6 +72,68 @@ def differences(results: ComparisonResults) -> Table:
         ]
         rows.append([Cell(f"{a} − {b}"), *cells])
     return Table(["pair", *_lengths(results, results.compared_lengths)], rows, rules=[encodings])
+
+
+def tests(results: ComparisonResults) -> Table:
+    """Returns the t tests of all pairs of encodings, a row for each pair and length; it has no rows with one seed.
+
+    The corrected p holds for all pairs of its length jointly; those below 0.05 are marked.
+    """
+    rows = [
+        [
+            Cell(f"{pair.a} − {pair.b}"),
+            Cell(f"{length:,}", length),
+            Cell.of(pair.seeds, ".0f"),
+            Cell.of(pair.mean, "+.3f", pair.half),
+            Cell.of(pair.p, ".4f"),
+            Cell.of(corrected, ".4f", best=corrected < 1 - LEVEL),
+        ]
+        for length in results.compared_lengths
+        for pair, corrected in results.tested(length)
+    ]
+    return Table(["pair", results.unit, "n", "difference", "p", "p (Holm)"], rows)
+
+
+RUN = (
+    "encoding",
+    "seed",
+    "length",
+    "bits_per_byte",
+    "sliding_bits_per_byte",
+    "recall",
+    "steps",
+    "learning_rate",
+    "train_seconds",
+    "tokens_per_second",
+    "parameters",
+    "encoding_parameters",
+    "peak_memory_bytes",
+    "kernel",
+    "trained_dtype",
+    "device",
+    "threads",
+    "processor",
+)
+"""The columns of the table of runs."""
+
+
+def runs(results: ComparisonResults) -> str:
+    """Returns a CSV with a row for each encoding, seed and length, unrounded, for other programs.
+
+    A number that a row does not have is empty.
+    """
+    written = io.StringIO()
+    out = csv.writer(written, lineterminator="\n")
+    out.writerow(["encoding", "kind", *RUN[1:], *(f"version_{what}" for what in VERSIONS)])
+    for row in results.rows:
+        name, *others = (row.get(column) for column in RUN)
+        kind = "baseline" if row["baseline"] else "encoding"
+        out.writerow([name, kind, *others, *(row["versions"].get(what) for what in VERSIONS)])
+    return written.getvalue()
+
+
+VERSIONS = ("headway", "commit", "torch", "python")
+"""The versions in the table of runs."""
 
 
 def recall(results: ComparisonResults, *, spread: bool = True) -> Table:
@@ -142,6 +206,7 @@ TABLES: dict[str, Callable[[ComparisonResults], Table]] = {
     "losses": losses,
     "sliding": sliding,
     "differences": differences,
+    "tests": tests,
     "recall": recall,
     "heads": heads,
     "learning-rates": learning_rates,
