@@ -2,7 +2,6 @@
 
 import ast
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,15 @@ def sources() -> dict[str, ast.Module]:
     }
 
 
-def calls() -> Iterator[tuple[str, str, dict[str, ast.expr]]]:
+@functools.cache
+def calls() -> list[tuple[str, str, dict[str, ast.expr]]]:
     """Each call in the sources: the file, what is called, and its named arguments."""
-    for file, tree in sources().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                yield file, ast.unparse(node.func), {one.arg: one.value for one in node.keywords if one.arg}
+    return [
+        (file, ast.unparse(node.func), {one.arg: one.value for one in node.keywords if one.arg})
+        for file, tree in sources().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    ]
 
 
 def test_no_source_reads_a_pickle() -> None:

@@ -90,6 +90,7 @@ def test_masks_at_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
             assert difference(found, right) <= WITHIN
 
 
+@pytest.mark.slow
 def test_a_decoder_from_a_program_that_keeps_its_operators() -> None:
     """What ``torch.export`` makes has headway's operator, as before; ONNX replaces it."""
     model = Decoder(CONFIG, hw.encoding("t5", num_heads=4)).eval()

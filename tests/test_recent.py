@@ -251,6 +251,7 @@ def test_it_tells_what_ran_whole_and_why() -> None:
     assert "whole: lesson 10, since src/headway/vectors/glove.py and 1 more changed" in told
 
 
+@pytest.mark.slow
 def test_the_closing_line_comes_last() -> None:
     """In processes of xdist as well, which are told what changed."""
     command = [sys.executable, "-m", "pytest", "--recent", "-n", "1", "-p", "no:cacheprovider", "tests/test_kinds.py"]

@@ -477,7 +477,7 @@ def test_compiled_and_scripted_models_are_refused() -> None:
         pass
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("warm", [False, True])
 @pytest.mark.parametrize("build", [Own, lambda: decoder(1)], ids=["own", "decoder"])
 @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,15 @@ from headway.testing.fuzz.search import outcome_of
 from headway.tuning import _fast, _right, _run
 from headway.tuning._fast import Cell
 
+from .conftest import short
+
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few checks, in this process, few cells and no linear maps."""
-    verify, every = _right.verify, list(_right.checks("triton", "cpu"))
-    few = [check for check in every if check.part.startswith(("plain, ", "Causal, float32", "DistanceBias, float32"))]
+    """Few checks of a few tokens, in this process, few cells and no linear maps."""
+    verify, every = _right.verify, _right.checks("triton", "cpu")
+    parts = ("plain, ", "Causal, float32", "DistanceBias, float32")
+    few = [replace(check, case=short(check.case)) for check in every if check.part.startswith(parts)]
     monkeypatch.setattr(_right, "verify", lambda chosen, **rest: verify(chosen, **rest, compute=outcome_of))
     monkeypatch.setattr(_right, "checks", lambda kernel, device: few)
     cells = [
@@ -137,7 +141,10 @@ def test_a_kernel_that_is_wrong_everywhere_is_not_measured(
     mocked: Any, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mocked, "spoil", lambda call, out: out + 1)
+    few = _right.checks("triton", "cpu")[:2]
+    monkeypatch.setattr(_right, "checks", lambda kernel, device: few)
     result = hw.tune("cpu")
+    assert result.content["failed"]["triton"].keys() == {"plain, float32, forward"}
     assert result.content["verified"] == {"triton": []}
     assert result.content["rows"] == []
     assert tell(torch.randn(1, 4, 16, 16)).kernel == "sdpa"
