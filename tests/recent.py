@@ -1,8 +1,8 @@
 """Which tests run whole because of a recent change, and of which a cross-section is enough: ``pytest --recent``.
 
 Recent is what differs between the working tree, with files that git does not track, and the newest commit of this
-branch that is more than eight hours old. A test that belongs to no row of GROUPS always runs. Without git, without such
-a commit, and in a shallow clone, every test runs.
+branch that is more than eight hours old. A test that belongs to no row of GROUPS and to no room of ROOMS always runs.
+Without git, without such a commit, and in a shallow clone, every test runs.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ LESSONS: dict[int, tuple[str, ...]] = {
     4: (NN, MODELS, INSPECTION, POSITIONS),
     5: (NN, MODELS, CHECKPOINTS, TESTING, POSITIONS),
     6: (NN, MODELS, POSITIONS),
-    7: (NN, INSPECTION, POSITIONS, "examples/heads_at_work.py"),
+    7: (NN, MODELS, CHECKPOINTS, INSPECTION, POSITIONS, "examples/heads_at_work.py"),
     8: (NN, MODELS, INSPECTION, *encodings("sinusoidal")),
     9: (NN, MODELS, INSPECTION, *encodings("sinusoidal", "rope")),
     10: (VECTORS,),
@@ -134,7 +134,7 @@ GROUPS = {
         (*CALL, TRITON, TESTING, *encodings("rope"), "tests/kernels/cpu_calls.py", "tests/kernels/cpu_words.py"),
     ),
     "masks of Python functions": Group(
-        ("tests/test_mask_functions.py",), (*CALL, FLEX, NN, MODELS, POSITIONS, TESTING)
+        ("tests/test_mask_functions.py",), (*CALL, FLEX, NN, MODELS, INSPECTION, POSITIONS, TESTING)
     ),
     "encodings in every check": Group(
         ("tests/conformance/test_encodings.py::test_encoding",), (*CALL, NN, TESTING, *encodings("unit-index"))
@@ -142,6 +142,13 @@ GROUPS = {
     "encodings of the pages in every check": Group(
         ("tests/test_own_encodings.py",),
         (*CALL, NN, TESTING, STUDY, CLI, "README.md", "CONTRIBUTING.md", "docs/*.md", "tests/test_docs_run.py"),
+    ),
+    "code of the pages that compiles or trains": Group(
+        ("tests/test_docs_run.py::test_python_blocks_of_long_pages_run",),
+        (
+            *(*CALL, COMMON, NN, MODELS, CHECKPOINTS, INSPECTION, VECTORS, STUDY, CLI, POSITIONS),
+            *("docs/decoding.md", "docs/lessons.md", "docs/zh-CN/lessons.md"),
+        ),
     ),
     "models in torch's compilers": Group(
         (
@@ -153,7 +160,7 @@ GROUPS = {
             "tests/integrations/test_torch.py::test_the_compiler_takes_it_whole",
             "tests/study/test_train.py::test_switches_of_the_forward_pass",
         ),
-        (*CALL, COMMON, NN, MODELS, IN_TORCH, STUDY, POSITIONS),
+        (*CALL, COMMON, NN, MODELS, CHECKPOINTS, f"{INTEGRATIONS}*.py", STUDY, POSITIONS),
     ),
     "inspection of compiled models": Group(
         (
@@ -170,14 +177,13 @@ GROUPS = {
     ),
     "calls that are traced": Group(
         ("tests/test_tracing.py",),
-        (*CALL, NN, IN_TORCH, TESTING, *encodings("rope", "t5", "shaw", "alibi")),
+        (*CALL, NN, IN_TORCH, f"{INTEGRATIONS}__init__.py", TESTING, *encodings("rope", "t5", "shaw", "alibi")),
     ),
     "ways of running a module": Group(
         ("tests/test_ways_of_running.py",),
         (
             *(*CALL, COMMON, NN, MODELS, INTEGRATIONS, "tests/ways.py", "tests/onnx_exports.py"),
-            "src/headway/testing/inputs.py",
-            *encodings("rope", "t5", "alibi"),
+            *("src/headway/testing/inputs.py", "src/headway/testing/__init__.py", *encodings("rope", "t5", "alibi")),
         ),
     ),
     "architectures of transformers": Group(
@@ -198,8 +204,8 @@ GROUPS = {
     "training, and what is killed": Group(
         ("tests/study/test_comparison.py", "tests/study/test_word_vectors.py", "tests/test_long_runs.py"),
         (
-            *(*CALL, COMMON, NN, MODELS, CHECKPOINTS, STUDY, VECTORS, CLI),
-            *("tests/long_runs.py", "tests/kernels/encoded_calls.py", "src/headway/testing/inputs.py"),
+            *(*CALL, COMMON, NN, MODELS, CHECKPOINTS, INSPECTION, STUDY, VECTORS, CLI),
+            *("tests/long_runs.py", "tests/kernels/encoded_calls.py", "src/headway/testing/*.py"),
             *encodings("abacus", "rope", "t5", "alibi", "shaw", "learned", "cope", "yarn", "transformer-xl"),
         ),
     ),
@@ -215,7 +221,13 @@ GROUPS = {
         ("tests/test_strangers_files.py",),
         (
             *("src/headway/*.py", COMMON, CHECKPOINTS, VECTORS, STUDY, BENCH, CLI, "tests/strangers.py"),
-            *("src/headway/inspection/texts/", *encodings("rope", "learned")),
+            *(
+                INSPECTION,
+                "src/headway/positions/_*.py",
+                f"{NN}__init__.py",
+                f"{MODELS}__init__.py",
+                *encodings("rope", "learned"),
+            ),
         ),
     ),
     "models in the benchmarks": Group(
@@ -237,6 +249,44 @@ GROUPS = {
     },
 }
 """Tests that compile, export, interpret, train or run whole lessons, and the paths on which they depend."""
+
+HELPERS = (
+    *(f"tests/kernels/{name}.py" for name in ("*_calls", "cpu_words", "compiled_programs", "descriptors", "replay")),
+    *("tests/kernels/replay.cpp", "tests/interpreter.py", "tests/triton_on.py", "tests/looks.py", "tests/golden/"),
+    *("tests/inspection/roles/annotated.py", "tests/checkpoints/small_llama.py", "tests/checkpoints/chat_templates.py"),
+)
+CORE = (*CALL, COMMON, POSITIONS, TESTING, *HELPERS)
+ABOVE = (*CORE, NN, MODELS)
+"""The core, and the layers and models above it."""
+ROOMS: dict[str, tuple[str, ...]] = {
+    "tests/kernels/": (*CORE, FLEX, TRITON, NN),
+    "tests/conformance/": (*ABOVE, FLEX, TRITON),
+    **{
+        f"tests/test_{name}.py": (*CORE, NN) for name in ("attention", "fuzz", "masks", "memory", "plans", "torch_sdpa")
+    },
+    "tests/positions/": ABOVE,
+    "tests/nn/": ABOVE,
+    "tests/nn/test_linear.py": (IN_TORCH, "src/headway/integrations/*.py"),
+    "tests/nn/test_prepacked.py": (CHECKPOINTS,),
+    "tests/models/": (*ABOVE, CHECKPOINTS),
+    "tests/integrations/": (*ABOVE, INTEGRATIONS),
+    "tests/checkpoints/": (*ABOVE, CHECKPOINTS, "docs/models.md"),
+    "tests/inspection/": (*ABOVE, CHECKPOINTS, INTEGRATIONS, INSPECTION),
+    "tests/vectors/": (*ABOVE, CHECKPOINTS, VECTORS),
+    "tests/study/": (*ABOVE, CHECKPOINTS, INSPECTION, VECTORS, STUDY),
+    "tests/test_pictures.py": (*ABOVE, INSPECTION, VECTORS, STUDY, BENCH),
+    "tests/bench/": (*ABOVE, CHECKPOINTS, INTEGRATIONS, INSPECTION, VECTORS, STUDY, BENCH, CLI),
+    "tests/tuning/": (*ABOVE, BENCH, CLI, "src/headway/tuning/"),
+}
+"""What the other tests of a folder, or of a file, depend on: a room imports those below it alone."""
+
+
+@cache
+def groups_of(test: str) -> list[Group]:
+    """The groups of a test, by its node id without the case; if it has none, its file with the paths of its rooms."""
+    file = test.partition("::")[0]
+    rooms = (Group((file,), paths) for pattern, paths in ROOMS.items() if _matches(pattern, file))
+    return [group for group in GROUPS.values() if group.has(test)] or list(rooms)
 
 
 def _git(root: Path, *words: str) -> list[str] | None:
@@ -276,19 +326,21 @@ def of_the_encoding(encoding: PositionEncoding) -> Iterator[str]:
 
 
 def chooser(files: Collection[str]) -> Callable[[str, Mapping[str, object]], bool]:
-    """Returns a function that says of which tests a cross-section is enough: those of groups that no file touches.
+    """Returns a function that says of which tests a cross-section is enough: those whose groups no file touches.
 
     It takes the node id without the case, and the parameters of the case. A case runs if its encoding changed.
 
     Args:
         files: what changed.
     """
-    touched = [group for group in GROUPS.values() if group.touched(files)]
-    others = [group for group in GROUPS.values() if group not in touched]
+
+    @cache
+    def touched(group: Group) -> bool:
+        return bool(group.touched(files))
 
     @cache
     def untouched(test: str) -> bool:
-        return any(group.has(test) for group in others) and not any(group.has(test) for group in touched)
+        return bool(groups_of(test)) and not any(map(touched, groups_of(test)))
 
     def enough(test: str, parameters: Mapping[str, object]) -> bool:
         encoding = parameters.get("encoding")
@@ -299,11 +351,12 @@ def chooser(files: Collection[str]) -> Callable[[str, Mapping[str, object]], boo
 
 
 def told(files: Collection[str] | None) -> Iterator[str]:
-    """A line for each group: whether it ran whole, and why."""
+    """A line for each group and room: whether it ran whole, and why."""
     if files is None:
         yield "everything: no commit is known that is older than eight hours"
         return
-    for name, group in GROUPS.items():
+    rooms = {f"other tests of {pattern}": Group((), paths) for pattern, paths in ROOMS.items()}
+    for name, group in (GROUPS | rooms).items():
         if touching := group.touched(files):
             more = f" and {len(touching) - 1} more" if len(touching) > 1 else ""
             yield f"whole: {name}, since {touching[0]}{more} changed"

@@ -41,6 +41,7 @@ SHOWN = {"text", "bibtex", "toml", "diff", "mermaid"}  # languages that are only
 CHEAP = {"encodings"}  # verbs of the command line that are run as they stand
 GROUPS = {"vectors"}  # verbs with verbs of their own
 BASELINES = {"lstm", "rnn"}  # what `compare` trains beside the encodings
+LONG = ("docs/decoding.md", "lessons.md")  # whose blocks compile or train
 
 
 @dataclass(frozen=True)
@@ -177,11 +178,19 @@ def test_blocks_say_what_they_are(document: str) -> None:
         assert block.language in {"python", *SHELL, *SHOWN}, f"{document}:{block.line}: {block.language!r}"
 
 
-@pytest.mark.parametrize(
-    "document",
-    [pytest.param(one, marks=[pytest.mark.slow] if one.endswith("lessons.md") else []) for one in DOCUMENTS],
-)
+@pytest.mark.parametrize("document", [one for one in DOCUMENTS if not one.endswith(LONG)])
 def test_python_blocks_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_blocks(document, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", [one for one in DOCUMENTS if one.endswith(LONG)])
+def test_python_blocks_of_long_pages_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_blocks(document, tmp_path, monkeypatch)
+
+
+def run_blocks(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the Python blocks of a document in a folder, and compares what they print."""
     python = [block for block in blocks(document) if block.language == "python"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

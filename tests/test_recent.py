@@ -1,6 +1,7 @@
 """The table of tests/recent.py: its rows are of this repository, nothing slow is missing, and git is read right."""
 
 import ast
+import inspect
 import os
 import re
 import subprocess
@@ -11,22 +12,17 @@ from pathlib import Path
 
 import pytest
 
+import headway
 import recent
 from headway.positions import ENCODINGS
-from recent import EVERYTHING, GROUPS, ROOT, Group
+from recent import EVERYTHING, GROUPS, ROOMS, ROOT, Group
 
 from .test_import_arrows import imports_in, sources
 
 ALWAYS = {
-    *(f"tests/checkpoints/test_{name}.py" for name in ("docs", "hub", "load")),
     *(f"tests/cli/test_{name}.py" for name in ("new_encoding", "options")),
-    *("tests/inspection/roles/test_coreferential.py", "tests/inspection/test_reductions_of_kernels.py"),
-    *(f"tests/kernels/test_{name}.py" for name in ("cpu", "cpu_library", "cpu_tokens", "native", "replay")),
-    *("tests/kernels/test_triton_gpu.py", "tests/kernels/test_user_parts.py", "tests/nn/test_linear.py"),
-    *(f"tests/positions/test_{name}.py" for name in ("abacus", "arguments", "cape", "learned", "position_coupling")),
-    *(f"tests/positions/test_{name}.py" for name in ("random_float", "randomized", "shape", "values")),
-    *("tests/study/test_report.py", "tests/test_extras.py", "tests/test_lean_import.py", "tests/test_memory.py"),
-    *("tests/test_docs_run.py", "tests/test_jagged.py", "tests/test_plans.py", "tests/test_public_surface.py"),
+    *("tests/test_extras.py", "tests/test_lean_import.py"),
+    *("tests/test_docs_run.py", "tests/test_jagged.py", "tests/test_public_surface.py"),
     *("tests/weights/test_fetch.py", "tests/weights/test_weights.py"),
 }
 """Files with a few slow tests, or with a few that compile or export, that always run whole: they take seconds."""
@@ -89,9 +85,8 @@ def test_every_file_with_slow_tests_has_a_row() -> None:
     heavy = {
         file for file in tests if file != "tests/test_recent.py" and HEAVY.search((ROOT / file).read_text("utf-8"))
     }
-    chosen = {
-        file for group in GROUPS.values() for pattern in group.tests for file in matching(pattern.partition("::")[0])
-    }
+    patterns = {pattern.partition("::")[0] for group in GROUPS.values() for pattern in group.tests} | ROOMS.keys()
+    chosen = {file for pattern in patterns for file in matching(pattern)}
     assert sorted(heavy - chosen - ALWAYS) == [], "give them a row in tests/recent.py, or name them in ALWAYS"
     assert sorted(ALWAYS - heavy) == [], "they are not slow"
 
@@ -111,18 +106,40 @@ def helpers() -> dict[str, str]:
     return {".".join(name.parts[at:]): f"{name.as_posix()}.py" for name in named for at in range(1, len(name.parts))}
 
 
+@cache
+def modules() -> dict[str, str]:
+    """The files of the package, tests and lessons by the names that they have in an import."""
+    return {module: path.relative_to(ROOT).as_posix() for path, module, _ in sources()} | helpers()
+
+
+@cache
+def needed(file: str) -> set[str]:
+    """The files that a test or lesson imports, has from ``hw`` or ``headway``, and those of encodings that it names."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    imported = {one for _, one in imports_in(text, "", is_package=True)}
+    imported |= {one.rpartition(".")[0] for one in imported}
+    public = (getattr(headway, name, None) for name in re.findall(r"\b(?:hw|headway)\.(\w+)", text))
+    imported |= {str(getattr(one, "__name__" if inspect.ismodule(one) else "__module__", "")) for one in public}
+    named = ENCODINGS.keys() & set(re.findall(r"[\"']([a-z0-9-]+)[\"']", text))
+    imported |= {ENCODINGS[one].__module__ for one in named - WORDS}
+    return {modules()[one] for one in imported if one in modules()}
+
+
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_row_has_what_its_tests_import_and_name(name: str) -> None:
-    group = GROUPS[name]
-    modules = {module: path.relative_to(ROOT).as_posix() for path, module, _ in sources()} | helpers()
-    needed = set()
-    for file in own_files(group):
-        text = (ROOT / file).read_text(encoding="utf-8")
-        imported = {one for _, one in imports_in(text, "", is_package=True)}
-        needed |= {modules[one] for one in imported | {one.rpartition(".")[0] for one in imported} if one in modules}
-        named = ENCODINGS.keys() & set(re.findall(r"[\"']([a-z0-9-]+)[\"']", text))
-        needed |= {modules[ENCODINGS[one].__module__] for one in named - WORDS}
-    assert sorted(needed - set(group.touched(needed))) == []
+    wanted = set().union(*map(needed, own_files(GROUPS[name])))
+    assert sorted(wanted - set(GROUPS[name].touched(wanted))) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_has_what_its_tests_import_and_name(room: str) -> None:
+    assert [path for path in ROOMS[room] if not matching(path)] == []
+    tests = [file for file in matching(room) if re.fullmatch(r".*/test_\w+\.py", file)]
+    assert tests
+    for file in tests:
+        groups = recent.groups_of(f"{file}::test_of_no_group")
+        found = {path for group in groups for path in group.touched(needed(file))}
+        assert sorted(needed(file) - found) == [], file
 
 
 @pytest.mark.parametrize(
@@ -151,12 +168,13 @@ def test_a_room_runs_what_depends_on_it() -> None:
 
     assert whole("src/headway/vectors/glove.py", "CHANGELOG.md") == {
         *("training, and what is killed", "training of word vectors", "damaged files"),
+        "code of the pages that compiles or trains",
         *("lesson 10", "lesson 11", "lesson 14"),
     }
     assert whole("tests/study/conftest.py") >= {"small models that come along", "training, and what is killed"}
     assert whole("examples/lesson_1_weighted_lookup.py") == {"lesson 1"}
     assert whole("tests/families/inputs.py") == {"architectures of transformers"}
-    assert whole("tests/vectors/test_glove.py", "docs/zh-CN/lessons.md") == set()
+    assert whole("tests/vectors/test_glove.py", "docs/zh-CN/claims.md") == set()
 
 
 def test_an_encoding_runs_its_own_cases() -> None:
@@ -177,6 +195,21 @@ def test_an_encoding_runs_its_own_cases() -> None:
     assert not few("repo-rope", file("repo")), "functions of another file"
     assert not few("yarn", "src/headway/positions/_base.py")
     assert not recent.chooser([])("tests/test_kinds.py::test_anything", {})
+
+
+def test_a_room_runs_whole_if_it_or_one_below_it_changed() -> None:
+    def whole(test: str, *changed: str) -> bool:
+        return not recent.chooser(changed)(f"tests/{test}", {})
+
+    test = "nn/test_block.py::test_anything"
+    assert not whole(test, "src/headway/inspection/_capture.py", "tests/nn/test_cache.py", "docs/gpu.md")
+    for changed in ("src/headway/nn/block.py", "src/headway/positions/_encodings/rope.py", "tests/nn/test_block.py"):
+        assert whole(test, changed)
+    assert whole(test, "tests/conftest.py")
+    assert whole("nn/test_prepacked.py::test_anything", "src/headway/checkpoints/gpt2.py")
+    assert whole("inspection/test_plot.py::test_anything", "src/headway/nn/block.py")
+    triton = "kernels/test_triton.py::test_interpreted"
+    assert not whole(triton, "src/headway/nn/block.py"), "its group goes before its room"
 
 
 # ---------------------------------------------------------------- what changed, by git
@@ -246,7 +279,8 @@ def test_where_nothing_is_known_everything_is_recent(repository: Path, monkeypat
 def test_it_tells_what_ran_whole_and_why() -> None:
     assert [line.partition(":")[0] for line in recent.told(None)] == ["everything"]
     told = list(recent.told(["src/headway/vectors/glove.py", "src/headway/vectors/one_hot.py"]))
-    assert len(told) == len(GROUPS)
+    assert len(told) == len(GROUPS) + len(ROOMS)
+    assert "cross-section: other tests of tests/nn/, since nothing changed on which it depends" in told
     assert "cross-section: FlexAttention, since nothing changed on which it depends" in told
     assert "whole: lesson 10, since src/headway/vectors/glove.py and 1 more changed" in told
 
