@@ -1,6 +1,6 @@
 """``make gpu``, where there is no GPU: what it says, its sides, and the page that it writes."""
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,11 +92,14 @@ def test_the_sides_compute_the_same(encoding: str, queries: int) -> None:
             torch.testing.assert_close(sides.sdpa(), expected)
 
 
-def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+def test_without_a_gpu_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    command = [sys.executable, "-m", "gpu", "--out", str(tmp_path / "out")]
-    ran = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True)
-    assert ran.returncode == 2
-    assert "no NVIDIA GPU" in ran.stderr
+    monkeypatch.setattr(sys, "argv", ["gpu", "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("gpu", run_name="__main__")
+    assert ended.value.code == 2
+    assert "no NVIDIA GPU" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
