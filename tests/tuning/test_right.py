@@ -101,6 +101,16 @@ def test_what_there_is_no_time_for_is_not_verified(mocked: object) -> None:
     assert result.left == 6 * len(kinds()["plain"])
 
 
+def test_a_part_that_was_checked_in_part_is_not_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((0, 0, 2))
+    monkeypatch.setattr(_right, "monotonic", lambda: next(times))
+    result = verify(
+        [Check("a part", Case())] * 2, seconds=1, watch=lambda share: None, compute=lambda _: Outcome("taken")
+    )
+    assert result.right == set()
+    assert result.left == 1
+
+
 def test_a_part_is_right_if_all_of_its_cases_are() -> None:
     outcomes = {1: Outcome("taken"), 2: Outcome("refused", "no"), 3: Outcome("AssertionError", "off")}
     for seeds, expected in (((1, 2), True), ((2, 2), False), ((1, 3), False), ((1, 1), True)):
