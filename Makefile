@@ -49,8 +49,8 @@ test-recent: library  ## run all tests, but only a cross-section of slow ones th
 check: library  ## lint, format, types, a minute of random calls, then test-recent: what CI runs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/python -m headway.testing.fuzz --minutes 1
+	@# types beside random calls, which need one core each
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m headway.testing.fuzz --minutes 1; calls=$$?; wait $$types && exit $$calls
 	@$(MAKE) --no-print-directory test-recent
 
 test-families: library  ## run headway inside every architecture of transformers against eager attention (an hour; resumes)

@@ -134,7 +134,7 @@ GROUPS = {
         (*CALL, TRITON, TESTING, *encodings("rope"), "tests/kernels/cpu_calls.py", "tests/kernels/cpu_words.py"),
     ),
     "masks of Python functions": Group(
-        ("tests/test_mask_functions.py",), (*CALL, FLEX, NN, MODELS, INSPECTION, POSITIONS, TESTING)
+        ("tests/test_mask_functions.py",), (*CALL, FLEX, NN, MODELS, f"{INSPECTION}_run.py", POSITIONS, TESTING)
     ),
     "encodings in every check": Group(
         ("tests/conformance/test_encodings.py::test_encoding",), (*CALL, NN, TESTING, *encodings("unit-index"))
@@ -189,8 +189,9 @@ GROUPS = {
     "architectures of transformers": Group(
         ("tests/test_families.py", "tests/integrations/test_transformers.py"),
         (
-            *(*CALL, COMMON, IN_TRANSFORMERS, "src/headway/integrations/*.py", "src/headway/bench/machine.py"),
-            *("tests/families/", "tests/golden/families.jsonl", *encodings("t5")),
+            *(*CALL, COMMON, IN_TRANSFORMERS, "src/headway/integrations/*.py"),
+            *("src/headway/bench/__init__.py", "src/headway/bench/machine.py", "tests/families/"),
+            *("tests/golden/families.jsonl", *encodings("t5")),
         ),
     ),
     "families of checkpoints": Group(
