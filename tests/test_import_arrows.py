@@ -23,6 +23,7 @@ LAYERS = [
     ["call"],
     ["plans", "jagged"],
     ["attention"],
+    ["parallel"],
     ["properties"],
     ["nn"],
     ["models"],
@@ -51,6 +52,7 @@ ABOVE_THE_ROOT = {"cli"}  # it may use `import headway`, as a user does
 
 LATE = {
     ("headway.models.transformer", "headway.models.generate.generate"),
+    ("headway.parallel._shards", "headway.parallel._attention.attention"),
     ("headway.positions._base", "headway.properties.measure"),
 }
 """(module, what it imports) of methods that call a function built on their class. The import stands in the method, with

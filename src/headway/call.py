@@ -485,6 +485,8 @@ def _side(
     if positions is None:
         return stream(count, start, total, q.device)
     side = Coordinates.of(positions, count, name=name, start=start)
+    if side.shard is not None:
+        side.shard.connected()
     rows = side.position.shape[0]
     if rows not in (1, q.shape[0]):
         raise HeadwayError(

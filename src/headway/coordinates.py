@@ -6,7 +6,7 @@ import copy
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -45,6 +45,8 @@ class Coordinates(Record):
         rising: the ``document`` whose values are known to rise along the slots; see ``documents_in_order``.
         padding: "left" or "right" where rows are padded on that side: tokens with an index below 0, or from the
             ``length`` on, are padding, as ``padded`` makes them. No call attends to them, whatever its mask is.
+        shard: the stream whose tokens several processes share, and which of them are here. Attention of these tokens
+            alone would be wrong, so that only ``headway.parallel`` takes them.
 
     Raises:
         HeadwayError: for a field of another type, dtype or shape; the message names it.
@@ -59,6 +61,7 @@ class Coordinates(Record):
     spanned: Tensor | None = None
     rising: Tensor | None = None
     padding: str | None = None
+    shard: Shard | None = None
 
     def __post_init__(self) -> None:
         position, index = self.position, self.index
@@ -112,6 +115,8 @@ class Coordinates(Record):
             )
         elif isinstance(self.length, int):
             said.append(f"length {self.length}")
+        if self.shard is not None:
+            said.append(f"a shard of {self.shard.whole.index.shape[1]} tokens")
         if isinstance(self, Placed):
             said.append(f"placed by {type(self.by).__name__}")
         return f"Coordinates({'; '.join(said)})"
@@ -129,7 +134,8 @@ class Coordinates(Record):
         """Whether these are known to be the coordinates of one row of consecutive tokens, as ``span`` makes them."""
         if not (self.consecutive and self.ordered) or self.length is None or isinstance(self.length, Tensor):
             return False
-        return self.document is None and self.padding is None and self.position.shape[::2] == (1, 1)
+        alone = self.document is None and self.padding is None and self.shard is None
+        return alone and self.position.shape[::2] == (1, 1)
 
     @property
     def documents_in_order(self) -> bool:
@@ -382,6 +388,8 @@ class Coordinates(Record):
             return None
         if position.dtype not in IN_MEMORY or position.requires_grad or not self.ordered or self.document is not None:
             return None
+        if self.shard is not None:
+            return None
         if self.padding is None:
             return None if self.start is None or self.start < 0 else (position.dtype, False)
         length = self.length
@@ -410,9 +418,11 @@ class Coordinates(Record):
             other: the coordinates that follow.
 
         Raises:
-            HeadwayError: if the positions of both have different numbers of axes.
+            HeadwayError: if the positions of both have different numbers of axes, or one side is a shard.
         """
         other = other.as_given()
+        if self.shard is not None or other.shard is not None:
+            raise HeadwayError("a shard of a stream cannot be continued: append to the whole stream, and take it anew")
         held, given = self.position.shape[-1], other.position.shape[-1]
         if held != given:
             raise HeadwayError(f"the positions before have {held} axes but the new ones {given}: give as many")
@@ -475,6 +485,72 @@ class Coordinates(Record):
             rising=document if self.documents_in_order else None,
             spanned=position if self.consecutive else None,
         )
+
+    def take(self, runs: Sequence[tuple[int, int]]) -> Coordinates:
+        """The coordinates of some tokens of a stream that several processes share, which know the whole.
+
+        Args:
+            runs: the slots of these tokens, as rising ranges (start, stop).
+        """
+        parts = [self.rows(start, stop) for start, stop in runs]
+        shard = Shard(self.as_given(), tuple(runs))
+        if len(parts) == 1:
+            return parts[0]._with(shard=shard)
+
+        def join(name: str) -> Tensor:
+            return torch.cat([getattr(part, name) for part in parts], dim=1)
+
+        length, document = self.length, None if self.document is None else join("document")
+        if isinstance(length, Tensor) and length.shape[-1] > 1:
+            length = join("length")
+        return Coordinates(
+            position=join("position"),
+            index=join("index"),
+            document=document,
+            length=length,
+            rising=document if self.documents_in_order else None,
+            padding=self.padding,
+            shard=shard,
+        )
+
+
+class Scans(Protocol):
+    """What tokens of a shard take of earlier tokens, on whichever process these are."""
+
+    def summed(self, steps: Tensor) -> Tensor:
+        """Returns the sums of steps [batch, n, …] up to and including each token, over all tokens of the stream."""
+
+    def preceding(self, x: Tensor, count: int) -> list[Tensor]:
+        """Returns what x [batch, n, …] is for the ``count`` tokens before each run of the shard, 0 before the first."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Shard(Record):
+    """The stream that several processes share, and the tokens of one of them.
+
+    Args:
+        whole: the coordinates of all tokens.
+        runs: the slots of the tokens of the shard, as rising ranges (start, stop).
+        scans: reaches the tokens of other processes, within a call of ``headway.parallel``; None outside of one.
+    """
+
+    whole: Coordinates
+    runs: tuple[tuple[int, int], ...]
+    scans: Scans | None = None
+
+    def connected(self) -> Scans:
+        """Returns what reaches the tokens of other processes.
+
+        Raises:
+            HeadwayError: outside of a call of ``headway.parallel``.
+        """
+        if self.scans is None:
+            raise HeadwayError(
+                f"the positions are those of a shard, {sum(stop - start for start, stop in self.runs)} of "
+                f"{self.whole.index.shape[1]} tokens, whose attention needs the others: call "
+                "headway.parallel.attention, or give positions of the whole stream"
+            )
+        return self.scans
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -539,6 +615,9 @@ class Placed(Coordinates):
 
     def rows(self, start: int, stop: int) -> Coordinates:
         return self._part(lambda at: at.rows(start, stop))
+
+    def take(self, runs: Sequence[tuple[int, int]]) -> Coordinates:
+        return self._part(lambda at: at.take(runs))
 
     def _part(self, take: Callable[[Coordinates], Coordinates]) -> Coordinates:
         """Returns a part of the tokens, with its located and given positions but without tables."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -235,20 +235,49 @@ class Divisible(Record):
         """Returns the shape of the tensor ``x`` of the field ``name``, with the call's ``sizes`` in place of size 1."""
         return tuple([sizes.get(word, size) for word, size in zip(self.dimensions(name, x), x.shape, strict=True)])
 
-    def cut(self, axis: str, start: int, stop: int) -> Self:
-        """Returns the record, and all records that it holds, for the range ``start`` … ``stop`` − 1 along ``axis``.
+    def along(self, axis: str, change: Callable[[Tensor, tuple[str, ...]], Tensor]) -> Self:
+        """Returns the record with other tensors in place of those that have a dimension.
+
+        Args:
+            axis: the dimension. A tensor that broadcasts along it does not have it.
+            change: returns what replaces a tensor, which it is given with the names of its dimensions. It is called for
+                the tensors of this record and of those that it holds, in the order of the fields.
 
         Raises:
             HeadwayError: if the dimensions of a tensor are not named.
         """
-        changes = {name: self._cut_one(name, value, axis, start, stop) for name, value in attributes(self).items()}
-        changed = {name: value for name, value in changes.items() if value is not getattr(self, name)}
+
+        def replaced(name: str, value: Any) -> Any:
+            if isinstance(value, Divisible):
+                return value.along(axis, change)
+            if isinstance(value, tuple):
+                items = tuple([replaced(name, item) for item in value])
+                return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+            if not isinstance(value, Tensor) or axis not in (words := self.dimensions(name, value)):
+                return value
+            _, _, broadcasts = self.axes[name][value.ndim][words.index(axis)]
+            return value if broadcasts and value.shape[words.index(axis)] == 1 else change(value, words)
+
+        return self._with_values({name: replaced(name, value) for name, value in attributes(self).items()})
+
+    def _with_values(self, values: Mapping[str, Any]) -> Self:
+        """Returns a copy with some values, without the constructor and its checks; itself if nothing changes."""
+        changed = {name: value for name, value in values.items() if value is not getattr(self, name)}
         if not changed:
             return self
         part = copy.copy(self)
         for name, value in changed.items():
             object.__setattr__(part, name, value)
         return part
+
+    def cut(self, axis: str, start: int, stop: int) -> Self:
+        """Returns the record, and all records that it holds, for the range ``start`` … ``stop`` − 1 along ``axis``.
+
+        Raises:
+            HeadwayError: if the dimensions of a tensor are not named.
+        """
+        values = {name: self._cut_one(name, value, axis, start, stop) for name, value in attributes(self).items()}
+        return self._with_values(values)
 
     def _cut_one(self, name: str, value: Any, axis: str, start: int, stop: int) -> Any:
         if isinstance(value, Divisible):

@@ -95,7 +95,9 @@ def _bare(side: Coordinates) -> Coordinates:
     elif length is not None and not isinstance(length, Tensor):
         length = side.index.new_full((1, 1), length)
     spanned = side.position if side.spanned is side.position else None
-    return side.facts()._with(length=length, start=side.start if holds(side.start == 0) else None, spanned=spanned)
+    return side.facts()._with(
+        length=length, start=side.start if holds(side.start == 0) else None, spanned=spanned, shard=None
+    )
 
 
 class Problem:

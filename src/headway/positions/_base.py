@@ -154,6 +154,11 @@ class PositionEncoding(nn.Module):
     """Whether caches may hold prepared keys and values: not if these depend on the total length or on later tokens."""
     reads_input: bool = False
     """Whether ``relocate`` or ``terms`` read q_input and k_input."""
+    across_shards: ClassVar[bool] = False
+    """Whether ``relocate`` and ``terms`` take what they need of other tokens through the functions that cross shards.
+
+    Or they need nothing of others. Processes which share a sequence may then each call them for their own tokens. A
+    class says so for itself: it is not inherited."""
     same_terms: ClassVar[bool] = False
     """Whether ``terms`` returns the same terms for all coordinates, so that a decoding step need not ask again."""
     foreign: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -60,29 +62,79 @@ def numbers_of(encoding: PositionEncoding, q_at: Coordinates, k_at: Coordinates)
 def summed(steps: Tensor, at: Coordinates) -> Tensor:
     """The sum of the steps up to and including each token, along dimension 1; padding in front counts as 0.
 
-    The sum continues from one packed document to the next: only differences within one document are meaningful.
+    The sum continues from one packed document to the next: only differences within one document are meaningful. It
+    continues from one process to the next, if these share the stream.
     """
     real = (at.index >= 0).reshape(*at.index.shape, *[1] * (steps.ndim - 2))
-    return steps.masked_fill(~real, 0).cumsum(1)
+    steps = steps.masked_fill(~real, 0)
+    return steps.cumsum(1) if at.shard is None else at.shard.connected().summed(steps)
 
 
 def earlier(x: Tensor, at: Coordinates, steps: int) -> Tensor:
     """x [batch, m, …] of the token ``steps`` slots before; 0 if that is padding or of another document."""
-    m = x.shape[1]
-
-    def moved(part: Tensor, fill: int) -> Tensor:
-        front = part.new_full((part.shape[0], steps, *part.shape[2:]), fill)
-        return torch.cat([front, part], dim=1)[:, :m]
-
-    there = moved(at.index, -1) >= 0
-    if at.document is not None:
-        there = there & (moved(at.document, 0) == at.document)
-    return moved(x, 0).masked_fill(~there.reshape(*there.shape, *[1] * (x.ndim - 2)), 0)
+    return torch.cat([run.earlier(steps) for run in _runs(x, at, steps)], dim=1)
 
 
 def convolved(x: Tensor, at: Coordinates, taps: Tensor) -> Tensor:
     """Σ_s taps[c, s]·x[t − s, c], a causal convolution of each channel c; x [batch, m, channels]."""
-    return sum((earlier(x, at, s) * taps[:, s].to(x.dtype) for s in range(taps.shape[1])), torch.zeros_like(x))
+    count = taps.shape[1]
+    runs = _runs(x, at, count - 1)
+    found = [
+        sum((run.earlier(s) * taps[:, s].to(x.dtype) for s in range(count)), torch.zeros_like(run.own)) for run in runs
+    ]
+    return torch.cat(found, dim=1)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Tokens that follow one another in a stream, after the few tokens before them.
+
+    Attributes:
+        x: of these and of the tokens before, [batch, count + m, …].
+        index: their index, −1 where there is no token.
+        document: their document, or None.
+        count: the number of tokens before.
+    """
+
+    x: Tensor
+    index: Tensor
+    document: Tensor | None
+    count: int
+
+    @property
+    def own(self) -> Tensor:
+        return self.x[:, self.count :]
+
+    def earlier(self, steps: int) -> Tensor:
+        """x of the token ``steps`` slots before each one; 0 if that is padding or of another document."""
+        own, before = slice(self.count, None), slice(self.count - steps, self.index.shape[1] - steps)
+        there = self.index[:, before] >= 0
+        if self.document is not None:
+            there = there & (self.document[:, before] == self.document[:, own])
+        return self.x[:, before].masked_fill(~there.reshape(*there.shape, *[1] * (self.x.ndim - 2)), 0)
+
+
+def _runs(x: Tensor, at: Coordinates, count: int) -> list[_Run]:
+    """The runs of tokens of x [batch, m, …], each after the ``count`` tokens before it; one if ``at`` is no shard."""
+    if at.shard is None:
+        front = x.new_zeros(x.shape[0], count, *x.shape[2:])
+        return [_run(front, x, at, 0, x.shape[1])]
+    whole, runs = at.shard.whole, at.shard.runs
+    fronts = at.shard.connected().preceding(x, count)
+    each = x.split([stop - start for start, stop in runs], dim=1)
+    return [_run(front, own, whole, *run) for front, own, run in zip(fronts, each, runs, strict=True)]
+
+
+def _run(front: Tensor, own: Tensor, whole: Coordinates, start: int, stop: int) -> _Run:
+    count = front.shape[1]
+    known = min(count, start)
+
+    def extended(part: Tensor, fill: int) -> Tensor:
+        missing = part.new_full((part.shape[0], count - known), fill)
+        return torch.cat([missing, part[:, start - known : stop]], dim=1)
+
+    document = None if whole.document is None else extended(whole.document, 0)
+    return _Run(torch.cat([front, own], dim=1), extended(whole.index, -1), document, count)
 
 
 def heads_of_keys(num_heads: int, num_kv_heads: int | None) -> int:

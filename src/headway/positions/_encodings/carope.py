@@ -46,6 +46,7 @@ class CARoPE(ContentRotary):
     citation = "veisi2025context"
     year = 2025
     evidence = "formula"
+    across_shards = True
 
     def __init__(
         self,

@@ -54,6 +54,7 @@ class DINOv3RoPE(Rotary):
     citation = "simeoni2025dinov3"
     year = 2025
     evidence = "authors"
+    across_shards = True
     axes = 2
 
     def __init__(

@@ -44,6 +44,7 @@ class ForgettingGate(Contextual):
     citation = "lin2025forgetting"
     year = 2025
     evidence = "independent"
+    across_shards = True
     extrapolates = True
 
     def __init__(self, embed_dim: int, num_heads: int) -> None:

@@ -55,6 +55,7 @@ class GRAPEMContextual(ContentRotary):
     citation = "zhang2026group"
     year = 2025
     evidence = "authors"
+    across_shards = True
 
     def __init__(
         self,

@@ -48,6 +48,7 @@ class RePo(PositionEncoding):
     year = 2025
     kind = "coordinates"
     evidence = "authors"
+    across_shards = True
     cache_prepared = False
     reads_input = True
 

@@ -48,6 +48,7 @@ class RePoRoPE(ContentRotary):
     citation = "li2025repo"
     year = 2025
     evidence = "authors"
+    across_shards = True
     causal_only = False
 
     def __init__(

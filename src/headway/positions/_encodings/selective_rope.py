@@ -55,6 +55,7 @@ class SelectiveRoPE(ContentRotary):
     citation = "movahedi2026selective"
     year = 2025
     evidence = "authors"
+    across_shards = True
     gate_weight: nn.Parameter | None
     gate_bias: nn.Parameter | None
 

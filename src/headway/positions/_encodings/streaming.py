@@ -34,15 +34,17 @@ class StreamingLLM(PositionEncoding):
     year = 2023
     kind = "coordinates"
     evidence = "authors"
+    across_shards = True
     cache_prepared = False
 
     def relocate(
         self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
     ) -> tuple[Coordinates, Coordinates]:
         """Returns both sides counted among the keys, or unchanged if no key is known to be missing."""
-        if k_at.ordered and k_at.start == 0:
+        keys = k_at if k_at.shard is None else k_at.shard.whole
+        if keys.ordered and keys.start == 0:
             return q_at, k_at
-        there = k_at.index.sort(dim=1).values
+        there = keys.index.sort(dim=1).values
         return self._counted(q_at, there), self._counted(k_at, there)
 
     def _counted(self, side: Coordinates, there: Tensor) -> Coordinates:

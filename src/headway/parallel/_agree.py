@@ -1,0 +1,62 @@
+"""A check that all processes make the same call, by one small exchange in the first call of each kind."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+
+import torch
+
+from ..errors import HeadwayError
+from ._group import Group
+
+BYTES = 4096
+"""The size of the message of each rank."""
+SHOWN = 160
+"""The most letters of a value in it; a longer one has a checksum of all of it."""
+
+
+def agree(group: Group, facts: Mapping[str, object]) -> None:
+    """Checks that the ranks of a group agree on a call, unless they are known to.
+
+    Sizes that differ would end the process or mix up numbers, and ranks that run other encodings would merge what does
+    not belong together.
+
+    Args:
+        group: the processes.
+        facts: what must be the same on each of them, by name.
+
+    Raises:
+        HeadwayError: on every rank, if one differs. The message has the ranks and the values.
+    """
+    if group.size == 1:
+        return
+    said = {name: _short(str(value)) for name, value in facts.items()}
+    message = json.dumps(said, ensure_ascii=True).encode()
+    signature = zlib.crc32(message) << 32 | zlib.adler32(message)
+    if signature in group.agreed:
+        return
+    if len(message) > BYTES:
+        said = {name: _short(value, 40) for name, value in said.items()}
+        message = json.dumps(said, ensure_ascii=True).encode()
+    own = torch.zeros(BYTES, dtype=torch.uint8)
+    own[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+    own = own if group.device is None else own.to(group.device)
+    others = [torch.empty_like(own) for _ in range(group.size)]
+    group.exchange([own] * group.size, others)
+    others[group.rank] = own
+    each = [json.loads(bytes(x.cpu().tolist()).rstrip(b"\0")) for x in others]
+    for name in sorted({name for one in each for name in one}):
+        values = [one.get(name, "nothing") for one in each]
+        if len(set(values)) > 1:
+            by_value: dict[str, list[int]] = {}
+            for rank, value in enumerate(values):
+                by_value.setdefault(value, []).append(rank)
+            shown = "; ".join(f"{value} on rank {', '.join(map(str, ranks))}" for value, ranks in by_value.items())
+            raise HeadwayError(f"the processes of a sequence disagree on {name}: {shown}: give all of them the same")
+    group.agreed.add(signature)
+
+
+def _short(text: str, most: int = SHOWN) -> str:
+    return text if len(text) <= most else f"{text[: most - 12]}… ({zlib.crc32(text.encode()):08x})"

@@ -1,0 +1,389 @@
+"""Attention of a sequence that several processes share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Never
+
+from .._common.version import __version__
+from ..attention import _check_kernel, observers
+from ..call import encoding_for, make_call, seeded
+from ..coordinates import Coordinates, Placed
+from ..errors import HeadwayError, refuse, refuses_others, unknown
+from ..kernels import KERNELS, kernel_for
+from ..masks import AnyMask, Mask, as_mask, hiding_padding
+from ..positions import PositionEncoding
+from ..terms import Term
+from ..tracing import watched
+from ._agree import agree
+from ._call import SharedCall
+from ._group import gathered, same_seed
+from ._shards import Shards
+from .methods import METHODS, Method, Traffic
+
+SHORT = 1024
+"""The most tokens of a rank for which "auto" gathers: its messages are few, and its calls whole."""
+
+
+@refuses_others
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    shards: Shards,
+    method: str = "auto",
+    k_shards: Shards | None = None,
+    return_lse: bool = False,
+    encoding: PositionEncoding | str | None = None,
+    terms: tuple[Term, ...] | list[Term] | None = None,
+    mask: AnyMask = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    sink: Tensor | None = None,
+    soft_cap: float | None = None,
+    q_positions: Tensor | Coordinates | None = None,
+    k_positions: Tensor | Coordinates | None = None,
+    q_input: Tensor | None = None,
+    k_input: Tensor | None = None,
+    dropout_seed: int | Tensor | None = None,
+    kernel: str = "auto",
+    **others: Never,
+) -> Any:
+    """Computes the attention of a whole sequence, of which each process has its own tokens.
+
+        shards = hw.parallel.Shards.zigzag(32768, mesh["sequence"])
+        q, k, v, at = shards.take(q, k, v, dim=2)
+        out = hw.parallel.attention(q, k, v, shards=shards, encoding=rope, mask=hw.masks.Causal())
+
+    Every process of the group makes the same call, and its backward pass, with its own tokens. The numbers are those of
+    one process that has all of them, up to rounding. Gradients of parameters are this rank's part of a sum over the
+    ranks, as ``DistributedDataParallel`` reduces them.
+
+    Args:
+        q: this rank's queries, [batch, heads, n, head_dim].
+        k: this rank's keys, [batch, kv_heads, m, head_dim].
+        v: this rank's values, [batch, kv_heads, m, v_dim].
+        shards: which tokens each rank has.
+        method: "ring", "gather" or "heads", which then never falls back, or "auto": of the methods that can compute the
+            call, gather up to 1,024 tokens of a rank, and else ring before heads before gather.
+        k_shards: which keys each rank has, in cross-attention. Default: ``shards``.
+        return_lse: whether to return the log-sum-exp too.
+        encoding: as for ``headway.attention``.
+        terms: further terms, of this rank's queries and keys.
+        mask: the mask of the whole sequence. Tensors in it are those of all queries and keys.
+        scale: as for ``headway.attention``.
+        dropout: likewise. The same weights are dropped as in one process with the same seed.
+        sink: a logit for each head, [heads], or for each of this rank's queries, [batch, heads, n].
+        soft_cap: as for ``headway.attention``.
+        q_positions: positions of this rank's queries: a tensor, or the coordinates that ``Shards.take`` returns.
+            Default: 0 … n − 1 over the whole sequence.
+        k_positions: those of the keys. Default: those of the queries, unless there are ``k_shards``.
+        q_input: the layer's input for this rank's queries, [batch, n, embed_dim].
+        k_input: the layer's input for this rank's keys, [batch, m, embed_dim].
+        dropout_seed: as for ``headway.attention``; the same on every rank. Default: drawn by the first rank.
+        kernel: "auto", or the name of a kernel.
+
+    Returns:
+        The output of this rank's queries, [batch, heads, n, v_dim] in q's dtype; with ``return_lse`` a tuple of it and
+        their log-sum-exp, [batch, heads, n] in float32 (float64 for float64).
+
+    Raises:
+        HeadwayError: as ``headway.attention`` does, if the method cannot compute the call, and if the processes
+            disagree on it. A backward pass that is itself differentiated is refused.
+        RuntimeError: if another process died, or does not answer within the timeout of its group.
+
+    References:
+        Liu et al. 2023, Ring Attention; Jacobs et al. 2023, DeepSpeed Ulysses; Grattafiori et al. 2024, section 3.3.2.
+    """
+    if others:
+        refuse("attention", attention, others)
+    call = _shared(
+        q, k, v, shards, k_shards, return_lse, encoding, terms, mask, q_positions, k_positions, q_input, k_input,
+        kernel, {"scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": dropout_seed},
+    )  # fmt: skip
+    out, lse = _computed(call, method)
+    return (out, lse) if return_lse else out
+
+
+def _computed(call: SharedCall, name: str) -> tuple[Tensor, Tensor | None]:
+    if observers:
+        raise HeadwayError(
+            "the weights of attention over several processes cannot be observed here: leave capture and "
+            "attention_statistics out, or call headway.attention on the whole sequence"
+        )
+    if watched():
+        raise HeadwayError(
+            "attention over several processes runs in eager mode alone: leave torch.compile, torch.export and "
+            "torch.func out, or compile what stands around it"
+        )
+    if call.group.size == 1:
+        whole = make_call(
+            call.q, call.k, call.v, encoding=call.encoding, terms=call.terms, mask=call.mask, q_positions=call.q_at,
+            k_positions=call.k_at, q_input=call.q_input, k_input=call.k_input, **call.options,
+        )._with(wants_lse=call.wants_lse)  # fmt: skip
+        return kernel_for(KERNELS, whole, call.kernel).run(seeded(whole))
+    chosen = _chosen(call, name)
+    agree(call.group, _facts(call, chosen))
+    return chosen.run(_with_seeds(call))
+
+
+def _chosen(call: SharedCall, name: str) -> Method:
+    """Returns the method of a call.
+
+    Raises:
+        HeadwayError: if the one that is asked for cannot compute it, or none can.
+    """
+    if name != "auto":
+        if name not in METHODS:
+            raise unknown("method", name, ("auto", *METHODS))
+        if (why := METHODS[name].why_not(call)) is not None:
+            others = [other for other in METHODS if other != name and METHODS[other].why_not(call) is None]
+            instead = f"give method='{others[0]}'" if others else "no other method can either"
+            raise HeadwayError(f"method {name!r} cannot compute this call: {why}: {instead}")
+        return METHODS[name]
+    reasons = {}
+    for method in _in_order(call):
+        why = method.why_not(call)
+        if why is None:
+            return method
+        reasons[method.name] = why
+    raise HeadwayError("no method computes this call: " + "; ".join(f"{one}: {why}" for one, why in reasons.items()))
+
+
+def _in_order(call: SharedCall) -> Sequence[Method]:
+    """The methods in the order in which "auto" asks them."""
+    shards = (call.q_shards, call.k_shards)
+    longest = max(sum(stop - start for start, stop in runs) for side in shards for runs in side.layout)
+    names = list(METHODS)
+    if longest <= SHORT and "gather" in names:
+        names = ["gather", *(name for name in names if name != "gather")]
+    return [METHODS[name] for name in names]
+
+
+def _facts(call: SharedCall, method: Method) -> dict[str, object]:
+    """Returns what all ranks of a call must have in common, by name."""
+    facts: dict[str, object] = {
+        "version": __version__,
+        "method": method.name,
+        "kernel": call.kernel,
+        "layout": call.q_shards.layout,
+        "layout of the keys": call.k_shards.layout,
+        "encoding": call.encoding,
+        "mask": call.mask if call.mask is None else _spelled(call.mask),
+        "log-sum-exp": call.wants_lse,
+        "gradients": torch.is_grad_enabled() and [x.requires_grad for x in (call.q, call.k, call.v)],
+        "terms": [type(term).__name__ for term in call.terms],
+        "scale": call.options["scale"],
+        "dropout": call.options["dropout"],
+        "soft_cap": call.options["soft_cap"],
+        "training": call.encoding is not None and call.encoding.training,
+    }
+    for name, x in (("q", call.q), ("k", call.k), ("v", call.v), ("sink", call.options["sink"])):
+        shape = None if x is None else [*x.shape[:2], *(x.shape[3:] if x.ndim == 4 else ())]
+        facts[f"dtype of {name}"] = None if x is None else x.dtype
+        facts[f"shape of {name}"] = shape if name != "sink" or x is None or x.ndim == 1 else "by query"
+    for name, at in (("queries", call.q_at), ("keys", call.k_at)):
+        facts[f"coordinates of the {name}"] = (
+            at.position.dtype, list(at.position.shape), at.document is not None, at.ordered, at.start, at.padding,
+            at.length if isinstance(at.length, int) else None,
+        )  # fmt: skip
+    return facts
+
+
+def _spelled(mask: Mask) -> str:
+    parts = getattr(mask, "masks", None)
+    if parts:
+        return f"{type(mask).__name__}({', '.join(map(_spelled, parts))})"
+    held = {name: list(x.shape) if isinstance(x, Tensor) else x for name, x in vars(mask).items()}
+    numbers = {name: x for name, x in held.items() if isinstance(x, (int, list, str))}
+    return f"{type(mask).__name__}({', '.join(f'{name}={x}' for name, x in numbers.items())})"
+
+
+def _with_seeds(call: SharedCall) -> SharedCall:
+    """Returns the call with seeds that all ranks have, where something is drawn."""
+    from dataclasses import replace
+
+    options, seed = call.options, None
+    if options["dropout"] and options["dropout_seed"] is None:
+        options = {**options, "dropout_seed": same_seed(call.group, call.q.device)}
+    if call.encoding is not None and call.encoding.training and "locate" in call.encoding.acts:
+        seed = same_seed(call.group, call.q.device)
+    return replace(call, options=options, seed=seed)
+
+
+# ---------------------------------------------------------------- the arguments
+
+
+def _shared(
+    q: Tensor, k: Tensor, v: Tensor, shards: Shards, k_shards: Shards | None, wants_lse: bool,
+    encoding: PositionEncoding | str | None, terms: Any, mask: AnyMask, q_positions: Any, k_positions: Any,
+    q_input: Tensor | None, k_input: Tensor | None, kernel: str, options: dict[str, Any],
+) -> SharedCall:  # fmt: skip
+    _check_kernel(kernel)
+    if not isinstance(shards, Shards) or not isinstance(k_shards, (Shards, type(None))):
+        raise HeadwayError("shards is no Shards: give headway.parallel.Shards.zigzag(n, mesh) or another layout")
+    if k_shards is not None and k_shards.group is not shards.group:
+        raise HeadwayError("k_shards are of another group of processes than shards: make both with one mesh")
+    if isinstance(encoding, str):
+        encoding = encoding_for(encoding, q)
+    k_side = shards if k_shards is None else k_shards
+    for name, x, side in (("q", q, shards), ("k", k, k_side), ("v", v, k_side)):
+        if not isinstance(x, Tensor) or x.ndim != 4 or x.is_nested:
+            raise HeadwayError(f"{name} is no tensor [batch, heads, tokens, head_dim]: give this rank's tokens as one")
+        side.need(x, 2, name)
+    for name, given, side in (("q_input", q_input, shards), ("k_input", k_input, k_side)):
+        if given is not None:
+            side.need(given, 1, name)
+    if k_shards is None and k_positions is None:
+        k_positions = q_positions
+    if k_shards is None and q_positions is None:
+        q_positions = k_positions
+    q_at = _whole(q_positions, shards, q, "q_positions")
+    same = k_side is shards and (k_positions is q_positions)
+    k_at = q_at if same else _whole(k_positions, k_side, k, "k_positions")
+    checked = as_mask(mask)
+    if checked is not None:
+        n, m = q_at.index.shape[1], k_at.index.shape[1]
+        checked.check(q.shape[0], q.shape[1], n, m)
+        checked = checked.for_call(q.shape[0], q.shape[1])
+    return SharedCall(
+        q, k, v, shards, k_side, q_at, k_at, encoding, hiding_padding(checked, k_at), tuple(terms or ()), q_input,
+        k_input, options, kernel, wants_lse,
+    )  # fmt: skip
+
+
+def _whole(positions: Tensor | Coordinates | None, shards: Shards, x: Tensor, name: str) -> Coordinates:
+    """Returns the coordinates of all tokens of one side."""
+    if positions is None:
+        return shards.span(x.device)
+    if isinstance(positions, Tensor):
+        at = Coordinates.of(positions, x.shape[2], name=name)
+        whole = gathered(at.position, shards.group, shards.layout, 1)
+        return Coordinates.of(whole, shards.whole, name=name)
+    if positions.shard is None:
+        if shards.group.size > 1:
+            raise HeadwayError(f"{name} are coordinates of no shard: give those that Shards.take returns")
+        return positions
+    if positions.shard.runs != shards.runs or positions.shard.whole.index.shape[1] != shards.whole:
+        raise HeadwayError(f"{name} are those of other shards: give those that take of these shards returns")
+    whole_at = positions.shard.whole
+    if isinstance(positions, Placed) and (given := positions.as_given().shard) is not None:
+        return given.whole.placed_by(positions.by, position=whole_at.position)
+    return whole_at
+
+
+# ---------------------------------------------------------------- what a call would do
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The method of a call, what it sends, and the reasons against the others.
+
+    Attributes:
+        method: the name of the method; None if none can compute the call.
+        traffic: what this rank sends by each method that can.
+        reasons: why each of the others cannot.
+        shards: the shards of the queries.
+    """
+
+    method: str | None
+    traffic: dict[str, Traffic]
+    reasons: dict[str, str]
+    shards: Shards = field(repr=False)
+
+    def __str__(self) -> str:
+        lines = [f"method: {self.method or 'none can compute this call'}   ({self.shards!r})"]
+        for name in METHODS:
+            if name in self.reasons:
+                lines.append(f"  {name}: {self.reasons[name]}")
+                continue
+            traffic = self.traffic[name]
+            skipped = f", {_bytes(traffic.skipped)} skipped" if traffic.skipped else ""
+            said = f"{_bytes(traffic.forward)} sent forward, {_bytes(traffic.backward)} backward{skipped}"
+            lines.append(f"  {name}: {said}")
+        return "\n".join(lines)
+
+
+def _bytes(count: int) -> str:
+    return f"{count / (1 << 20):,.1f} MiB" if count >= 1 << 20 else f"{count / 1024:,.1f} KiB"
+
+
+@refuses_others
+def explain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    shards: Shards,
+    method: str = "auto",
+    k_shards: Shards | None = None,
+    return_lse: bool = False,
+    encoding: PositionEncoding | str | None = None,
+    terms: tuple[Term, ...] | list[Term] | None = None,
+    mask: AnyMask = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    sink: Tensor | None = None,
+    soft_cap: float | None = None,
+    q_positions: Coordinates | None = None,
+    k_positions: Coordinates | None = None,
+    q_input: Tensor | None = None,
+    k_input: Tensor | None = None,
+    dropout_seed: int | Tensor | None = None,
+    kernel: str = "auto",
+    **others: Never,
+) -> Explanation:
+    """Explains which method ``attention`` would choose for a call, what it sends, and why not the others.
+
+    Nothing is sent, so that a single process of a group may ask. The arguments are those of ``attention``.
+
+    Args:
+        q: this rank's queries.
+        k: this rank's keys.
+        v: this rank's values.
+        shards: which tokens each rank has.
+        method: "auto", or the name of a method.
+        k_shards: which keys each rank has.
+        return_lse: whether the log-sum-exp is wanted.
+        encoding: the encoding.
+        terms: further terms.
+        mask: the mask of the whole sequence.
+        scale: the factor of the scores.
+        dropout: the share of the weights that is dropped.
+        sink: the logits of a sink.
+        soft_cap: the bound of the scores.
+        q_positions: coordinates of this rank's queries.
+        k_positions: those of the keys.
+        q_input: the layer's input for the queries.
+        k_input: that for the keys.
+        dropout_seed: decides which weights are dropped.
+        kernel: "auto", or the name of a kernel.
+
+    Returns:
+        The explanation, which prints as a table.
+
+    Raises:
+        HeadwayError: if the arguments do not fit one another, or positions are tensors, of which the other processes
+            have their part.
+    """
+    if others:
+        refuse("explain", explain, others)
+    if isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor):
+        raise HeadwayError("positions are tensors, of which other processes have a part: give those of Shards.take")
+    call = _shared(
+        q, k, v, shards, k_shards, return_lse, encoding, terms, mask, q_positions, k_positions, q_input, k_input,
+        kernel, {"scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": dropout_seed},
+    )  # fmt: skip
+    reasons = {name: why for name, one in METHODS.items() if (why := one.why_not(call)) is not None}
+    traffic = {name: one.traffic(call) for name, one in METHODS.items() if name not in reasons}
+    if method != "auto" and method not in METHODS:
+        raise unknown("method", method, ("auto", *METHODS))
+    order = [one.name for one in _in_order(call) if one.name not in reasons]
+    chosen = (order[0] if order else None) if method == "auto" else (None if method in reasons else method)
+    return Explanation(chosen, traffic, reasons, shards)

@@ -1,0 +1,210 @@
+"""A call of attention of which each process has its tokens, with what all processes know of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..call import make_call
+from ..coordinates import Coordinates, Placed
+from ..kernels import Call, why_not_in_parts
+from ..masks import Causal, Mask, looks_ahead
+from ..positions import PositionEncoding
+from ..positions._compose import Compose
+from ..terms import Term
+from ._group import Group
+from ._scans import GroupScans
+from ._shards import Shards
+
+
+@dataclass(frozen=True, eq=False)
+class SharedCall:
+    """The arguments of a call, checked. The mask and the coordinates are those of the whole sequence.
+
+    Attributes:
+        q: this rank's queries, [batch, heads, n, head_dim].
+        k: this rank's keys.
+        v: this rank's values.
+        q_shards: which queries each rank has.
+        k_shards: which keys each rank has.
+        q_at: coordinates of all queries.
+        k_at: coordinates of all keys; the same object if both sides are one.
+        encoding: the encoding.
+        mask: the mask of all queries and keys, which hides padding.
+        terms: further terms, of this rank's queries and keys.
+        q_input: the layer's input for this rank's queries.
+        k_input: that for its keys.
+        options: scale, dropout, dropout_seed, sink and soft_cap, as ``attention`` takes them.
+        kernel: "auto", or the name of the kernel.
+        wants_lse: whether the log-sum-exp is wanted.
+        seed: decides what the encoding draws in training, the same on every rank.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    q_shards: Shards
+    k_shards: Shards
+    q_at: Coordinates
+    k_at: Coordinates
+    encoding: PositionEncoding | None = None
+    mask: Mask | None = None
+    terms: tuple[Term, ...] = ()
+    q_input: Tensor | None = None
+    k_input: Tensor | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    kernel: str = "auto"
+    wants_lse: bool = False
+    seed: int | None = None
+
+    @property
+    def group(self) -> Group:
+        """The processes that share the call."""
+        return self.q_shards.group
+
+    @property
+    def itself(self) -> bool:
+        """Whether queries and keys are the same tokens, with the same coordinates."""
+        return self.q_at is self.k_at and self.q_shards is self.k_shards
+
+    def drawing(self) -> AbstractContextManager[None]:
+        """Returns a context in which the encoding draws the same numbers on every rank."""
+        return nullcontext() if self.seed is None else _drawing(self.seed, self.q.device)
+
+    def located(self) -> tuple[Coordinates, Coordinates]:
+        """Returns where the encoding sees all queries and all keys, without tables."""
+        if self.encoding is None or "locate" not in self.encoding.acts:
+            return self.q_at, self.k_at
+        with self.drawing():
+            q_at = _located(self.encoding, self.q_at)
+        if self.q_at is self.k_at:
+            return q_at, q_at
+        with self.drawing():
+            return q_at, _located(self.encoding, self.k_at)
+
+    def part_of_mask(self, queries: tuple[int, int], keys: tuple[int, int]) -> Mask | None:
+        """Returns the mask of a run of queries and a run of keys.
+
+        Args:
+            queries: the slots of the queries, (start, stop).
+            keys: those of the keys.
+        """
+        if self.mask is None:
+            return None
+        n, m = self.q_at.index.shape[1], self.k_at.index.shape[1]
+        mask = self.mask.block(*queries, n)
+        return mask if keys == (0, m) else mask.of_keys(*keys, queries[1] - queries[0], m)
+
+    def encoded(self) -> Call:
+        """Returns the call of this rank's queries and keys, without a mask.
+
+        What the encoding takes of earlier tokens comes from the processes that have them.
+        """
+        q_at, k_at = self.located()
+        q_side = self._shard(q_at, self.q_shards)
+        k_side = q_side if self.itself else self._shard(k_at, self.k_shards)
+        with self.drawing():
+            return make_call(
+                self.q, self.k, self.v, encoding=self.encoding, terms=self.terms,
+                mask=None if looks_ahead(self.mask) else Causal(), q_positions=q_side, k_positions=k_side,
+                q_input=self.q_input, k_input=self.k_input, **self.options,
+            )._with(mask=None)  # fmt: skip
+
+    def _shard(self, at: Coordinates, shards: Shards) -> Coordinates:
+        side = at.take(shards.runs)
+        assert side.shard is not None
+        return side._with(shard=side.shard._with(scans=GroupScans(shards)))
+
+    def why_not_apart(self) -> str | None:
+        """Returns what keeps ranks from encoding their own queries and keys and exchanging the results; else None."""
+        encoding = self.encoding
+        if encoding is not None and (part := _undeclared(encoding)) is not None:
+            return (
+                f"{part} may depend on other tokens: its class does not declare across_shards = True, by which it "
+                "says that it takes them through the functions that cross shards"
+            )
+        why = why_not_in_parts(call := self._probe())
+        if why is not None:
+            return why
+        return why_not_pairs(call.terms)
+
+    def _probe(self) -> Call:
+        """The call of a few tokens, whose terms are of the same kinds."""
+
+        def first(x: Tensor | None, dim: int, count: int) -> Tensor | None:
+            return None if x is None else x.detach().narrow(dim, 0, count)
+
+        n, m = (min(2, x.shape[2]) for x in (self.q, self.k))
+        count = min(n, m)
+        q_at, k_at = (at.as_given().rows(0, count) for at in (self.q_at, self.k_at))
+        q, k, v = (first(x, 2, count) for x in (self.q, self.k, self.v))
+        options = {**self.options, "dropout_seed": None}
+        sink = options.get("sink")
+        if isinstance(sink, Tensor) and sink.ndim == 3:
+            options["sink"] = sink[..., :count]
+        with torch.no_grad(), self.drawing():
+            assert q is not None
+            assert k is not None
+            assert v is not None
+            call = make_call(
+                q, k, v, encoding=self.encoding, mask=None if looks_ahead(self.mask) else Causal(),
+                q_positions=q_at, k_positions=q_at if self.itself else k_at, q_input=first(self.q_input, 1, count),
+                k_input=first(self.k_input, 1, count), **options,
+            )  # fmt: skip
+        return call._with(terms=(*call.terms, *self.terms))
+
+
+def why_not_pairs(terms: Sequence[Term]) -> str | None:
+    """Returns which of some terms holds a tensor of all pairs, of which no rank has its part; else None.
+
+    Args:
+        terms: the terms.
+    """
+    pairs = []
+
+    def noted(x: Tensor, words: tuple[str, ...]) -> Tensor:
+        if "keys" in words and x.shape[words.index("keys")] > 1:
+            pairs.append(x)
+        return x
+
+    for term in terms:
+        term.along("queries", noted)
+        if pairs:
+            return f"{type(term).__name__} holds a tensor of all pairs, of which no rank has its part"
+    return None
+
+
+@contextmanager
+def _drawing(seed: int, device: torch.device) -> Iterator[None]:
+    with torch.random.fork_rng(
+        [] if device.type == "cpu" else [device], device_type=device.type if device.type != "cpu" else "cuda"
+    ):
+        torch.manual_seed(seed)
+        yield
+
+
+def _located(encoding: PositionEncoding, at: Coordinates) -> Coordinates:
+    if isinstance(at, Placed):
+        if at.belongs_to(encoding):
+            return at
+        at = at.as_given()
+    encoding.need_axes(at)
+    return at.placed_by(encoding, position=encoding._located(at).position)
+
+
+def _undeclared(encoding: PositionEncoding) -> str | None:
+    """The name of a part of an encoding that may depend on other tokens and does not declare ``across_shards``."""
+    for part in encoding.modules():
+        if not isinstance(part, PositionEncoding) or isinstance(part, Compose):
+            continue
+        kind = type(part)
+        moves = kind.relocate is not PositionEncoding.relocate
+        own_terms = part.foreign and kind.terms is not PositionEncoding.terms
+        if (moves or part.reads_input or own_terms) and not vars(kind).get("across_shards", False):
+            return kind.__name__
+    return None

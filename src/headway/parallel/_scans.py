@@ -1,0 +1,68 @@
+"""What tokens of a shard take of earlier tokens: sums over all of them, and the few before each run."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._group import gathered
+from ._shards import Shards
+
+
+class GroupScans:
+    """Scans over the stream of some shards; every rank makes the same ones, in the same order.
+
+    Args:
+        shards: which tokens each rank has.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        self.shards = shards
+
+    def summed(self, steps: Tensor) -> Tensor:
+        """Returns the sums of steps [batch, n, …] up to and including each token, over all tokens of the stream."""
+        runs = steps.split([stop - start for start, stop in self.shards.runs], dim=1)
+        totals = torch.stack([run.sum(1) for run in runs], dim=1)
+        before, order = self._of_runs(totals)
+        sums = before.cumsum(1)
+        found = []
+        for run, number in zip(runs, order, strict=True):
+            within = run.cumsum(1)
+            found.append(within + sums[:, number - 1 : number] if number else within)
+        return torch.cat(found, dim=1)
+
+    def preceding(self, x: Tensor, count: int) -> list[Tensor]:
+        """Returns what x [batch, n, …] is for the ``count`` tokens before each run of the shard, 0 before the first."""
+        if not count:
+            return [x[:, :0] for _ in self.shards.runs]
+        runs = x.split([stop - start for start, stop in self.shards.runs], dim=1)
+        tails = torch.stack([_last(run, count) for run in runs], dim=1)
+        tails, order = self._of_runs(tails)
+        every = sorted(run for runs in self.shards.layout for run in runs)
+        found = []
+        for own in order:
+            start = every[own][0]
+            pieces: list[Tensor] = []
+            missing = count
+            for number in range(own - 1, -1, -1):  # the tokens before, from the nearest run on
+                here = min(missing, every[number][1] - every[number][0])
+                pieces.insert(0, tails[:, number, count - here :])
+                missing -= here
+            zeros = x.new_zeros(x.shape[0], count - min(count, start), *x.shape[2:])
+            found.append(torch.cat([zeros, *pieces], dim=1))
+        return found
+
+    def _of_runs(self, x: Tensor) -> tuple[Tensor, list[int]]:
+        """Returns x [batch, runs, …] of all ranks, in the order of the stream, and the numbers of this rank's runs."""
+        layout = self.shards.layout
+        order = {run: number for number, run in enumerate(sorted(run for runs in layout for run in runs))}
+        numbers = [tuple((order[run], order[run] + 1) for run in runs) for runs in layout]
+        return gathered(x, self.shards.group, numbers, 1), [order[run] for run in self.shards.runs]
+
+
+def _last(run: Tensor, count: int) -> Tensor:
+    """The last ``count`` tokens of a run, after zeros if it has fewer."""
+    missing = count - run.shape[1]
+    if missing <= 0:
+        return run[:, -count:]
+    return torch.cat([run.new_zeros(run.shape[0], missing, *run.shape[2:]), run], dim=1)

@@ -1,0 +1,94 @@
+"""Gather: every rank gets all keys and values, and computes its own queries as ordinary calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...call import make_call
+from ...coordinates import Coordinates
+from ...kernels import KERNELS, kernel_for
+from ...masks import Mask
+from ...terms import Term
+from .._call import SharedCall, why_not_pairs
+from .._group import gathered, tokens_in
+from .._sight import sight
+from ._base import Method, Traffic
+
+
+class Gather(Method):
+    """Gathers keys, values and the layer's input before the encoding sees them.
+
+    Each run of queries is then a call of its own with all keys, or with those up to the last one that its mask shows,
+    so that the queries of a causal call are the last of its keys. Any encoding works, in memory for all keys.
+    """
+
+    name = "gather"
+
+    def why_not(self, call: SharedCall) -> str | None:
+        return why_not_pairs(call.terms)
+
+    def traffic(self, call: SharedCall) -> Traffic:
+        rank, layout = call.group.rank, call.k_shards.layout
+        tensors = [call.k, call.v]
+        if call.encoding is not None and call.encoding.reads_input and call.k_input is not None:
+            tensors.append(call.k_input)
+        own, others = tokens_in(layout[rank]), sum(map(tokens_in, layout)) - tokens_in(layout[rank])
+        token = sum(x.nbytes for x in tensors) // max(own, 1)
+        return Traffic((call.group.size - 1) * own * token, others * token)
+
+    def run(self, call: SharedCall) -> tuple[Tensor, Tensor | None]:
+        shards = call.k_shards
+        k, v = (gathered(x, call.group, shards.layout, 2) for x in (call.k, call.v))
+        k_input = call.k_input
+        if k_input is not None and call.encoding is not None and call.encoding.reads_input:
+            k_input = gathered(k_input, call.group, shards.layout, 1)
+        else:
+            k_input = None
+        terms = tuple([term.along("keys", lambda x, words: _gathered(call, x, words)) for term in call.terms])
+        q_at, k_at = call.located()
+        outs, lses, at = [], [], 0
+        for start, stop in call.q_shards.runs:
+            own, at = (at, at + stop - start), at + stop - start
+            out, lse = _run(call, own, (start, stop), k, v, k_input, terms, q_at, k_at)
+            outs.append(out)
+            lses.append(lse)
+        lse = torch.cat([one for one in lses if one is not None], 2) if call.wants_lse else None
+        return torch.cat(outs, 2), lse
+
+
+def _gathered(call: SharedCall, x: Tensor, words: tuple[str, ...]) -> Tensor:
+    return gathered(x, call.group, call.k_shards.layout, words.index("keys"))
+
+
+def _run(
+    call: SharedCall,
+    own: tuple[int, int],
+    queries: tuple[int, int],
+    k: Tensor,
+    v: Tensor,
+    k_input: Tensor | None,
+    terms: tuple[Term, ...],
+    q_at: Coordinates,
+    k_at: Coordinates,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention of one run of queries, ``own`` among those of the rank and ``queries`` among all."""
+    m, at = k_at.index.shape[1], q_at.rows(*queries)
+    _, seen = sight(call.part_of_mask(queries, (0, m)), at, k_at.rows(0, m))
+    options: dict[str, Any] = dict(call.options)
+    sink = options.get("sink")
+    if isinstance(sink, Tensor) and sink.ndim == 3:
+        options["sink"] = sink[..., slice(*own)]
+    mask: Mask | None = call.part_of_mask(queries, (0, seen))
+    q_input = None if call.q_input is None or k_input is None else call.q_input[:, slice(*own)]
+    terms = tuple([term.block(*own).cut("keys", 0, seen) for term in terms])
+    with call.drawing():
+        part = make_call(
+            call.q[:, :, slice(*own)], k[:, :, :seen], v[:, :, :seen], encoding=call.encoding, terms=terms, mask=mask,
+            q_positions=at, k_positions=k_at.rows(0, seen), q_input=q_input,
+            k_input=None if k_input is None else k_input[:, :seen], **options,
+        )  # fmt: skip
+    part = part._with(wants_lse=call.wants_lse)
+    return kernel_for(KERNELS, part, call.kernel).run(part)

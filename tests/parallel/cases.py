@@ -1,0 +1,167 @@
+"""Calls that several processes share, compared with one process that has all tokens."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import headway as hw
+from headway import masks as M
+from headway import parallel
+from headway.parallel import Shards
+from headway.positions import ENCODINGS, PositionEncoding
+from headway.positions._base import IN_ATTENTION as HOOKS
+from headway.testing.inputs import Layer, on_axes, randomized
+
+IN_ATTENTION = [name for name, kind in ENCODINGS.items() if kind.examples()[0].acts & HOOKS]
+LENGTH = 23
+"""The tokens of a call, which neither 2, 3 nor 4 processes share evenly."""
+
+
+@cache
+def layer_of(name: str, number: int = 0) -> Layer:
+    generator = torch.Generator().manual_seed(0)
+    return Layer(
+        randomized(ENCODINGS[name].examples()[number], generator, torch.float64), generator, torch.float64
+    ).eval()
+
+
+def layout(name: str, n: int, group: Any) -> Shards:
+    return getattr(Shards, name)(n, group)
+
+
+def arguments_of(
+    name: str | None, at: hw.Coordinates | None = None, n: int = LENGTH
+) -> tuple[list[Tensor], dict[str, Any]]:
+    """q, k, v of the whole sequence and the other arguments of a call, with a sink, a cap and dropout."""
+    generator = torch.Generator().manual_seed(1)
+    if name is None:
+        qkv = [torch.randn(2, 4, n, 8, generator=generator, dtype=torch.float64) for _ in range(3)]
+        return qkv, {"encoding": None, "at": at or hw.Coordinates.span(n), "x": None}
+    layer = layer_of(name)
+    at = on_axes(at or hw.Coordinates.span(n), layer.encoding.axes)
+    x = torch.randn(2, n, layer.sizes.embed_dim, generator=generator, dtype=torch.float64)
+    x = layer.embed(x, at).detach()
+    return [side.detach() for side in layer.project(x)], {"encoding": layer.in_attention, "at": at, "x": x}
+
+
+def parameters_of(encoding: PositionEncoding | None) -> list[Tensor]:
+    return [] if encoding is None else [p for p in encoding.parameters() if p.requires_grad]
+
+
+def upstream(out: Tensor, lse: Tensor | None, rows: Tensor) -> Tensor:
+    """A loss that weighs every number of the whole output; ``rows`` are the slots of the tokens in it."""
+    up = torch.sin(rows.double() * 0.7 + 1)[None, None, :, None] * torch.linspace(-1, 1, out.shape[3], dtype=out.dtype)
+    loss = (out * up).sum()
+    if lse is not None:
+        loss = loss + (lse.masked_fill(lse.isinf(), 0) * up[..., 0]).sum()
+    return loss
+
+
+def compare(
+    group: Any, name: str | None, method: str, shape: str, mask: M.Mask | None, options: dict[str, Any] | None = None,
+    at: hw.Coordinates | None = None, has_lse: bool = True, n: int = LENGTH, edit: Any = None,
+) -> float:  # fmt: skip
+    """Returns the largest difference of outputs, log-sum-exps and gradients, as a share of the largest number."""
+    options = options or {}
+    (q, k, v), others = arguments_of(name, at, n)
+    if edit is not None:
+        q, k, v = edit(q, k, v)
+    encoding, at, x = others["encoding"], others["at"], others["x"]
+    shards = layout(shape, n, group)
+    rank_rows = torch.cat([torch.arange(a, b) for a, b in shards.runs])
+    parameters = parameters_of(encoding)
+    expected = reference(encoding, (q, k, v), at, x, mask, options, has_lse, parameters)
+
+    sink = options.get("sink")
+    local_options = dict(options)
+    taken = list(shards.take(q, k, v, dim=2)[:3])
+    leaves = [t.detach().clone().requires_grad_() for t in taken]
+    xs = None if x is None else shards.take(x)[0].detach().clone().requires_grad_()
+    if isinstance(sink, Tensor):
+        local = shards.take(sink, dim=2)[0] if sink.ndim == 3 else sink
+        local_options["sink"] = local.detach().clone().requires_grad_()
+    (local_at,) = shards.take(coordinates=at)
+    out = parallel.attention(
+        *leaves, shards=shards, method=method, encoding=encoding, mask=mask, q_positions=local_at, return_lse=has_lse,
+        q_input=xs, k_input=xs, **local_options,
+    )  # fmt: skip
+    out, lse = out if has_lse else (out, None)
+    wanted = [*leaves, *([xs] if xs is not None else []), *parameters]
+    if isinstance(sink, Tensor):
+        wanted.append(local_options["sink"])
+    found = list(torch.autograd.grad(upstream(out, lse, rank_rows), wanted, allow_unused=True))
+    found = [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, found, strict=True)]
+
+    e_out, e_lse, grads = expected
+    pairs = [(out, e_out[:, :, rank_rows])]
+    if has_lse:
+        pairs.append((lse, e_lse[:, :, rank_rows]))
+    pairs += [(a, b[:, :, rank_rows]) for a, b in zip(found[:3], grads[:3], strict=True)]
+    rest, e_rest = found[3:], grads[3:]
+    if xs is not None:
+        pairs.append((rest[0], e_rest[0][:, rank_rows]))
+        rest, e_rest = rest[1:], e_rest[1:]
+    for number, (a, b) in enumerate(zip(rest, e_rest, strict=True)):
+        if isinstance(sink, Tensor) and number == len(rest) - 1 and sink.ndim == 3:
+            pairs.append((a, b[:, :, rank_rows]))
+            continue
+        total = a.clone()
+        dist.all_reduce(total, group=group)
+        pairs.append((total, b))
+    return max(difference(a.detach(), b) for a, b in pairs)
+
+
+def difference(a: Tensor, b: Tensor) -> float:
+    assert a.shape == b.shape, (a.shape, b.shape)
+    same = (a == b) | (a.isnan() & b.isnan())
+    gap = torch.where(same, 0, (a - b).abs())
+    scale = max(1.0, float(torch.where(b.isfinite(), b.abs(), 0).max()) if b.numel() else 1.0)
+    worst = float(gap.max()) / scale if gap.numel() else 0.0
+    return worst if worst == worst else float("inf")
+
+
+def reference(
+    encoding: PositionEncoding | None, qkv: Any, at: hw.Coordinates, x: Tensor | None, mask: M.Mask | None,
+    options: dict[str, Any], has_lse: bool, parameters: list[Tensor],
+) -> tuple[Tensor, Tensor | None, list[Tensor]]:  # fmt: skip
+    leaves = [t.detach().clone().requires_grad_() for t in qkv]
+    whole_x = None if x is None else x.detach().clone().requires_grad_()
+    whole_options = dict(options)
+    sink = options.get("sink")
+    if isinstance(sink, Tensor):
+        whole_options["sink"] = sink.detach().clone().requires_grad_()
+    call = hw.attention_with_lse if has_lse else hw.attention
+    out = call(
+        *leaves, encoding=encoding, mask=mask, q_positions=at, k_positions=at, q_input=whole_x, k_input=whole_x,
+        kernel="reference", **whole_options,
+    )  # fmt: skip
+    out, lse = out if has_lse else (out, None)
+    wanted = [*leaves, *([whole_x] if whole_x is not None else []), *parameters]
+    if isinstance(sink, Tensor):
+        wanted.append(whole_options["sink"])
+    grads = torch.autograd.grad(upstream(out, lse, torch.arange(out.shape[2])), wanted, allow_unused=True)
+    return (
+        out.detach(), None if lse is None else lse.detach(),
+        [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, grads, strict=True)],
+    )  # fmt: skip
+
+
+def sweep(group: Any, method: str, shape: str, names: list[str]) -> dict[str, Any]:
+    """The difference of each encoding's call, or why the method cannot compute it."""
+    found: dict[str, Any] = {}
+    for name in names:
+        options: dict[str, Any] = {"dropout": 0.2, "dropout_seed": 7}
+        has_lse = name != "stick-breaking"
+        if has_lse:
+            heads = layer_of(name).sizes.heads
+            options["sink"] = torch.linspace(-1, 1, heads, dtype=torch.float64)
+        try:
+            found[name] = compare(group, name, method, shape, M.Causal(), options, has_lse=has_lse)
+        except hw.HeadwayError as error:
+            found[name] = str(error)
+    return found
