@@ -165,3 +165,93 @@ def sweep(group: Any, method: str, shape: str, names: list[str]) -> dict[str, An
         except hw.HeadwayError as error:
             found[name] = str(error)
     return found
+
+
+# ---------------------------------------------------------------- masks, heads, paddings
+
+
+class Even(M.Mask):
+    """A user's mask, which has ``allowed`` alone."""
+
+    def allowed(self, q: hw.Coordinates, k: hw.Coordinates) -> Tensor:
+        back = (q.index[:, :, None] - k.index[:, None, :])[:, None]
+        return (back >= 0) & (back % 2 == 0)
+
+
+def _random(*shape: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(3)) < 0.4
+
+
+def _nan_hidden(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    k, v = k.clone(), v.clone()
+    k[1, :, 15:], v[1, :, 15:] = torch.nan, torch.nan
+    return q, k, v
+
+
+def _grouped(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return q, k[:, :2], v[:, :2, :, :5]
+
+
+N = LENGTH
+IDS = torch.tensor([0] * 5 + [3] * 9 + [1] * 9)
+CASES: dict[str, Any] = {
+    "no mask": lambda: {"mask": None},
+    "causal": lambda: {"mask": M.Causal()},
+    "window": lambda: {"mask": M.Window(4, 0)},
+    "window on both sides": lambda: {"mask": M.Window(3, 2)},
+    "packed documents": lambda: {
+        "mask": M.Causal() & M.Documents(), "at": hw.Coordinates.packed([5, 9, 9]), "name": "t5",
+    },
+    "packed documents without causal": lambda: {"mask": M.Documents(), "at": hw.Coordinates.packed([1, 20, 2])},
+    "ids of documents": lambda: {"mask": M.Causal() & M.Documents(IDS)},
+    "ids of documents by row": lambda: {"mask": M.Documents(torch.stack([IDS, IDS.flip(0)]))},
+    "packed gates": lambda: {
+        "mask": M.Causal() & M.Documents(), "at": hw.Coordinates.packed([5, 9, 9]), "name": "forgetting",
+    },
+    "packed convolutions": lambda: {
+        "mask": M.Causal() & M.Documents(), "at": hw.Coordinates.packed([5, 9, 9]), "name": "selective-rope",
+    },
+    "padding": lambda: {"mask": M.Padding([N, 15])},
+    "padding on the left": lambda: {"mask": M.Causal() & M.Padding([N - 3, 15], "left")},
+    "padded rows": lambda: {"mask": M.Causal(), "at": hw.Coordinates.padded([N - 3, 15], N), "name": "alibi"},
+    "padded gates": lambda: {"mask": M.Causal(), "at": hw.Coordinates.padded([N - 3, 15], N), "name": "forgetting"},
+    "padded convolutions": lambda: {
+        "mask": M.Causal(), "at": hw.Coordinates.padded([N - 3, 15], N), "name": "selective-rope",
+    },
+    "padded rows on the right": lambda: {
+        "mask": M.Causal(), "at": hw.Coordinates.padded([N - 3, 15], N, side="right"), "name": "rope",
+    },
+    "Boolean": lambda: {"mask": M.Boolean(_random(N, N))},
+    "Boolean by head": lambda: {"mask": M.Boolean(_random(2, 4, N, N))},
+    "Boolean of keys": lambda: {"mask": M.Boolean(_random(2, 1, 1, N))},
+    "chunks": lambda: {"mask": M.Causal() & M.Chunked(5, previous=1)},
+    "prefix": lambda: {"mask": M.Causal() | M.Prefix(4), "name": "t5"},
+    "prefix by row": lambda: {"mask": M.Causal() | M.Prefix(torch.tensor([4, 15]))},
+    "first keys": lambda: {"mask": M.Causal() & (M.Window(left=4) | M.KeepFirst(2))},
+    "dilated": lambda: {"mask": M.Causal() & M.Dilated(3)},
+    "function": lambda: {"mask": M.from_flex(lambda b, h, q_idx, kv_idx: (q_idx - kv_idx) * (h + 1) % 3 == 0)},
+    "a user's": lambda: {"mask": Even()},
+    "hidden NaN": lambda: {"mask": M.Padding([N, 15]), "edit": _nan_hidden},
+    "grouped heads": lambda: {"mask": M.Causal(), "edit": _grouped},
+    "sink by query": lambda: {
+        "mask": M.Window(2, 0), "options": {"sink": torch.linspace(-2, 2, 2 * 4 * N).double().view(2, 4, N)},
+    },
+    "cap and scale": lambda: {"mask": M.Causal(), "options": {"soft_cap": 2.0, "scale": 0.7}, "name": "kerple-log"},
+    "dropout": lambda: {"mask": M.Causal(), "options": {"dropout": 0.4, "dropout_seed": 5}, "name": "rotary-values"},
+    "positions with gaps": lambda: {
+        "mask": M.Causal(), "at": hw.Coordinates.of((torch.arange(N) ** 2).double(), N), "name": "fire",
+    },
+}  # fmt: skip
+"""Calls by name. Masks are of the whole sequence."""
+
+
+def sweep_cases(group: Any, method: str, shape: str, names: list[str]) -> dict[str, Any]:
+    """The difference of each case, or why the method cannot compute it."""
+    found: dict[str, Any] = {}
+    for name in names:
+        case = CASES[name]()
+        try:
+            found[name] = compare(group, case.pop("name", None), method, shape, case.pop("mask"), **case)
+        except hw.HeadwayError as error:
+            found[name] = str(error)
+    return found

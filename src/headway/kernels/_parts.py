@@ -155,6 +155,39 @@ def merged(results: Sequence[ForwardResults], sinks: Sequence[Sink] = ()) -> For
     return ForwardResults(out, row_max, row_sum)
 
 
+def merge_into(whole: ForwardResults, part: ForwardResults) -> None:
+    """Merges results over further keys into results, whose tensors are written to.
+
+    Args:
+        whole: the results so far, with the output in the dtype of the statistics.
+        part: those over keys that are not in ``whole``.
+    """
+    row_max = torch.maximum(whole.row_max, part.row_max)
+    base = row_max.masked_fill(row_max == -math.inf, 0)
+    shares = [one.row_sum * (one.row_max - base).exp() for one in (whole, part)]
+    row_sum = shares[0] + shares[1]
+    divisor = row_sum.masked_fill(row_sum == 0, 1)
+    old, new = (
+        (share / divisor).masked_fill(one.row_sum == 0, 0)[..., None]
+        for one, share in zip((whole, part), shares, strict=True)
+    )
+    whole.out.mul_(old).addcmul_(part.out.to(whole.out.dtype), new)
+    whole.row_max.copy_(row_max)
+    whole.row_sum.copy_(row_sum)
+
+
+def merge_sinks(whole: ForwardResults, sinks: Sequence[Sink]) -> None:
+    """Lets sinks take part in results over all keys, whose tensors are written to.
+
+    Args:
+        whole: the results.
+        sinks: the sinks of the call.
+    """
+    for sink in sinks:
+        logits = sink.by_query.to(whole.row_max.dtype).expand(whole.row_max.shape)
+        merge_into(whole, ForwardResults(whole.out.new_zeros(()), logits, torch.ones_like(logits)))
+
+
 def sink_gradients(sinks: Sequence[Sink], whole: ForwardResults, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
     """Returns the gradients of the sinks' logits for each query, −P·δ."""
     delta = (d_out * whole.out).sum(-1)
@@ -188,7 +221,7 @@ def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor
     if not parts:
         raise HeadwayError("parts is empty: give at least one call")
     parts = [part._with(include_sink=False) if part.include_sink else part for part in parts]
-    names = tuple(_native_kernel(part, kernel) for part in parts)
+    names = tuple(kernel_of_part(part, kernel) for part in parts)
     tensors: list[Tensor] = []
     with without_autocast(parts[0].q):
         turned = (NATIVE[name].rotated(evaluated(part)) for name, part in zip(names, parts, strict=True))
@@ -198,14 +231,59 @@ def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor
     return out.to(parts[0].q.dtype), lse
 
 
-def _native_kernel(call: Call, name: str) -> str:
+def kernel_of_part(call: Call, name: str = "auto") -> str:
+    """Returns the name of the native kernel that computes a part of the keys.
+
+    Args:
+        call: the part.
+        name: "auto", or the name of the kernel.
+
+    Raises:
+        HeadwayError: if there is none.
+    """
     chosen = choose(NATIVE, Problem.of(call._with(wants_lse=True)), name).kernel
     if chosen is None:
         raise HeadwayError(f"kernel {name!r} cannot run a part of the keys: leave kernel='auto'")
     return chosen
 
 
-def _sinks(call: Call) -> list[Sink]:
+def forward_part(call: Call, name: str = "auto") -> ForwardResults:
+    """Returns the results of a part of the keys, without a sink, in the dtype that the kernel gives.
+
+    Args:
+        call: the part, whose rotations have been applied.
+        name: "auto", or the name of a native kernel.
+    """
+    call = evaluated(call)
+    native: Native[Any] = NATIVE[kernel_of_part(call, name)]
+    return native.forward(native.lower(call), True)
+
+
+def backward_part(
+    call: Call, whole: ForwardResults, d_out: Tensor, d_lse: Tensor | None, leaves: list[Tensor], name: str = "auto"
+) -> list[Tensor]:
+    """Returns the gradients of a part of the keys from the results over all of them.
+
+    Args:
+        call: the part, made of the leaves with autograd enabled.
+        whole: the results over all keys, with the sink.
+        d_out: the gradient of the output.
+        d_lse: that of the log-sum-exp, or None.
+        leaves: the tensors whose gradients are wanted.
+        name: "auto", or the name of a native kernel.
+    """
+    call = evaluated(call)
+    native: Native[Any] = NATIVE[kernel_of_part(call, name)]
+    gradients = native.backward(native.lower(call), whole, d_out, d_lse, partial_keys=True)
+    return through_lowering(gradients, leaves)
+
+
+def sinks_of(call: Call) -> list[Sink]:
+    """Returns the sinks of a call, which belong to none of its parts.
+
+    Args:
+        call: the call.
+    """
     return [term for term in call.terms if isinstance(term, Sink)]
 
 
@@ -220,7 +298,7 @@ class _InParts(torch.autograd.Function):
         for name, part in zip(names, parts, strict=True):
             native: Native[Any] = NATIVE[name]
             results.append(native.forward(native.lower(part), True))
-        whole = merged(results, _sinks(parts[0]))
+        whole = merged(results, sinks_of(parts[0]))
         ctx.save_for_backward(*tensors, *whole)
         ctx.mark_non_differentiable(whole.row_max, whole.row_sum)
         return whole.out, whole.log_sum_exp, whole.row_max, whole.row_sum
@@ -238,6 +316,6 @@ class _InParts(torch.autograd.Function):
             for name, part in zip(ctx.names, parts, strict=True):
                 native: Native[Any] = NATIVE[name]
                 gradients += native.backward(native.lower(part), whole, d_out, d_lse, partial_keys=True)
-            gradients += sink_gradients(_sinks(parts[0]), whole, d_out, d_lse)
+            gradients += sink_gradients(sinks_of(parts[0]), whole, d_out, d_lse)
             grads = iter(through_lowering(gradients, [x for x, need in zip(leaves, needed, strict=True) if need]))
         return None, None, *(next(grads) if need else None for need in needed)

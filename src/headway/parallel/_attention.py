@@ -254,7 +254,7 @@ def _shared(
         checked = checked.for_call(q.shape[0], q.shape[1])
     return SharedCall(
         q, k, v, shards, k_side, q_at, k_at, encoding, hiding_padding(checked, k_at), tuple(terms or ()), q_input,
-        k_input, options, kernel, wants_lse,
+        k_input, options, kernel, wants_lse, mask,
     )  # fmt: skip
 
 

@@ -42,6 +42,7 @@ class SharedCall:
         options: scale, dropout, dropout_seed, sink and soft_cap, as ``attention`` takes them.
         kernel: "auto", or the name of the kernel.
         wants_lse: whether the log-sum-exp is wanted.
+        given_mask: the mask as it was given, by which facts about it are found again.
         seed: decides what the encoding draws in training, the same on every rank.
     """
 
@@ -60,6 +61,7 @@ class SharedCall:
     options: dict[str, Any] = field(default_factory=dict)
     kernel: str = "auto"
     wants_lse: bool = False
+    given_mask: Any = None
     seed: int | None = None
 
     @property
@@ -100,20 +102,26 @@ class SharedCall:
         mask = self.mask.block(*queries, n)
         return mask if keys == (0, m) else mask.of_keys(*keys, queries[1] - queries[0], m)
 
-    def encoded(self) -> Call:
+    def encoded(self) -> tuple[Call, bool]:
         """Returns the call of this rank's queries and keys, without a mask.
 
         What the encoding takes of earlier tokens comes from the processes that have them.
+
+        Returns:
+            The call, and whether positions depend on more than the coordinates, so that other ranks do not know them.
         """
         q_at, k_at = self.located()
         q_side = self._shard(q_at, self.q_shards)
         k_side = q_side if self.itself else self._shard(k_at, self.k_shards)
         with self.drawing():
-            return make_call(
+            call = make_call(
                 self.q, self.k, self.v, encoding=self.encoding, terms=self.terms,
                 mask=None if looks_ahead(self.mask) else Causal(), q_positions=q_side, k_positions=k_side,
                 q_input=self.q_input, k_input=self.k_input, **self.options,
             )._with(mask=None)  # fmt: skip
+        sides = ((call.q_coordinates, q_side), (call.k_coordinates, k_side))
+        moved = any(now.position is not before.position or now.position.requires_grad for now, before in sides)
+        return call, moved
 
     def _shard(self, at: Coordinates, shards: Shards) -> Coordinates:
         side = at.take(shards.runs)
@@ -122,19 +130,17 @@ class SharedCall:
 
     def why_not_apart(self) -> str | None:
         """Returns what keeps ranks from encoding their own queries and keys and exchanging the results; else None."""
-        encoding = self.encoding
-        if encoding is not None and (part := _undeclared(encoding)) is not None:
+        call = self.probe()
+        why = why_not_in_parts(call) or why_not_pairs(call.terms)
+        if why is None and self.encoding is not None and (part := _undeclared(self.encoding)) is not None:
             return (
                 f"{part} may depend on other tokens: its class does not declare across_shards = True, by which it "
                 "says that it takes them through the functions that cross shards"
             )
-        why = why_not_in_parts(call := self._probe())
-        if why is not None:
-            return why
-        return why_not_pairs(call.terms)
+        return why
 
-    def _probe(self) -> Call:
-        """The call of a few tokens, whose terms are of the same kinds."""
+    def probe(self) -> Call:
+        """Returns the call of a few tokens, whose terms are of the same kinds, with its rotations applied."""
 
         def first(x: Tensor | None, dim: int, count: int) -> Tensor | None:
             return None if x is None else x.detach().narrow(dim, 0, count)
@@ -156,7 +162,7 @@ class SharedCall:
                 q_positions=q_at, k_positions=q_at if self.itself else k_at, q_input=first(self.q_input, 1, count),
                 k_input=first(self.k_input, 1, count), **options,
             )  # fmt: skip
-        return call._with(terms=(*call.terms, *self.terms))
+        return call._with(terms=(*call.terms, *self.terms)).rotated(lambda x, rotation: rotation._of(x))
 
 
 def why_not_pairs(terms: Sequence[Term]) -> str | None:

@@ -91,7 +91,7 @@ class Group:
             incoming: where they are written.
         """
         messages = [(True, to, x) for x in outgoing] + [(False, source, x) for x in incoming]
-        return self._start([(sends, rank, x) for sends, rank, x in messages if rank is not None])
+        return self.post([(sends, rank, x) for sends, rank, x in messages if rank is not None])
 
     def exchange(self, outgoing: Sequence[Tensor | None], incoming: Sequence[Tensor | None]) -> None:
         """Sends a tensor to each other rank and receives one from each.
@@ -104,9 +104,15 @@ class Group:
         for step in range(1, self.size):  # every rank meets another one in each step
             to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
             messages += [(True, to, outgoing[to]), (False, source, incoming[source])]
-        self.finish(self._start([(sends, rank, x) for sends, rank, x in messages if x is not None]))
+        self.finish(self.post([(sends, rank, x) for sends, rank, x in messages if x is not None]))
 
-    def _start(self, messages: list[tuple[bool, int, Tensor]]) -> Any:
+    def post(self, messages: list[tuple[bool, int, Tensor]]) -> Any:
+        """Starts to send and receive tensors; ``finish`` waits for all of them.
+
+        Args:
+            messages: whether a tensor is sent, the other rank, and the tensor. Two ranks must name what they send one
+                another in the same order.
+        """
         messages = [one for one in messages if one[2].numel()]
         operations = []
         for sends, rank, x in messages:

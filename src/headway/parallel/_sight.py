@@ -43,6 +43,27 @@ def sight(mask: Mask | None, q: Coordinates, k: Coordinates) -> tuple[int, int]:
     return low, min(max(high, low), m)
 
 
+def sees_all(mask: Mask | None, q: Coordinates, k: Coordinates) -> bool:
+    """Returns whether every query is known to see every key, as far as a mask is intervals.
+
+    Args:
+        mask: the mask of these queries and keys; None hides nothing.
+        q: coordinates of the queries.
+        k: coordinates of the keys.
+    """
+    n, m = q.index.shape[1], k.index.shape[1]
+    if mask is None or not n or not m:
+        return mask is None
+    if joined := parts_of(mask):
+        return (all if type(mask) is And else any)(sees_all(part, q, k) for part in joined)
+    if type(mask) is Boolean or (bounds := mask.interval(q, k)) is None:
+        return False
+    if any(isinstance(bound, Tensor) and not bound.is_cpu for bound in bounds):
+        return False
+    first, last = (_numbers(bound, n, default) for bound, default in zip(bounds, (0, m), strict=True))
+    return bool((first <= 0).all() & (last >= m).all())
+
+
 def _of_values(values: Tensor, m: int) -> tuple[int, int]:
     if not values.is_cpu or values.shape[-1] != m:
         return (0, m) if not values.is_cpu or bool(values.any()) else (0, 0)

@@ -1,0 +1,115 @@
+"""Heads: every rank gets all tokens of its share of the heads, and sends the output back to the ranks of the tokens."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...coordinates import Coordinates
+from ...kernels import KERNELS, Call, kernel_for
+from ...kernels._base import without_autocast
+from ...terms import Term
+from .._call import SharedCall
+from .._group import gathered, shard_by_tokens, whole_by_heads
+from .._shards import Shards
+from ._base import Method, Traffic
+
+HEADS = ("heads", "kv_heads")
+"""The names of dimensions of heads."""
+
+
+class Heads(Method):
+    """Exchanges prepared queries, keys and values by heads (DeepSpeed Ulysses). Each rank then computes one whole call.
+
+    The heads of keys must divide by the number of ranks. What has no dimension of heads, such as the biases of tokens,
+    is gathered.
+    """
+
+    name = "heads"
+
+    def why_not(self, call: SharedCall) -> str | None:
+        size, heads = call.group.size, call.k.shape[1]
+        if heads % size:
+            able = ", ".join(str(one) for one in range(1, heads + 1) if heads % one == 0)
+            return f"{heads} heads of keys do not divide by {size} processes: they do by {able}"
+        return call.why_not_apart()
+
+    def traffic(self, call: SharedCall) -> Traffic:
+        probe = call.probe()
+        tokens = probe.q.shape[2], probe.k.shape[2]
+        per_query = (probe.q.nbytes // probe.q.shape[3]) * (probe.q.shape[3] + probe.v.shape[3]) // tokens[0]
+        per_key = (probe.k.nbytes + probe.v.nbytes) // tokens[1]
+        size = call.group.size
+        sent = (call.q_shards.length * per_query + call.k_shards.length * per_key) * (size - 1) // size
+        return Traffic(sent, sent)
+
+    def run(self, call: SharedCall) -> tuple[Tensor, Tensor | None]:
+        local, moved = call.encoded()
+        with without_autocast(call.q):
+            rotated = KERNELS["cpu"].rotated(local)
+            whole = _whole(call, rotated, moved)
+            kernel = kernel_for(KERNELS, whole, call.kernel)
+            out, lse = kernel.run(whole)
+            out = kernel.restored(local, _back(call, out))
+        return out.to(local.q.dtype), None if lse is None else _back(call, lse)
+
+
+def _back(call: SharedCall, x: Tensor) -> Tensor:
+    return shard_by_tokens(x, call.group, call.q_shards.layout, 1, 2)
+
+
+def _whole(call: SharedCall, local: Call, moved: bool) -> Call:
+    """Returns the call of all tokens and of this rank's share of the heads."""
+    group, shards = call.group, (call.q_shards, call.k_shards)
+    q, k, v = (
+        whole_by_heads(x, group, side.layout, 1, 2)
+        for x, side in ((local.q, shards[0]), (local.k, shards[1]), (local.v, shards[1]))
+    )
+    first = group.rank * q.shape[1]
+    q_at, k_at = call.located()
+    if moved:
+        q_at, k_at = (
+            _moved(at, side, shard, call)
+            for at, side, shard in zip((q_at, k_at), (local.q_coordinates, local.k_coordinates), shards, strict=True)
+        )
+    return local._with(
+        q=q,
+        k=k,
+        v=v,
+        q_coordinates=q_at,
+        k_coordinates=k_at,
+        terms=tuple([_term(call, term) for term in local.terms]),
+        mask=None if call.mask is None else call.mask.cut("heads", first, first + q.shape[1]),
+        aligned=call.itself and q_at.ordered,
+        head_offset=first,
+        out_rotation=None,
+        restore=None,
+        wants_lse=call.wants_lse,
+    )
+
+
+def _moved(at: Coordinates, side: Coordinates, shards: Shards, call: SharedCall) -> Coordinates:
+    return at.facts()._with(position=gathered(side.position, call.group, shards.layout, 1))
+
+
+def _term(call: SharedCall, term: Term) -> Term:
+    """Returns a term of this rank's tokens as one of all tokens and of this rank's share of the heads."""
+    group, done = call.group, set[int]()
+    layouts = {"queries": call.q_shards.layout, "keys": call.k_shards.layout}
+
+    def shared(x: Tensor, words: tuple[str, ...], name: str) -> Tensor:
+        heads = words.index(name)
+        tokens = [word for word in words if word in layouts and x.shape[words.index(word)] > 1]
+        if not tokens:
+            return x.chunk(group.size, heads)[group.rank]
+        found = whole_by_heads(x, group, layouts[tokens[0]], heads, words.index(tokens[0]))
+        done.add(id(found))
+        return found
+
+    def all_of(x: Tensor, words: tuple[str, ...], name: str) -> Tensor:
+        return x if id(x) in done else gathered(x, group, layouts[name], words.index(name))
+
+    for name in HEADS:
+        term = term.along(name, lambda x, words, name=name: shared(x, words, name))  # type: ignore[misc]
+    for name in layouts:
+        term = term.along(name, lambda x, words, name=name: all_of(x, words, name))  # type: ignore[misc]
+    return term
