@@ -34,6 +34,7 @@ ROOMS = [
     "headway.kernels",
     "headway.models",
     "headway.nn",
+    "headway.parallel",
     "headway.positions",
     *("headway.study", "headway.study.extension", "headway.study.planted", "headway.study.tasks"),
     "headway.study.word_vectors",

@@ -20,6 +20,7 @@ TABLES = {
     "headway.inspection.scores": "SCORES",
     "headway.inspection.roles": "ROLES",
     "headway.checkpoints": "FAMILIES",
+    "headway.parallel.methods": "METHODS",
     "headway.vectors": "VECTORS",
     "headway.cli": "COMMANDS",
 }

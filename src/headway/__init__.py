@@ -17,7 +17,8 @@ A tour::
 
 ``load`` and ``save`` read and write published models, ``inspection`` measures what heads do, ``study`` compares
 encodings on a text, ``testing`` checks your own encoding, ``vectors`` makes vectors of words, and ``integrations``
-brings headway's attention into other libraries. ``tune`` verifies and measures the kernels on your machine.
+brings headway's attention into other libraries. ``parallel`` shares a sequence over several processes. ``tune``
+verifies and measures the kernels on your machine.
 ``headway --help`` shows the commands.
 """
 
@@ -57,7 +58,7 @@ if _is_command:
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 if TYPE_CHECKING:
-    from . import checkpoints, inspection, integrations, study, testing, tuning, vectors
+    from . import checkpoints, inspection, integrations, parallel, study, testing, tuning, vectors
     from .checkpoints import load, save
     from .inspection import ablate, attention_statistics, capture
     from .tuning import tune
@@ -85,6 +86,7 @@ __all__ = [
     "checkpoints",
     "inspection",
     "integrations",
+    "parallel",
     "vectors",
     "study",
     "testing",
@@ -94,7 +96,7 @@ __all__ = [
     "__version__",
 ]
 
-_ON_DEMAND = ("checkpoints", "inspection", "integrations", "vectors", "study", "testing", "tuning")
+_ON_DEMAND = ("checkpoints", "inspection", "integrations", "parallel", "vectors", "study", "testing", "tuning")
 _FROM = {
     "load": "checkpoints",
     "save": "checkpoints",

@@ -518,10 +518,19 @@ class Scans(Protocol):
     """What tokens of a shard take of earlier tokens, on whichever process these are."""
 
     def summed(self, steps: Tensor) -> Tensor:
-        """Returns the sums of steps [batch, n, …] up to and including each token, over all tokens of the stream."""
+        """Returns the sums of steps up to and including each token, over all tokens of the stream.
+
+        Args:
+            steps: those of this shard, [batch, n, …].
+        """
 
     def preceding(self, x: Tensor, count: int) -> list[Tensor]:
-        """Returns what x [batch, n, …] is for the ``count`` tokens before each run of the shard, 0 before the first."""
+        """Returns what a tensor is for the ``count`` tokens before each run of the shard, 0 before the first token.
+
+        Args:
+            x: that of this shard, [batch, n, …].
+            count: the number of tokens.
+        """
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import Any
 
@@ -255,3 +256,226 @@ def sweep_cases(group: Any, method: str, shape: str, names: list[str]) -> dict[s
         except hw.HeadwayError as error:
             found[name] = str(error)
     return found
+
+
+# ---------------------------------------------------------------- other facts
+
+
+def kinds_of_numbers(group: Any) -> dict[str, float]:
+    """The worst difference of float32 by the kernel that "auto" takes, and of bfloat16, from float64 in one process."""
+    found = {}
+    for method in ("gather", "ring", "heads"):
+        for dtype in (torch.float32, torch.bfloat16):
+            (q, k, v), _ = arguments_of(None)
+            shards = Shards.zigzag(N, group)
+            at = torch.cat([torch.arange(a, b) for a, b in shards.runs])
+            leaves = [x.requires_grad_() for x in (q, k, v)]
+            whole = hw.attention(*leaves, mask=M.Causal(), kernel="reference")
+            expected = [whole, *torch.autograd.grad(upstream(whole, None, torch.arange(N)), leaves)]
+            leaves = [shards.take(x.detach(), dim=2)[0].to(dtype).requires_grad_() for x in (q, k, v)]
+            out = parallel.attention(*leaves, shards=shards, method=method, mask=M.Causal())
+            assert out.dtype == dtype
+            grads = torch.autograd.grad(upstream(out, None, at).to(dtype), leaves)
+            pairs = zip([out, *grads], expected, strict=True)
+            found[f"{method} {dtype}"] = max(difference(a.detach().double(), b[:, :, at]) for a, b in pairs)
+    return found
+
+
+def bits(group: Any, method: str) -> list[Tensor]:
+    """The output and gradients of a call with dropout, in float32."""
+    layer = layer_of("t5")
+    encoding = layer.encoding
+    (q, k, v), _ = arguments_of("t5")
+    shards = Shards.zigzag(N, group)
+    leaves = [shards.take(x, dim=2)[0].float().requires_grad_() for x in (q, k, v)]
+    out = parallel.attention(
+        *leaves, shards=shards, method=method, encoding=encoding, mask=M.Causal(), dropout=0.3, dropout_seed=1
+    )
+    parameters = parameters_of(encoding)
+    return [out.detach(), *torch.autograd.grad(out.square().sum(), [*leaves, *parameters])]
+
+
+def repeats(group: Any, method: str) -> bool:
+    first, second = bits(group, method), bits(group, method)
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def drawn(group: Any, method: str) -> float:
+    """How far the outputs with dropout and drawn positions are from those of the seed that rank 0 draws."""
+    torch.manual_seed(int(dist.get_rank(group)))
+    encoding = hw.positions.Compose(hw.encoding("randomized", max_length=99), hw.encoding("alibi", num_heads=4)).train()
+    (q, k, v), _ = arguments_of(None)
+    shards = Shards.zigzag(N, group)
+    local = shards.take(q, k, v, dim=2)[:3]
+    out = parallel.attention(*local, shards=shards, method=method, encoding=encoding, mask=M.Causal(), dropout=0.5)
+    whole = shards.join(out, dim=2)
+    # the same on one process: dropout's seed is the first number of rank 0's generator, the positions' the second
+    torch.manual_seed(0)
+    seeds = [int(torch.randint(0, 1 << 62, (1,))) for _ in range(2)]
+    torch.manual_seed(seeds[1])
+    expected = hw.attention(q, k, v, encoding=encoding, mask=M.Causal(), dropout=0.5, dropout_seed=seeds[0])
+    return difference(whole, expected)
+
+
+def crossed(group: Any, method: str, shape: str) -> float:
+    """The difference of attention to a context of another length, whose shards are others."""
+    generator = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(2, 4, n, 8, generator=generator, dtype=torch.float64) for n in (N, 17, 17))
+    encoding = hw.encoding("t5", num_heads=4).double()
+    sides, places = (
+        (layout(shape, N, group), layout(shape, 17, group)),
+        (hw.Coordinates.span(N), hw.Coordinates.span(17)),
+    )
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    expected = hw.attention(
+        *leaves, encoding=encoding, q_positions=places[0], k_positions=places[1], kernel="reference"
+    )
+    at = torch.cat([torch.arange(a, b) for a, b in sides[0].runs])
+    wanted = [expected[:, :, at], *torch.autograd.grad(upstream(expected, None, torch.arange(N)), leaves)]
+    mine, q_at = sides[0].take(q.detach(), dim=2, coordinates=places[0])
+    *others, k_at = sides[1].take(k.detach(), v.detach(), dim=2, coordinates=places[1])
+    leaves = [x.requires_grad_() for x in (mine, *others)]
+    out = parallel.attention(
+        *leaves,
+        shards=sides[0],
+        k_shards=sides[1],
+        method=method,
+        encoding=encoding,
+        q_positions=q_at,
+        k_positions=k_at,
+    )
+    found = [out, *torch.autograd.grad(upstream(out, None, at), leaves)]
+    keys = torch.cat([torch.arange(a, b) for a, b in sides[1].runs])
+    slots = (None, at, keys, keys)
+    pairs = zip(found, wanted, slots, strict=True)
+    return max(difference(a.detach(), b.detach() if rows is None else b[:, :, rows]) for a, b, rows in pairs)
+
+
+def joined(group: Any) -> bool:
+    """Whether what was taken is joined in order, with the gradient of every process."""
+    shards = Shards.zigzag(N, group)
+    x = torch.arange(2.0 * N).view(2, N)
+    (part, at) = shards.take(x)
+    leaf = part.clone().requires_grad_()
+    whole = shards.join(leaf)
+    (gradient,) = torch.autograd.grad((whole * x).sum(), leaf)
+    return (
+        torch.equal(whole, x)
+        and torch.equal(gradient, part * shards.group.size)
+        and at.index.shape == (1, len(part[0]))
+    )
+
+
+def sent(group: Any, method: str, shape: str, mask: M.Mask | None, n: int = 64) -> tuple[int, int, Any]:
+    """The bytes that are sent in both directions, and what ``explain`` says."""
+    q, k, v = (torch.randn(1, 4, n, 8) for _ in range(3))
+    shards = layout(shape, n, group)
+    leaves = [x.clone().requires_grad_() for x in shards.take(q, k, v, dim=2)[:3]]
+    options: dict[str, Any] = {"shards": shards, "method": method, "mask": mask}
+    parallel.attention(*leaves, **options)  # the first call agrees
+    start = shards.group.sent
+    out = parallel.attention(*leaves, **options)
+    between = shards.group.sent
+    out.sum().backward()
+    return between - start, shards.group.sent - between, parallel.explain(*leaves, **options).traffic[method]
+
+
+def disagrees(group: Any, what: str) -> None:
+    rank = dist.get_rank(group)
+    (q, k, v), _ = arguments_of(None)
+    shards = Shards.zigzag(N, group)
+    if what == "layout" and rank:
+        shards = Shards.contiguous(N, group)
+    q, k, v = (shards.take(x, dim=2)[0] for x in (q, k, v))
+    options: dict[str, Any] = {"mask": M.Causal()}
+    if what == "dtype" and rank:
+        q, k, v = (x.float() for x in (q, k, v))
+    if what == "encoding":
+        options["encoding"] = hw.encoding("alibi", num_heads=4) if rank else hw.encoding("rope", head_dim=8)
+    if what == "mask" and rank:
+        options["mask"] = M.Window(3, 0)
+    if what == "heads" and rank:
+        k, v = k[:, :2], v[:, :2]
+    parallel.attention(q, k, v, shards=shards, method="gather", **options)
+
+
+def refuses(group: Any, what: str) -> None:
+    """Calls that must raise."""
+    (q, k, v), _ = arguments_of(None)
+    shards = Shards.zigzag(N, group)
+    q, k, v, at = shards.take(q, k, v, dim=2)
+    if what == "plain":
+        hw.attention(q, k, v, encoding="alibi", q_positions=at, k_positions=at)
+    elif what == "plain masked":
+        hw.attention(q, k, v, mask=M.Causal(), q_positions=at, k_positions=at)
+    elif what == "appended":
+        at.append(hw.Coordinates.span(1, start=N))
+    elif what == "other shards":
+        parallel.attention(q, k, v, shards=Shards([[(0, N)], []], group), q_positions=at)
+    elif what == "encoding outside":
+        hw.encoding("forgetting", embed_dim=32, num_heads=4).terms(at, at, None, torch.randn(1, len(at.index[0]), 32))
+    elif what == "undeclared":
+        parallel.attention(q, k, v, shards=shards, encoding=Undeclared(), mask=M.Causal(), method="ring")
+    elif what == "pairs":
+        bias = hw.terms.DenseBias(torch.zeros(q.shape[2], k.shape[2]).double())
+        parallel.attention(q, k, v, shards=shards, terms=[bias], method="ring")
+    elif what == "whole":
+        parallel.attention(*arguments_of(None)[0], shards=shards)
+    elif what == "method":
+        parallel.attention(q, k, v, shards=shards, method="rings")
+    elif what == "twice":
+        leaf = q.requires_grad_()
+        out = parallel.attention(leaf, k, v, shards=shards, method="ring")
+        (gradient,) = torch.autograd.grad(out.square().sum(), leaf, create_graph=True)
+        gradient.sum().backward()
+
+
+class Undeclared(hw.positions.PositionEncoding):
+    """A user's encoding whose terms might depend on other tokens."""
+
+    def terms(self, q_at: Any, k_at: Any, q_input: Any = None, k_input: Any = None) -> Any:
+        return (hw.terms.DistanceBias(hw.terms.Linear(torch.ones(1), torch.ones(1))),)
+
+
+class Declared(Undeclared):
+    """The same with a declaration."""
+
+    across_shards = True
+
+    def terms(self, q_at: Any, k_at: Any, q_input: Any = None, k_input: Any = None) -> Any:
+        return super().terms(q_at, k_at)
+
+
+def of_a_user(group: Any) -> tuple[Any, float]:
+    """The method that auto takes for an encoding that declares nothing, and the difference of one that does."""
+    (q, k, v), _ = arguments_of(None)
+    shards = Shards.contiguous(N, group)
+    local = shards.take(q, k, v, dim=2)[:3]
+    expected = hw.attention(q, k, v, encoding=Declared(), mask=M.Causal())
+    chosen = parallel.explain(*local, shards=shards, encoding=Undeclared(), mask=M.Causal()).method
+    out = parallel.attention(*local, shards=shards, encoding=Declared(), mask=M.Causal(), method="ring")
+    return chosen, difference(shards.join(out, dim=2), expected)
+
+
+def one_process(group: Any) -> bool:
+    """A group of one process, and none: plain calls."""
+    (q, k, v), _ = arguments_of(None)
+    shards = Shards.zigzag(N, None)
+    *taken, at = shards.take(q, k, v, dim=2)
+    out = parallel.attention(*taken, shards=shards, encoding="alibi", q_positions=at, mask=M.Causal())
+    return torch.equal(out, hw.attention(q, k, v, encoding="alibi", mask=M.Causal()))
+
+
+def dies(group: Any) -> str:
+    """What the others say when rank 1 ends within a call."""
+    (q, k, v), _ = arguments_of(None)
+    shards = Shards.zigzag(N, group)
+    q, k, v = (x.requires_grad_() for x in shards.take(q, k, v, dim=2)[:3])
+    out = parallel.attention(q, k, v, shards=shards, method="ring", mask=M.Causal())
+    if dist.get_rank(group) == 1:
+        os._exit(1)
+    try:
+        out.sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    return "nothing"

@@ -47,10 +47,13 @@ def _work(rank: int, size: int, port: int, pipe: Any, seconds: float) -> None:
 
 
 class FailedError(AssertionError):
-    """Raised for a function that raises on some ranks; ``said`` has the message of each rank, or None."""
+    """Raised for a function that raises on some ranks.
 
-    def __init__(self, said: list[str | None]) -> None:
-        self.said = said
+    ``said`` has the message of each rank, or None, and ``results`` what the others returned.
+    """
+
+    def __init__(self, said: list[str | None], results: list[Any]) -> None:
+        self.said, self.results = said, results
         super().__init__("\n".join(f"rank {rank}: {one}" for rank, one in enumerate(said) if one is not None))
 
 
@@ -89,7 +92,7 @@ class Pool:
                 results.append(None), said.append(None)
                 continue
             if not pipe.poll(LONGEST):
-                raise FailedError([f"no answer in {LONGEST} s"])
+                raise FailedError([f"no answer in {LONGEST} s"], results)
             try:
                 fine, value = pipe.recv()
             except EOFError:
@@ -97,7 +100,7 @@ class Pool:
             results.append(value)
             said.append(None if fine else value)
         if any(one is not None for one in said):
-            raise FailedError(said)
+            raise FailedError(said, results)
         return results
 
     def close(self) -> None:

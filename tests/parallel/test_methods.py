@@ -2,18 +2,168 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cases
 import pytest
-from processes import Pool
+from processes import FailedError, Pool
+
+from headway import masks as M
+from headway.parallel import METHODS
 
 pytestmark = pytest.mark.xdist_group("parallel")
 
 CLOSE = 1e-10
+WHOLE = (
+    *("rerope", "cope", "path", "path-fox", "stick-breaking", "dape", "dape-v2", "grape-a", "grape-ap"),
+    "relative-projection",
+)
+"""Encodings whose terms are functions of all keys, which can only be gathered."""
+SHAPES = ("contiguous", "zigzag")
 
 
-@pytest.mark.parametrize("shape", ["contiguous", "zigzag"])
-@pytest.mark.parametrize("method", ["gather"])
+def far(found: dict[str, Any]) -> dict[str, Any]:
+    """Those that differ, or were refused."""
+    return {name: one for name, one in found.items() if isinstance(one, str) or not one < CLOSE}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_encoding_on_two_processes(pool: Pool, method: str, shape: str) -> None:
     """Output, log-sum-exp and every gradient, with a sink and dropout."""
     for found in pool.run(2, cases.sweep, method, shape, cases.IN_ATTENTION):
-        assert {name: one for name, one in found.items() if isinstance(one, str) or one > CLOSE} == {}
+        refused = WHOLE if method != "gather" else ()
+        assert far(found).keys() == set(refused)
+        for name in refused:
+            assert "function" in found[name]
+            assert found[name].endswith("give method='gather'")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("method", METHODS)
+def test_masks_paddings_heads_and_sinks_on_two_processes(pool: Pool, method: str, shape: str) -> None:
+    for found in pool.run(2, cases.sweep_cases, method, shape, list(cases.CASES)):
+        assert far(found) == {}
+
+
+ON_MORE = ["packed gates", "padded convolutions", "window", "grouped heads"]
+
+
+@pytest.mark.parametrize("count", [3, 4])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_cross_section_on_more_processes(pool: Pool, method: str, count: int) -> None:
+    for found in pool.run(count, cases.sweep_cases, method, "zigzag", ON_MORE):
+        refused = {} if method != "heads" else {3: set(ON_MORE), 4: {"grouped heads"}}[count]
+        assert far(found).keys() == set(refused)
+        assert all("do not divide by" in found[name] for name in refused)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_context_of_another_length(pool: Pool, method: str) -> None:
+    for shape in SHAPES:
+        assert max(pool.run(2, cases.crossed, method, shape)) < CLOSE
+
+
+def test_narrow_numbers_are_as_near_as_on_one_process(pool: Pool) -> None:
+    for found in pool.run(2, cases.kinds_of_numbers):
+        assert {name: one for name, one in found.items() if one > (2e-6 if "float32" in name else 0.02)} == {}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_bits_in_every_run(pool: Pool, method: str) -> None:
+    assert pool.run(2, cases.repeats, method) == [True, True]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_all_ranks_draw_what_the_first_one_draws(pool: Pool, method: str) -> None:
+    """Dropout and positions of an encoding in training."""
+    assert max(pool.run(2, cases.drawn, method)) < 1e-5
+
+
+def test_what_is_taken_is_joined(pool: Pool) -> None:
+    for count in (2, 3):
+        assert all(pool.run(count, cases.joined))
+
+
+def test_a_group_of_one_process_makes_plain_calls() -> None:
+    assert cases.one_process(None)
+
+
+def test_an_encoding_of_a_user_is_gathered_unless_it_declares_more(pool: Pool) -> None:
+    for chosen, gap in pool.run(2, cases.of_a_user):
+        assert chosen == "gather"
+        assert gap < 1e-6
+
+
+# ---------------------------------------------------------------- bytes
+
+
+def test_bytes_are_what_explain_says(pool: Pool) -> None:
+    shard = 2 * 4 * 32 * 8 * 4  # keys and values of one of two ranks
+    for method in METHODS:
+        for shape in SHAPES:
+            for mask in (None, M.Causal(), M.Window(8, 0)):
+                for forward, backward, said in pool.run(2, cases.sent, method, shape, mask):
+                    assert (forward, backward) == (said.forward, said.backward)
+                    if method == "ring" and mask is None:
+                        assert (forward, backward) == (shard, 2 * shard)
+                    if method == "gather":
+                        assert (forward, backward) == (shard, shard)
+
+
+def test_a_ring_sends_no_key_that_nobody_sees(pool: Pool) -> None:
+    first, second = pool.run(2, cases.sent, "ring", "contiguous", M.Causal())
+    assert first[0] > 0
+    assert second[0] == 0  # the first rank sees nothing of the last
+    assert first[2].skipped + second[2].skipped > 0
+    windowed = pool.run(4, cases.sent, "ring", "contiguous", M.Window(4, 0))
+    assert [forward > 0 for forward, _, _ in windowed] == [True, True, True, False]
+    whole = pool.run(4, cases.sent, "ring", "contiguous", None)
+    assert [one[0] for one in windowed[:3]] == [one[0] // 3 for one in whole[:3]]
+
+
+# ---------------------------------------------------------------- faults
+
+SAID = {
+    "plain": "positions are those of a shard",
+    "plain masked": "positions are those of a shard",
+    "appended": "cannot be continued",
+    "other shards": "tokens but rank",
+    "encoding outside": "positions are those of a shard",
+    "undeclared": "does not declare across_shards = True",
+    "pairs": "a tensor of all pairs",
+    "whole": "give what Shards.take returns",
+    "method": "rings",
+    "twice": "once_differentiable",
+}
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_a_wrong_call_is_refused(pool: Pool, what: str) -> None:
+    with pytest.raises(FailedError) as caught:
+        pool.run(2, cases.refuses, what)
+    assert all(one is not None and SAID[what] in one for one in caught.value.said)
+
+
+@pytest.mark.parametrize("what", ["layout", "dtype", "encoding", "mask", "heads"])
+def test_ranks_that_disagree_are_named(pool: Pool, what: str) -> None:
+    with pytest.raises(FailedError) as caught:
+        pool.run(2, cases.disagrees, what)
+    for one in caught.value.said:
+        assert one is not None
+        assert "the processes of a sequence disagree on" in one
+        assert "on rank 0" in one
+        assert "on rank 1" in one
+
+
+def test_others_stop_when_a_process_dies() -> None:
+    dying = Pool(2, seconds=20)
+    try:
+        with pytest.raises(FailedError) as caught:
+            dying.run(2, cases.dies)
+        first, second = caught.value.said
+        assert first is None
+        assert second == "the process ended"
+        assert "process 0 lost process 1" in caught.value.results[0]
+    finally:
+        dying.close()

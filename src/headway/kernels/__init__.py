@@ -4,23 +4,9 @@ from ._base import ComposedKernel, Kernel
 from ._blocks import ScoreBlock, score_blocks
 from ._choose import Choice, choose, kernel_for
 from ._native import NativeKernel
-from ._ops import flatten, unflatten
-from ._parts import (
-    attend_in_parts,
-    backward_part,
-    cut,
-    forward_part,
-    kernel_of_part,
-    merge_into,
-    merge_sinks,
-    merged,
-    sink_gradients,
-    sinks_of,
-    why_not_in_parts,
-)
-from ._problem import Call, Problem, without_tables
+from ._parts import attend_in_parts, cut, merged, why_not_in_parts
+from ._problem import Call, Problem
 from ._reduce import reduce, reduce_blocks
-from ._results import ForwardResults, new_results
 from .cpu import CpuKernel
 from .flex import FlexKernel
 from .reference import ReferenceKernel
@@ -58,16 +44,4 @@ __all__ = [
     "reduce_blocks",
     "score_blocks",
     "why_not_in_parts",
-    "ForwardResults",
-    "backward_part",
-    "flatten",
-    "forward_part",
-    "kernel_of_part",
-    "merge_into",
-    "merge_sinks",
-    "new_results",
-    "sink_gradients",
-    "sinks_of",
-    "unflatten",
-    "without_tables",
 ]

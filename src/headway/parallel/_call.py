@@ -153,7 +153,8 @@ class SharedCall:
         sink = options.get("sink")
         if isinstance(sink, Tensor) and sink.ndim == 3:
             options["sink"] = sink[..., :count]
-        with torch.no_grad(), self.drawing():
+        draws = self.encoding is not None and self.encoding.training
+        with torch.no_grad(), _drawing(0, self.q.device) if draws else nullcontext():
             assert q is not None
             assert k is not None
             assert v is not None

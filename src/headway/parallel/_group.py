@@ -1,4 +1,4 @@
-"""A group of processes with a communicator of its own, and the few exchanges that shards of a sequence need.
+"""A group of processes, and the few exchanges that shards of a sequence need.
 
 Every exchange that autograd records has the same node on every process, so that all of them take part in its backward
 pass. Sums are in the order of the ranks: the same bits in every run.
@@ -25,7 +25,8 @@ class Group:
     """The processes that share a sequence.
 
     Args:
-        group: the process group; None for this process alone.
+        group: the process group; None for this process alone. In place of that of all processes, the group has one of
+            its own, so that messages do not mix with those of data parallelism.
 
     Attributes:
         rank: the number of this process in the group.
@@ -44,8 +45,10 @@ class Group:
             self.ranks, self._own = [0], None
             return
         self.ranks = dist.get_process_group_ranks(group)
-        # the same communicator for a ring and for data parallelism would mix their messages
-        self._own = dist.new_group(self.ranks, timeout=_timeout_of(group), use_local_synchronization=True)
+        # messages of a ring and of data parallelism must not mix, and the latter often has the group of all processes.
+        # A smaller group is one of its own already: torch cannot make another one unless all processes take part.
+        everyone = self.size == dist.get_world_size()
+        self._own = dist.new_group(timeout=_timeout_of(group)) if everyone else group
 
     @staticmethod
     def of(mesh: DeviceMesh | dist.ProcessGroup | None) -> Group:

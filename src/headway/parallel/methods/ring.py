@@ -16,23 +16,21 @@ import torch
 from torch import Tensor
 
 from ...coordinates import Coordinates
-from ...kernels import (
-    Call,
-    ForwardResults,
+from ...kernels import Call
+from ...kernels._autograd import NATIVE, through_lowering
+from ...kernels._base import without_autocast
+from ...kernels._ops import flatten, unflatten
+from ...kernels._parts import (
     backward_part,
-    flatten,
     forward_part,
     kernel_of_part,
     merge_into,
     merge_sinks,
-    new_results,
     sink_gradients,
     sinks_of,
-    unflatten,
-    without_tables,
 )
-from ...kernels._autograd import NATIVE, through_lowering
-from ...kernels._base import without_autocast
+from ...kernels._problem import without_tables
+from ...kernels._results import ForwardResults, new_results
 from ...terms import Term
 from .._call import SharedCall
 from .._group import Group, Runs
