@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -31,7 +32,6 @@ from ...kernels._parts import (
 )
 from ...kernels._problem import without_tables
 from ...kernels._results import ForwardResults, new_results
-from ...terms import Term
 from .._call import SharedCall
 from .._group import Group, Runs
 from .._packing import Buffers, Packing
@@ -119,21 +119,6 @@ def _with_keys(call: Call, keys: Sequence[Tensor], at: Coordinates, moved: bool)
     return call._with(k=k, v=v, terms=terms, k_coordinates=at)
 
 
-def _of_queries(terms: Sequence[Term], sizes: list[int]) -> list[tuple[Term, ...]]:
-    """Returns the terms of each run of queries; one node of autograd cuts each tensor."""
-    cut: dict[int, tuple[Tensor, ...]] = {}
-
-    def part(x: Tensor, words: tuple[str, ...], number: int) -> Tensor:
-        if id(x) not in cut:
-            cut[id(x)] = x.split(sizes, dim=words.index("queries"))
-        return cut[id(x)][number]
-
-    return [
-        tuple([term.along("queries", lambda x, words, i=i: part(x, words, i)) for term in terms])  # type: ignore[misc]
-        for i in range(len(sizes))
-    ]
-
-
 @dataclass(frozen=True)
 class _Plan:
     """What the ranks of a ring compute, without the tensors.
@@ -141,76 +126,95 @@ class _Plan:
     Attributes:
         call: the shared call, for its mask and the coordinates.
         at: where the encoding sees all queries and all keys.
-        structures: the call of each run of queries, whose keys are empty.
-        inputs: the number of tensors of these calls.
+        structure: the call of this rank's queries, whose keys are empty.
+        of_queries: for each tensor of the structure its dimension of the queries; None for those that all share.
         packing: the tensors of keys, as a message.
-        moved: whether positions of keys travel.
+        moved: whether positions are tensors of the structure, and travel with the keys.
         schedule: who sees what.
         group: the processes.
     """
 
     call: SharedCall
     at: tuple[Coordinates, Coordinates]
-    structures: tuple[Any, ...]
-    inputs: int
+    structure: Any
+    of_queries: tuple[int | None, ...]
     packing: Packing
     moved: bool
     schedule: Schedule
     group: Group
 
     @property
-    def queries(self) -> Runs:
-        return self.call.q_shards.runs
+    def inputs(self) -> int:
+        """The number of tensors of the structure; those of this rank's keys follow."""
+        return len(self.of_queries)
 
     @cached_property
-    def used(self) -> list[list[int]]:
-        """The numbers of the tensors of each structure."""
-        return [sorted(set(_numbers(structure))) for structure in self.structures]
+    def own(self) -> list[tuple[int, int]]:
+        """The runs of this rank's queries, among its tensors."""
+        return _local(self.call.q_shards.runs)
 
     def keys(self, rank: int, run: int) -> tuple[int, int]:
+        """Returns the slots of a run of keys."""
         return self.call.k_shards.layout[rank][run]
+
+    def queries(self, tensors: Sequence[Tensor], i: int) -> list[Tensor]:
+        """Returns the tensors of the structure for one run of queries; gradients reach neither those of the whole."""
+        start, stop = self.own[i]
+        return [
+            x.detach() if dim is None else x.detach().narrow(dim, start, stop - start)
+            for x, dim in zip(tensors, self.of_queries, strict=True)
+        ]
+
+    def of_keys(self, tensors: Sequence[Tensor], run: int) -> list[Tensor]:
+        """Returns the tensors of one run of this rank's keys."""
+        start, stop = _local(self.call.k_shards.runs)[run]
+        return [x.detach().narrow(dim, start, stop - start) for x, dim in zip(tensors, self.packing.dims, strict=True)]
+
+    def base(self, tensors: Sequence[Tensor], i: int) -> Call:
+        """Returns the call of a run of queries, whose keys are empty, of its tensors."""
+        call, position = unflatten(self.structure, tensors)
+        side = self.at[0].rows(*self.call.q_shards.runs[i])
+        return call._with(q_coordinates=side._with(position=position) if self.moved else side)  # type: ignore[no-any-return]
 
     def part(self, base: Call, i: int, keys: tuple[int, int], tensors: Sequence[Tensor]) -> Call:
         """Returns the call of a run of queries and a run of keys."""
-        queries, (_, k_at) = self.queries[i], self.at
-        q_side, k_side = base.q_coordinates, k_at.rows(*keys)
+        queries, k_side = self.call.q_shards.runs[i], self.at[1].rows(*keys)
         mask = self.call.part_of_mask(queries, keys)
         mask = None if sees_all(mask, self.at[0].rows(*queries), k_side) else mask
-        diagonal = self.call.itself and queries == keys and q_side.ordered
+        diagonal = self.call.itself and queries == keys and base.q_coordinates.ordered
         call = _with_keys(base, tensors, k_side, self.moved)._with(mask=mask, aligned=diagonal)
         return without_tables(call)
 
 
-def _numbers(structure: Any) -> Iterator[int]:
-    if isinstance(structure, tuple):
-        if structure and structure[0] == "#":
-            yield structure[1]
-            return
-        for item in structure:
-            yield from _numbers(item)
+def _local(runs: Runs) -> list[tuple[int, int]]:
+    """The runs of a shard among its own tokens."""
+    ends = [0, *accumulate(stop - start for start, stop in runs)]
+    return list(pairwise(ends))
 
 
 def _plan(call: SharedCall, local: Call, moved: bool) -> tuple[_Plan, list[Tensor]]:
+    """Returns the plan of a call and its tensors: those of the queries, and then those of the keys."""
     at = call.located()
-    sizes = [stop - start for start, stop in call.q_shards.runs]
     keys, dims = keys_of(local, moved)
     empty = [x.detach().narrow(dim, 0, 0) for x, dim in zip(keys, dims, strict=True)]
     base = _with_keys(local._with(include_sink=False, mask=None), empty, at[1].rows(0, 0), moved)
-    structures, tensors, start = [], list[Tensor](), 0
-    parts = zip(call.q_shards.runs, local.q.split(sizes, dim=2), _of_queries(base.terms, sizes), strict=True)
-    for (first, last), q, terms in parts:
-        side = at[0].rows(first, last)
-        if moved:
-            side = side._with(position=local.q_coordinates.position[:, start : start + last - first])
-        part = base._with(q=q, terms=terms, q_coordinates=side)
-        structures.append(flatten(without_tables(part), tensors))
-        start += last - first
-    inputs = len(tensors)
-    own = [stop - start for start, stop in call.k_shards.runs]
-    split = [x.split(own, dim=dim) for x, dim in zip(keys, dims, strict=True)]
-    tensors += [x[j] for j in range(len(own)) for x in split]
-    plan = _Plan(call, at, tuple(structures), inputs, Packing.of(keys, dims), moved, schedule_of(call), call.group)
-    return plan, tensors
+    base = without_tables(base._with(q_coordinates=at[0].rows(0, 0)))
+    position = local.q_coordinates.position if moved else None
+    of_queries = {id(local.q): 2, id(position): 1}
+
+    def noted(x: Tensor, words: tuple[str, ...]) -> Tensor:
+        of_queries[id(x)] = words.index("queries")
+        return x
+
+    for term in base.terms:
+        term.along("queries", noted)
+    tensors: list[Tensor] = []
+    structure = flatten((base, position), tensors)
+    plan = _Plan(
+        call, at, structure, tuple([of_queries.get(id(x)) for x in tensors]), Packing.of(keys, dims), moved,
+        schedule_of(call), call.group,
+    )  # fmt: skip
+    return plan, tensors + keys
 
 
 # ---------------------------------------------------------------- the ring
@@ -224,10 +228,11 @@ class _Passing:
 
     Args:
         plan: the plan.
-        own: the tensors of each run of this rank's keys.
+        own: the tensors of this rank's keys.
+        buffers: where those of others are written.
     """
 
-    def __init__(self, plan: _Plan, own: Sequence[Sequence[Tensor]], buffers: Buffers) -> None:
+    def __init__(self, plan: _Plan, own: Sequence[Tensor], buffers: Buffers) -> None:
         self.plan, self.own, self.buffers = plan, own, buffers
 
     def __iter__(self) -> Iterator[tuple[int, list[tuple[Block, list[Tensor]]]]]:
@@ -239,7 +244,7 @@ class _Passing:
             if hops:
                 start, stop = plan.keys(rank, j)
                 held[rank, j] = self.buffers.take(packing.size(stop - start))
-                for view, x in zip(packing.views(held[rank, j], stop - start), self.own[j], strict=True):
+                for view, x in zip(packing.views(held[rank, j], stop - start), plan.of_keys(self.own, j), strict=True):
                     view.copy_(x)
         for step in range(plan.schedule.steps + 1):
             owner, here = plan.schedule.held(rank, step, size)
@@ -259,7 +264,7 @@ class _Passing:
             for j in here:
                 start, stop = plan.keys(owner, j)
                 inside = (owner, j) in held
-                keys = packing.views(held[owner, j], stop - start) if inside else list(self.own[j])
+                keys = packing.views(held[owner, j], stop - start) if inside else plan.of_keys(self.own, j)
                 blocks.append(((owner, j), keys))
             yield step, blocks
             group.finish(started)
@@ -273,11 +278,10 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> tuple[Tensor, ...]:
-        bases = [unflatten(structure, tensors) for structure in plan.structures]
-        whole = _new_results(bases)
-        pieces = _pieces(whole, plan.queries)
-        seen = [False] * len(bases)
-        for _, blocks in _Passing(plan, _own_keys(plan, tensors), Buffers(bases[0].q.device)):
+        bases = [plan.base(plan.queries(tensors[: plan.inputs], i), i) for i in range(len(plan.own))]
+        whole = _new_results(plan, bases[0])
+        pieces, seen = _pieces(whole, plan.own), [False] * len(bases)
+        for _, blocks in _Passing(plan, tensors[plan.inputs :], Buffers(whole.out.device)):
             for (owner, j), keys in blocks:
                 for i, base in enumerate(bases):
                     if not plan.schedule.visible[i][owner][j]:
@@ -305,107 +309,104 @@ class _Ring(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor, d_lse: Tensor | None, *unused: Any) -> tuple[Tensor | None, ...]:
         *tensors, out, row_max, row_sum = ctx.saved_tensors
         plan: _Plan = ctx.plan
-        needed = ctx.needs_input_grad[1:]
         with torch.enable_grad(), without_autocast(out):
-            found = _backward(
-                plan,
-                tensors,
-                needed,
-                ForwardResults(out, row_max, row_sum),
-                d_out,
-                d_lse if plan.call.wants_lse else None,
-            )
+            whole = ForwardResults(out.detach(), row_max, row_sum)  # a saved output is one of this node
+            d_lse = d_lse if plan.call.wants_lse else None
+            found = _backward(plan, tensors, ctx.needs_input_grad[1:], whole, d_out, d_lse)
         return None, *found
 
 
-def _new_results(bases: Sequence[Call]) -> ForwardResults:
-    n = sum(base.q.shape[2] for base in bases)
-    q, v = bases[0].q, bases[0].v
-    wide = torch.promote_types(q.dtype, torch.float32)
-    return new_results(q[:, :, :1].expand(-1, -1, n, -1), v, wide)
+def _new_results(plan: _Plan, base: Call) -> ForwardResults:
+    n = plan.own[-1][1] if plan.own else 0
+    like = base.q[:, :, :1].expand(-1, -1, n, -1)
+    return new_results(like, base.v, torch.promote_types(base.q.dtype, torch.float32))
 
 
-def _pieces(whole: ForwardResults, runs: Runs) -> list[ForwardResults]:
+def _pieces(whole: ForwardResults, runs: Sequence[tuple[int, int]]) -> list[ForwardResults]:
     """The results of each run of queries, as parts of those of all."""
-    sizes = [stop - start for start, stop in runs]
-    each = [x.split(sizes, dim=2) for x in whole]
-    return [ForwardResults(*(x[i] for x in each)) for i in range(len(sizes))]
-
-
-def _own_keys(plan: _Plan, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    count = len(plan.packing.dims)
-    own = list(tensors[plan.inputs :])
-    return [own[at : at + count] for at in range(0, len(own), count)]
-
-
-class _Sums:
-    """Sums of gradients, each in the memory of the first one once there is a second."""
-
-    def __init__(self, count: int) -> None:
-        self.sums: list[Tensor | None] = [None] * count
-        self.owned = [False] * count
-
-    def add(self, number: int, gradient: Tensor) -> None:
-        held = self.sums[number]
-        if held is None:
-            self.sums[number] = gradient
-        elif self.owned[number]:
-            held.add_(gradient)
-        else:
-            self.sums[number], self.owned[number] = held + gradient, True
+    return [ForwardResults(*(x[:, :, start:stop] for x in whole)) for start, stop in runs]
 
 
 def _backward(
     plan: _Plan, tensors: Sequence[Tensor], needed: Sequence[bool], whole: ForwardResults, d_out: Tensor,
     d_lse: Tensor | None,
 ) -> list[Tensor | None]:  # fmt: skip
-    leaves = [x.detach().requires_grad_(need) for x, need in zip(tensors[: plan.inputs], needed, strict=False)]
-    bases = [unflatten(structure, leaves) for structure in plan.structures]
-    pieces = [
-        ForwardResults(*(x.contiguous() if x.ndim == 3 else x for x in one)) for one in _pieces(whole, plan.queries)
-    ]
-    sizes = [stop - start for start, stop in plan.queries]
-    d_outs = d_out.split(sizes, dim=2)
-    d_lses = [None] * len(sizes) if d_lse is None else [x.contiguous() for x in d_lse.split(sizes, dim=2)]
-    sums = _Sums(plan.inputs)
-    wanted = [[number for number in used if needed[number]] for used in plan.used]
-    count = len(plan.packing.dims)
-    of_keys = needed[plan.inputs : plan.inputs + count]
-    travelling = _Travelling(plan, plan.packing.of_gradients(of_keys), whole.out.device)
-
-    for step, blocks in _Passing(plan, _own_keys(plan, tensors), travelling.buffers):
+    """The gradients of the tensors of a plan."""
+    inputs, own = tensors[: plan.inputs], tensors[plan.inputs :]
+    wanted = [number for number in range(plan.inputs) if needed[number]]
+    of_keys = needed[plan.inputs :]
+    sums = {number: torch.zeros_like(inputs[number]) for number in wanted}
+    runs = [_Queries(plan, i, inputs, wanted, sums, whole, d_out, d_lse) for i in range(len(plan.own))]
+    travelling = _Travelling(plan, own, of_keys)
+    for step, blocks in _Passing(plan, own, travelling.buffers):
         for block, keys in blocks:
             into = travelling.gradients(block)
-            keys = [x.detach().requires_grad_(need) for x, need in zip(keys, of_keys, strict=True)]
-            key_leaves = [x for x in keys if x.requires_grad]
-            for i, base in enumerate(bases):
-                if not plan.schedule.visible[i][block[0]][block[1]]:
-                    continue
-                part = plan.part(base, i, plan.keys(*block), keys)
-                inputs = [leaves[number] for number in wanted[i]]
-                if not inputs and not key_leaves:
-                    continue
-                found = backward_part(part, pieces[i], d_outs[i], d_lses[i], [*inputs, *key_leaves], plan.call.kernel)
-                for number, gradient in zip(wanted[i], found[: len(inputs)], strict=True):
-                    sums.add(number, gradient)
-                for a, b in zip(into, found[len(inputs) :], strict=True):
-                    a.add_(b)
+            leaves = [x.detach().requires_grad_(need) for x, need in zip(keys, of_keys, strict=True)]
+            for run in runs:
+                if plan.schedule.visible[run.number][block[0]][block[1]] and (wanted or into):
+                    run.add_part(plan.keys(*block), leaves, into)
         travelling.send(step, [block for block, _ in blocks])
-    for i, base in enumerate(bases):
-        gradients = sink_gradients(sinks_of(base), pieces[i], d_outs[i], d_lses[i])
-        inputs = [leaves[number] for number in wanted[i]]
+    for run in runs:
+        run.add_sinks()
+    home = iter(travelling.home())
+    of_own = [next(home).to(x.dtype) if need else None for x, need in zip(own, of_keys, strict=True)]
+    return [sums.get(number) for number in range(plan.inputs)] + of_own
+
+
+class _Queries:
+    """A run of this rank's queries in the backward pass. Its gradients are added to slices of those of the rank.
+
+    Args:
+        plan: the plan.
+        number: the number of the run.
+        inputs: the tensors of the structure.
+        wanted: the numbers of those whose gradients are wanted.
+        sums: these gradients.
+        whole: the results of the forward pass.
+        d_out: the gradient of the output.
+        d_lse: that of the log-sum-exp, or None.
+    """
+
+    def __init__(
+        self, plan: _Plan, number: int, inputs: Sequence[Tensor], wanted: list[int], sums: dict[int, Tensor],
+        whole: ForwardResults, d_out: Tensor, d_lse: Tensor | None,
+    ) -> None:  # fmt: skip
+        start, stop = plan.own[number]
+        tensors = plan.queries(inputs, number)
+        self.plan, self.number, self.base = plan, number, plan.base(tensors, number)
+        for one in wanted:
+            tensors[one].requires_grad_()
+        self.leaves = [tensors[one] for one in wanted]
+        into = (sums[one] for one in wanted)
+        dims = (plan.of_queries[one] for one in wanted)
+        self.into = [
+            x if dim is None else x.narrow(dim, start, stop - start) for x, dim in zip(into, dims, strict=True)
+        ]
+        out, row_max, row_sum = (x[:, :, start:stop] for x in whole)
+        self.results = ForwardResults(out, row_max.contiguous(), row_sum.contiguous())
+        self.d_out = d_out[:, :, start:stop]
+        self.d_lse = None if d_lse is None else d_lse[:, :, start:stop].contiguous()
+
+    def add_part(self, keys: tuple[int, int], tensors: list[Tensor], into: list[Tensor]) -> None:
+        """Adds the gradients of a run of keys to those of the queries, and to ``into``.
+
+        Args:
+            keys: the slots of the keys.
+            tensors: their tensors.
+            into: the gradients of those that require one.
+        """
+        part = self.plan.part(self.base, self.number, keys, tensors)
+        leaves = [*self.leaves, *(x for x in tensors if x.requires_grad)]
+        found = backward_part(part, self.results, self.d_out, self.d_lse, leaves, self.plan.call.kernel)
+        for total, gradient in zip([*self.into, *into], found, strict=True):
+            total.add_(gradient)
+
+    def add_sinks(self) -> None:
+        """Adds the gradients of the sinks, which belong to no part."""
+        gradients = sink_gradients(sinks_of(self.base), self.results, self.d_out, self.d_lse)
         if gradients:
-            for number, gradient in zip(wanted[i], through_lowering(gradients, inputs), strict=True):
-                sums.add(number, gradient)
-    of_runs = travelling.home()
-    results: list[Tensor | None] = [
-        (sums.sums[number] if sums.sums[number] is not None else torch.zeros_like(x)) if needed[number] else None
-        for number, x in enumerate(leaves)
-    ]
-    for own, run in zip(_own_keys(plan, tensors), of_runs, strict=True):
-        each = iter(run)
-        results += [next(each).to(x.dtype) if need else None for x, need in zip(own, of_keys, strict=True)]
-    return results
+            for total, gradient in zip(self.into, through_lowering(gradients, self.leaves), strict=True):
+                total.add_(gradient)
 
 
 class _Travelling:
@@ -413,32 +414,34 @@ class _Travelling:
 
     Args:
         plan: the plan.
-        packing: the gradients of a run of keys, as a message.
-        device: where they are.
+        own: the tensors of this rank's keys.
+        needed: which of them require a gradient.
     """
 
-    def __init__(self, plan: _Plan, packing: Packing, device: torch.device) -> None:
-        self.plan, self.packing, self.buffers = plan, packing, Buffers(device)
+    def __init__(self, plan: _Plan, own: Sequence[Tensor], needed: Sequence[bool]) -> None:
+        self.plan, self.packing, self.buffers = plan, plan.packing.of_gradients(needed), Buffers(own[0].device)
+        wanted = [x for x, need in zip(own, needed, strict=True) if need]
+        self.own = [torch.zeros_like(x, dtype=dtype) for x, dtype in zip(wanted, self.packing.dtypes, strict=True)]
         self.held: dict[Block, Tensor] = {}
         self.arriving: dict[Block, Tensor] = {}
         self.homecoming: list[tuple[int, Tensor]] = []
         self.started: list[tuple[Any, list[Tensor]]] = []
-        self.own = [self._new(plan.group.rank, j) for j in range(len(plan.schedule.hops[plan.group.rank]))]
 
     def _tokens(self, block: Block) -> int:
         start, stop = self.plan.keys(*block)
         return stop - start
 
-    def _new(self, owner: int, run: int) -> Tensor:
-        return self.buffers.take(self.packing.size(self._tokens((owner, run)))).zero_()
+    def _of_own(self, run: int) -> list[Tensor]:
+        start, stop = _local(self.plan.call.k_shards.runs)[run]
+        return [x.narrow(dim, start, stop - start) for x, dim in zip(self.own, self.packing.dims, strict=True)]
 
     def gradients(self, block: Block) -> list[Tensor]:
         """Returns where this rank adds its gradients of a run of keys."""
         owner, run = block
         if owner == self.plan.group.rank:
-            return self.packing.views(self.own[run], self._tokens(block))
-        self.held[block] = self._new(owner, run)
-        return self.packing.views(self.held[block], self._tokens(block))
+            return self._of_own(run)
+        self.held[block] = self.buffers.take(self.packing.size(self._tokens(block))).zero_()
+        return self._views(block, self.held[block])
 
     def send(self, step: int, blocks: list[Block]) -> None:
         """Adds what has come of earlier ranks, and starts to send the gradients of the step on, or home."""
@@ -478,13 +481,12 @@ class _Travelling:
     def _views(self, block: Block, buffer: Tensor) -> list[Tensor]:
         return self.packing.views(buffer, self._tokens(block))
 
-    def home(self) -> list[list[Tensor]]:
-        """Returns the gradients of each run of this rank's keys, once all have come home."""
+    def home(self) -> list[Tensor]:
+        """Returns the gradients of this rank's keys that are wanted, once all have come home."""
         rank = self.plan.group.rank
         for started, _ in self.started:
             self.plan.group.finish(started)
-        own = [self._views((rank, run), buffer) for run, buffer in enumerate(self.own)]
         for run, buffer in self.homecoming:
-            for a, b in zip(own[run], self._views((rank, run), buffer), strict=True):
+            for a, b in zip(self._of_own(run), self._views((rank, run), buffer), strict=True):
                 a.add_(b)
-        return own
+        return self.own
