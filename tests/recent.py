@@ -121,6 +121,13 @@ GROUPS = {
             *("tests/test_attention.py", "tests/test_masks.py", "tests/test_call.py", "tests/kernels/test_sdpa.py"),
         ),
     ),
+    "encodings and masks on several processes": Group(
+        (
+            "tests/parallel/test_methods.py::test_every_encoding_on_two_processes",
+            "tests/parallel/test_methods.py::test_masks_paddings_heads_and_sinks_on_two_processes",
+        ),
+        (*CALL, POSITIONS, TESTING, "src/headway/parallel/", "tests/parallel/cases.py", "tests/parallel/processes.py"),
+    ),
     "FlexAttention": Group(
         ("tests/kernels/test_flex.py",),
         (*CALL, FLEX, TRITON, TESTING, "tests/triton_on.py"),
