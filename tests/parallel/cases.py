@@ -14,6 +14,7 @@ import headway as hw
 from headway import masks as M
 from headway import parallel
 from headway.parallel import Shards
+from headway.parallel.methods import ring
 from headway.positions import ENCODINGS, PositionEncoding
 from headway.positions._base import IN_ATTENTION as HOOKS
 from headway.testing.inputs import Layer, on_axes, randomized
@@ -479,3 +480,12 @@ def dies(group: Any) -> str:
     except RuntimeError as error:
         return str(error)
     return "nothing"
+
+
+def in_groups(group: Any, names: list[str], encodings: list[str]) -> dict[str, Any]:
+    """The differences where the ring computes heads in groups, as it does for long shards."""
+    most, ring.GROUPED = ring.GROUPED, 0
+    try:
+        return sweep_cases(group, "ring", "zigzag", names) | sweep(group, "ring", "zigzag", encodings)
+    finally:
+        ring.GROUPED = most

@@ -46,6 +46,14 @@ def test_masks_paddings_heads_and_sinks_on_two_processes(pool: Pool, method: str
         assert far(found) == {}
 
 
+def test_heads_in_groups(pool: Pool) -> None:
+    """As a ring computes them for long shards, whose buffers are smaller so."""
+    encodings = ["t5", "fire", "forgetting", "shaw", "deberta", "transformer-xl", "mixed-rope", "rotary-values"]
+    names = ["Boolean by head", "function", "grouped heads", "sink by query", "dropout", "padded gates"]
+    for found in pool.run(2, cases.in_groups, names, encodings):
+        assert far(found) == {}
+
+
 ON_MORE = ["packed gates", "padded convolutions", "window", "grouped heads"]
 
 

@@ -33,7 +33,7 @@ from ...kernels._parts import (
 from ...kernels._problem import without_tables
 from ...kernels._results import ForwardResults, new_results
 from .._call import SharedCall
-from .._group import Group, Runs
+from .._group import Group, Runs, tokens_in
 from .._packing import Buffers, Packing
 from .._schedule import Schedule, schedule_of
 from .._sight import sees_all
@@ -85,6 +85,9 @@ class Ring(Method):
         return out.to(local.q.dtype), lse if call.wants_lse else None
 
 
+GROUPED = 2048
+"""The tokens of a rank from which on heads are computed in groups."""
+
 # ---------------------------------------------------------------- which tensors travel
 
 
@@ -128,7 +131,10 @@ class _Plan:
         at: where the encoding sees all queries and all keys.
         structure: the call of this rank's queries, whose keys are empty.
         of_queries: for each tensor of the structure its dimension of the queries; None for those that all share.
-        packing: the tensors of keys, as a message.
+        of_heads: its dimension of the heads, likewise.
+        heads_of_keys: the dimension of the heads of each tensor of keys, likewise.
+        groups: the number of groups of heads that are computed one after the other, so that buffers are smaller.
+        packing: the tensors of keys of a group of heads, as a message.
         moved: whether positions are tensors of the structure, and travel with the keys.
         schedule: who sees what.
         group: the processes.
@@ -138,6 +144,9 @@ class _Plan:
     at: tuple[Coordinates, Coordinates]
     structure: Any
     of_queries: tuple[int | None, ...]
+    of_heads: tuple[int | None, ...]
+    heads_of_keys: tuple[int | None, ...]
+    groups: int
     packing: Packing
     moved: bool
     schedule: Schedule
@@ -157,30 +166,45 @@ class _Plan:
         """Returns the slots of a run of keys."""
         return self.call.k_shards.layout[rank][run]
 
-    def queries(self, tensors: Sequence[Tensor], i: int) -> list[Tensor]:
-        """Returns the tensors of the structure for one run of queries; gradients reach neither those of the whole."""
-        start, stop = self.own[i]
-        return [
-            x.detach() if dim is None else x.detach().narrow(dim, start, stop - start)
-            for x, dim in zip(tensors, self.of_queries, strict=True)
-        ]
+    def of_group(self, x: Tensor, dim: int | None, group: int) -> Tensor:
+        """Returns what a tensor has for a group of heads."""
+        return x if dim is None else x.chunk(self.groups, dim)[group]
 
-    def of_keys(self, tensors: Sequence[Tensor], run: int) -> list[Tensor]:
-        """Returns the tensors of one run of this rank's keys."""
+    def of_run(self, number: int, x: Tensor, i: int, group: int) -> Tensor:
+        """Returns what a tensor of the structure, or its gradient, has for a run of queries and a group of heads."""
+        (start, stop), dim = self.own[i], self.of_queries[number]
+        x = self.of_group(x, self.of_heads[number], group)
+        return x if dim is None else x.narrow(dim, start, stop - start)
+
+    def queries(self, tensors: Sequence[Tensor], i: int, group: int) -> list[Tensor]:
+        """Returns the tensors of the structure for a run of queries and a group of heads, without their graph."""
+        return [self.of_run(number, x.detach(), i, group) for number, x in enumerate(tensors)]
+
+    def of_keys(self, tensors: Sequence[Tensor], run: int, group: int) -> list[Tensor]:
+        """Returns what tensors of this rank's keys, or their gradients, have for a run and a group of heads."""
         start, stop = _local(self.call.k_shards.runs)[run]
-        return [x.detach().narrow(dim, start, stop - start) for x, dim in zip(tensors, self.packing.dims, strict=True)]
+        dims = zip(tensors, self.packing.dims, self.heads_of_keys, strict=True)
+        return [self.of_group(x, heads, group).narrow(dim, start, stop - start) for x, dim, heads in dims]
 
-    def base(self, tensors: Sequence[Tensor], i: int) -> Call:
-        """Returns the call of a run of queries, whose keys are empty, of its tensors."""
+    def heads(self, base: Call, group: int) -> tuple[int, int]:
+        """Returns the range of the heads of a group."""
+        count = base.q.shape[1]
+        return group * count, (group + 1) * count
+
+    def base(self, tensors: Sequence[Tensor], i: int, group: int) -> Call:
+        """Returns the call of a run of queries and a group of heads, whose keys are empty, of its tensors."""
         call, position = unflatten(self.structure, tensors)
         side = self.at[0].rows(*self.call.q_shards.runs[i])
-        return call._with(q_coordinates=side._with(position=position) if self.moved else side)  # type: ignore[no-any-return]
+        side = side._with(position=position) if self.moved else side
+        made: Call = call._with(q_coordinates=side, head_offset=call.head_offset + self.heads(call, group)[0])
+        return made
 
-    def part(self, base: Call, i: int, keys: tuple[int, int], tensors: Sequence[Tensor]) -> Call:
-        """Returns the call of a run of queries and a run of keys."""
+    def part(self, base: Call, i: int, group: int, keys: tuple[int, int], tensors: Sequence[Tensor]) -> Call:
+        """Returns the call of a run of queries, a group of heads and a run of keys."""
         queries, k_side = self.call.q_shards.runs[i], self.at[1].rows(*keys)
         mask = self.call.part_of_mask(queries, keys)
         mask = None if sees_all(mask, self.at[0].rows(*queries), k_side) else mask
+        mask = mask if mask is None or self.groups == 1 else mask.cut("heads", *self.heads(base, group))
         diagonal = self.call.itself and queries == keys and base.q_coordinates.ordered
         call = _with_keys(base, tensors, k_side, self.moved)._with(mask=mask, aligned=diagonal)
         return without_tables(call)
@@ -206,15 +230,35 @@ def _plan(call: SharedCall, local: Call, moved: bool) -> tuple[_Plan, list[Tenso
         of_queries[id(x)] = words.index("queries")
         return x
 
+    of_heads = {id(x): 1 for x in (local.q, local.k, local.v)}
+
+    def noted_heads(x: Tensor, words: tuple[str, ...]) -> Tensor:
+        of_heads[id(x)] = words.index("heads" if "heads" in words else "kv_heads")
+        return x
+
     for term in base.terms:
         term.along("queries", noted)
+    for term in (*base.terms, *local.terms):  # those of base have no keys
+        term.along("heads", noted_heads).along("kv_heads", noted_heads)
     tensors: list[Tensor] = []
     structure = flatten((base, position), tensors)
+    groups = _groups(call)
+    heads_of_keys = tuple([of_heads.get(id(x)) for x in keys])
+    first = [x if dim is None else x.chunk(groups, dim)[0] for x, dim in zip(keys, heads_of_keys, strict=True)]
     plan = _Plan(
-        call, at, structure, tuple([of_queries.get(id(x)) for x in tensors]), Packing.of(keys, dims), moved,
+        call, at, structure, tuple([of_queries.get(id(x)) for x in tensors]),
+        tuple([of_heads.get(id(x)) for x in tensors]), heads_of_keys, groups, Packing.of(first, dims), moved,
         schedule_of(call), call.group,
     )  # fmt: skip
     return plan, tensors + keys
+
+
+def _groups(call: SharedCall) -> int:
+    """The number of groups of heads, the same on every rank: one for short shards, and on a GPU, which heads fill."""
+    longest = max(map(tokens_in, (*call.q_shards.layout, *call.k_shards.layout)))
+    if not call.q.is_cpu or longest < GROUPED:
+        return 1
+    return next(count for count in (4, 3, 2, 1) if call.k.shape[1] % count == 0)
 
 
 # ---------------------------------------------------------------- the ring
@@ -230,10 +274,12 @@ class _Passing:
         plan: the plan.
         own: the tensors of this rank's keys.
         buffers: where those of others are written.
+        number: the group of heads.
     """
 
-    def __init__(self, plan: _Plan, own: Sequence[Tensor], buffers: Buffers) -> None:
-        self.plan, self.own, self.buffers = plan, own, buffers
+    def __init__(self, plan: _Plan, own: Sequence[Tensor], buffers: Buffers, number: int) -> None:
+        self.plan, self.buffers, self.number = plan, buffers, number
+        self.own = [x.detach() for x in own]
 
     def __iter__(self) -> Iterator[tuple[int, list[tuple[Block, list[Tensor]]]]]:
         """Yields the number of each step, and the keys that are here in it."""
@@ -244,7 +290,9 @@ class _Passing:
             if hops:
                 start, stop = plan.keys(rank, j)
                 held[rank, j] = self.buffers.take(packing.size(stop - start))
-                for view, x in zip(packing.views(held[rank, j], stop - start), plan.of_keys(self.own, j), strict=True):
+                for view, x in zip(
+                    packing.views(held[rank, j], stop - start), plan.of_keys(self.own, j, self.number), strict=True
+                ):
                     view.copy_(x)
         for step in range(plan.schedule.steps + 1):
             owner, here = plan.schedule.held(rank, step, size)
@@ -264,7 +312,7 @@ class _Passing:
             for j in here:
                 start, stop = plan.keys(owner, j)
                 inside = (owner, j) in held
-                keys = packing.views(held[owner, j], stop - start) if inside else plan.of_keys(self.own, j)
+                keys = packing.views(held[owner, j], stop - start) if inside else plan.of_keys(self.own, j, self.number)
                 blocks.append(((owner, j), keys))
             yield step, blocks
             group.finish(started)
@@ -278,26 +326,10 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> tuple[Tensor, ...]:
-        bases = [plan.base(plan.queries(tensors[: plan.inputs], i), i) for i in range(len(plan.own))]
-        whole = _new_results(plan, bases[0])
-        pieces, seen = _pieces(whole, plan.own), [False] * len(bases)
-        for _, blocks in _Passing(plan, tensors[plan.inputs :], Buffers(whole.out.device)):
-            for (owner, j), keys in blocks:
-                for i, base in enumerate(bases):
-                    if not plan.schedule.visible[i][owner][j]:
-                        continue
-                    part = forward_part(plan.part(base, i, plan.keys(owner, j), keys), plan.call.kernel)
-                    if seen[i]:
-                        merge_into(pieces[i], part)
-                    else:
-                        for a, b in zip(pieces[i], part, strict=True):
-                            a.copy_(b)
-                    seen[i] = True
-        for i, base in enumerate(bases):
-            if not seen[i]:
-                for x, nothing in zip(pieces[i], (0.0, -math.inf, 0.0), strict=True):
-                    x.fill_(nothing)
-            merge_sinks(pieces[i], sinks_of(base))
+        whole = _new_results(plan, plan.call.q, tensors[plan.inputs + 1])
+        buffers = Buffers(whole.out.device)
+        for group in range(plan.groups):
+            _forward(plan, tensors, whole, buffers, group)
         ctx.plan = plan
         ctx.save_for_backward(*tensors, *whole)
         lse = whole.log_sum_exp
@@ -316,15 +348,37 @@ class _Ring(torch.autograd.Function):
         return None, *found
 
 
-def _new_results(plan: _Plan, base: Call) -> ForwardResults:
-    n = plan.own[-1][1] if plan.own else 0
-    like = base.q[:, :, :1].expand(-1, -1, n, -1)
-    return new_results(like, base.v, torch.promote_types(base.q.dtype, torch.float32))
+def _new_results(plan: _Plan, q: Tensor, v: Tensor) -> ForwardResults:
+    return new_results(q, v, torch.promote_types(v.dtype, torch.float32))
 
 
-def _pieces(whole: ForwardResults, runs: Sequence[tuple[int, int]]) -> list[ForwardResults]:
+def _pieces(plan: _Plan, whole: ForwardResults, group: int) -> list[ForwardResults]:
     """The results of each run of queries, as parts of those of all."""
-    return [ForwardResults(*(x[:, :, start:stop] for x in whole)) for start, stop in runs]
+    each = [plan.of_group(x, 1, group) for x in whole]
+    return [ForwardResults(*(x[:, :, start:stop] for x in each)) for start, stop in plan.own]
+
+
+def _forward(plan: _Plan, tensors: Sequence[Tensor], whole: ForwardResults, buffers: Buffers, group: int) -> None:
+    """Writes the results of a group of heads."""
+    bases = [plan.base(plan.queries(tensors[: plan.inputs], i, group), i, group) for i in range(len(plan.own))]
+    pieces, seen = _pieces(plan, whole, group), [False] * len(bases)
+    for _, blocks in _Passing(plan, tensors[plan.inputs :], buffers, group):
+        for (owner, j), keys in blocks:
+            for i, base in enumerate(bases):
+                if not plan.schedule.visible[i][owner][j]:
+                    continue
+                part = forward_part(plan.part(base, i, group, plan.keys(owner, j), keys), plan.call.kernel)
+                if seen[i]:
+                    merge_into(pieces[i], part)
+                else:
+                    for a, b in zip(pieces[i], part, strict=True):
+                        a.copy_(b)
+                seen[i] = True
+    for i, base in enumerate(bases):
+        if not seen[i]:
+            for x, nothing in zip(pieces[i], (0.0, -math.inf, 0.0), strict=True):
+                x.fill_(nothing)
+        merge_sinks(pieces[i], sinks_of(base))
 
 
 def _backward(
@@ -336,19 +390,26 @@ def _backward(
     wanted = [number for number in range(plan.inputs) if needed[number]]
     of_keys = needed[plan.inputs :]
     sums = {number: torch.zeros_like(inputs[number]) for number in wanted}
-    runs = [_Queries(plan, i, inputs, wanted, sums, whole, d_out, d_lse) for i in range(len(plan.own))]
-    travelling = _Travelling(plan, own, of_keys)
-    for step, blocks in _Passing(plan, own, travelling.buffers):
-        for block, keys in blocks:
-            into = travelling.gradients(block)
-            leaves = [x.detach().requires_grad_(need) for x, need in zip(keys, of_keys, strict=True)]
-            for run in runs:
-                if plan.schedule.visible[run.number][block[0]][block[1]] and (wanted or into):
-                    run.add_part(plan.keys(*block), leaves, into)
-        travelling.send(step, [block for block, _ in blocks])
-    for run in runs:
-        run.add_sinks()
-    home = iter(travelling.home())
+    wide = [torch.promote_types(x.dtype, torch.float32) for x in own]
+    totals = [
+        torch.zeros_like(x, dtype=dtype) if need else None for x, dtype, need in zip(own, wide, of_keys, strict=True)
+    ]
+    buffers = Buffers(own[0].device)
+    for group in range(plan.groups):
+        runs = [_Queries(plan, i, group, inputs, wanted, sums, whole, d_out, d_lse) for i in range(len(plan.own))]
+        travelling = _Travelling(plan, totals, group, buffers)
+        for step, blocks in _Passing(plan, own, buffers, group):
+            for block, keys in blocks:
+                into = travelling.gradients(block)
+                leaves = [x.detach().requires_grad_(need) for x, need in zip(keys, of_keys, strict=True)]
+                for run in runs:
+                    if plan.schedule.visible[run.number][block[0]][block[1]] and (wanted or into):
+                        run.add_part(plan.keys(*block), leaves, into)
+            travelling.send(step, [block for block, _ in blocks])
+        for run in runs:
+            run.add_sinks()
+        travelling.come_home()
+    home = (x for x in totals if x is not None)
     of_own = [next(home).to(x.dtype) if need else None for x, need in zip(own, of_keys, strict=True)]
     return [sums.get(number) for number in range(plan.inputs)] + of_own
 
@@ -359,6 +420,7 @@ class _Queries:
     Args:
         plan: the plan.
         number: the number of the run.
+        group: the group of heads.
         inputs: the tensors of the structure.
         wanted: the numbers of those whose gradients are wanted.
         sums: these gradients.
@@ -368,24 +430,20 @@ class _Queries:
     """
 
     def __init__(
-        self, plan: _Plan, number: int, inputs: Sequence[Tensor], wanted: list[int], sums: dict[int, Tensor],
-        whole: ForwardResults, d_out: Tensor, d_lse: Tensor | None,
+        self, plan: _Plan, number: int, group: int, inputs: Sequence[Tensor], wanted: list[int],
+        sums: dict[int, Tensor], whole: ForwardResults, d_out: Tensor, d_lse: Tensor | None,
     ) -> None:  # fmt: skip
         start, stop = plan.own[number]
-        tensors = plan.queries(inputs, number)
-        self.plan, self.number, self.base = plan, number, plan.base(tensors, number)
+        tensors = plan.queries(inputs, number, group)
+        self.plan, self.number, self.group, self.base = plan, number, group, plan.base(tensors, number, group)
         for one in wanted:
             tensors[one].requires_grad_()
         self.leaves = [tensors[one] for one in wanted]
-        into = (sums[one] for one in wanted)
-        dims = (plan.of_queries[one] for one in wanted)
-        self.into = [
-            x if dim is None else x.narrow(dim, start, stop - start) for x, dim in zip(into, dims, strict=True)
-        ]
-        out, row_max, row_sum = (x[:, :, start:stop] for x in whole)
+        self.into = [plan.of_run(one, sums[one], number, group) for one in wanted]
+        out, row_max, row_sum = _pieces(plan, whole, group)[number]
         self.results = ForwardResults(out, row_max.contiguous(), row_sum.contiguous())
-        self.d_out = d_out[:, :, start:stop]
-        self.d_lse = None if d_lse is None else d_lse[:, :, start:stop].contiguous()
+        self.d_out = plan.of_group(d_out, 1, group)[:, :, start:stop]
+        self.d_lse = None if d_lse is None else plan.of_group(d_lse, 1, group)[:, :, start:stop].contiguous()
 
     def add_part(self, keys: tuple[int, int], tensors: list[Tensor], into: list[Tensor]) -> None:
         """Adds the gradients of a run of keys to those of the queries, and to ``into``.
@@ -395,7 +453,7 @@ class _Queries:
             tensors: their tensors.
             into: the gradients of those that require one.
         """
-        part = self.plan.part(self.base, self.number, keys, tensors)
+        part = self.plan.part(self.base, self.number, self.group, keys, tensors)
         leaves = [*self.leaves, *(x for x in tensors if x.requires_grad)]
         found = backward_part(part, self.results, self.d_out, self.d_lse, leaves, self.plan.call.kernel)
         for total, gradient in zip([*self.into, *into], found, strict=True):
@@ -414,14 +472,14 @@ class _Travelling:
 
     Args:
         plan: the plan.
-        own: the tensors of this rank's keys.
-        needed: which of them require a gradient.
+        totals: the gradients of this rank's keys, None for tensors that require none.
+        group: the group of heads.
+        buffers: where those of others are written.
     """
 
-    def __init__(self, plan: _Plan, own: Sequence[Tensor], needed: Sequence[bool]) -> None:
-        self.plan, self.packing, self.buffers = plan, plan.packing.of_gradients(needed), Buffers(own[0].device)
-        wanted = [x for x, need in zip(own, needed, strict=True) if need]
-        self.own = [torch.zeros_like(x, dtype=dtype) for x, dtype in zip(wanted, self.packing.dtypes, strict=True)]
+    def __init__(self, plan: _Plan, totals: Sequence[Tensor | None], group: int, buffers: Buffers) -> None:
+        self.plan, self.totals, self.group, self.buffers = plan, totals, group, buffers
+        self.packing = plan.packing.of_gradients([x is not None for x in totals])
         self.held: dict[Block, Tensor] = {}
         self.arriving: dict[Block, Tensor] = {}
         self.homecoming: list[tuple[int, Tensor]] = []
@@ -432,8 +490,13 @@ class _Travelling:
         return stop - start
 
     def _of_own(self, run: int) -> list[Tensor]:
-        start, stop = _local(self.plan.call.k_shards.runs)[run]
-        return [x.narrow(dim, start, stop - start) for x, dim in zip(self.own, self.packing.dims, strict=True)]
+        plan, (start, stop) = self.plan, _local(self.plan.call.k_shards.runs)[run]
+        dims = zip(self.totals, plan.packing.dims, plan.heads_of_keys, strict=True)
+        return [
+            plan.of_group(x, heads, self.group).narrow(dim, start, stop - start)
+            for x, dim, heads in dims
+            if x is not None
+        ]
 
     def gradients(self, block: Block) -> list[Tensor]:
         """Returns where this rank adds its gradients of a run of keys."""
@@ -481,12 +544,14 @@ class _Travelling:
     def _views(self, block: Block, buffer: Tensor) -> list[Tensor]:
         return self.packing.views(buffer, self._tokens(block))
 
-    def home(self) -> list[Tensor]:
-        """Returns the gradients of this rank's keys that are wanted, once all have come home."""
+    def come_home(self) -> None:
+        """Adds what others have found to the gradients of this rank's keys, once all of it has come."""
         rank = self.plan.group.rank
-        for started, _ in self.started:
+        for started, sent in self.started:
             self.plan.group.finish(started)
+            for buffer in sent:
+                self.buffers.give(buffer)
         for run, buffer in self.homecoming:
             for a, b in zip(self._of_own(run), self._views((rank, run), buffer), strict=True):
                 a.add_(b)
-        return self.own
+            self.buffers.give(buffer)
