@@ -56,6 +56,7 @@ MODULES = [
     "integrations",
     "integrations.torch",
     "integrations.transformers",
+    "parallel",
     "masks",
     "models",
     "nn",

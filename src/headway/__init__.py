@@ -17,9 +17,8 @@ A tour::
 
 ``load`` and ``save`` read and write published models, ``inspection`` measures what heads do, ``study`` compares
 encodings on a text, ``testing`` checks your own encoding, ``vectors`` makes vectors of words, and ``integrations``
-brings headway's attention into other libraries. ``parallel`` shares a sequence over several processes. ``tune``
-verifies and measures the kernels on your machine.
-``headway --help`` shows the commands.
+brings headway's attention into other libraries, ``parallel`` divides a model among processes. ``tune`` verifies and
+measures the kernels on your machine. ``headway --help`` shows the commands.
 """
 
 import signal as _signal

@@ -18,6 +18,7 @@ from ._torch import without_data
 from .call import Arguments, encoding_for, make_call, seeded
 from .coordinates import KEPT, Coordinates
 from .errors import HeadwayError, refuse, refuses_others
+from .heads import HeadShard
 from .kernels import KERNELS, Call, Kernel, Problem, choose, kernel_for
 from .kernels import reference as spec
 from .kernels._masks import cost_of_mask
@@ -61,6 +62,7 @@ def attention(
     k_input: Tensor | None = None,
     prepared_by: PositionEncoding | None = None,
     dropout_seed: int | Tensor | None = None,
+    head_shard: HeadShard | None = None,
     kernel: str = "auto",
     **others: Never,
 ) -> Tensor:
@@ -97,6 +99,8 @@ def attention(
         prepared_by: the encoding that has prepared k and v already, as those in a cache are. It must be ``encoding``.
         dropout_seed: a whole number, or an int64 tensor [1], that decides which weights are dropped. Default: drawn
             from torch's generator.
+        head_shard: which heads q, k and v have, where each of several processes computes some of them: the encoding,
+            ``terms``, the mask and the sink are then those of all heads. Default: q has all heads.
         kernel: "auto", or the name of a kernel of ``headway.kernels.KERNELS``, which then never falls back.
 
     Returns:
@@ -112,12 +116,12 @@ def attention(
     if others:
         refuse("attention", attention, others)
     if isinstance(encoding, str):
-        encoding = encoding_for(encoding, q)
+        encoding = encoding_for(encoding, q, head_shard)
     if isinstance(mask, str):
         mask = as_mask(mask)
     request = key = out = None
     plain = terms is None and sink is None and soft_cap is None and type(dropout) in (float, int) and not dropout
-    if plain and dropout_seed is None and not observers:
+    if plain and dropout_seed is None and head_shard is None and not observers:
         request = plans.Request(q, k, v, encoding, mask, scale, q_positions, k_positions, prepared_by, kernel)
         key = plans.key_of(request)
         plan = None if key is None else plans.find(encoding, key)
@@ -128,7 +132,7 @@ def attention(
     arguments: Arguments = {
         "encoding": encoding, "terms": terms, "mask": mask, "scale": scale, "dropout": dropout, "sink": sink,
         "soft_cap": soft_cap, "q_positions": q_positions, "k_positions": k_positions, "q_input": q_input,
-        "k_input": k_input, "prepared_by": prepared_by, "dropout_seed": dropout_seed,
+        "k_input": k_input, "prepared_by": prepared_by, "dropout_seed": dropout_seed, "head_shard": head_shard,
     }  # fmt: skip
     if jagged.is_nested(q, k, v):
         row = jagged.row(q, k, v, arguments)

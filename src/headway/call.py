@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import index
 from typing import NamedTuple, TypedDict
 
@@ -11,6 +12,7 @@ from typing_extensions import Never
 
 from .coordinates import Coordinates, stream
 from .errors import HeadwayError, refuse, refuses_others
+from .heads import EncodingOfHeads, HeadShard
 from .kernels import KERNELS, Call
 from .kernels._base import autocasts
 from .masks import AnyMask, Mask, as_mask, hiding_padding, is_python, looks_ahead
@@ -23,6 +25,9 @@ from .terms import check as check_terms
 from .tracing import holds, refuse_tracers, to_onnx
 
 DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+
+Steps = PositionEncoding | EncodingOfHeads
+"""What has the steps of a call."""
 
 LARGEST_SCALE = torch.finfo(torch.float32).max
 
@@ -43,6 +48,7 @@ class Arguments(TypedDict, total=False):
     k_input: Tensor | None
     prepared_by: PositionEncoding | None
     dropout_seed: int | Tensor | None
+    head_shard: HeadShard | None
 
 
 @refuses_others
@@ -64,6 +70,7 @@ def make_call(
     k_input: Tensor | None = None,
     prepared_by: PositionEncoding | None = None,
     dropout_seed: int | Tensor | None = None,
+    head_shard: HeadShard | None = None,
     **others: Never,
 ) -> Call:
     """Makes the input of a kernel from the arguments of ``attention``, which describes them in full.
@@ -88,6 +95,7 @@ def make_call(
         k_input: the layer's input for the keys.
         prepared_by: the encoding that has prepared k and v already.
         dropout_seed: decides which weights are dropped.
+        head_shard: which heads q, k and v have.
 
     Raises:
         HeadwayError: for the first argument that does not fit.
@@ -97,15 +105,24 @@ def make_call(
     refuse_tracers(q)
     prepared = prepared_by is not None
     _check_tensors(q, k, v, prepared=prepared)
-    _check_options(q, scale, dropout, sink)
+    sizes = _sizes(q, k, v)
+    if head_shard is not None:
+        head_shard.check(q, k)
+        sizes = head_shard.whole(sizes)
+    _check_options(sizes, scale, dropout, sink)
     if isinstance(encoding, str):
-        encoding = encoding_for(encoding, q)
+        encoding = encoding_for(encoding, q, head_shard)
     if encoding is not None:
         _check_encoding(encoding, q)
     if prepared_by is not None and prepared_by is not encoding:
         _refuse_preparation(prepared_by, encoding)
-    mask = _mask(mask, q, k)
-    terms, of_softmax = _caller_terms(terms, sink, soft_cap, _sizes(q, k, v))
+    mask = _mask(mask, sizes)
+    terms, of_softmax = _caller_terms(terms, sink, soft_cap, sizes)
+    if head_shard is not None:
+        mask = None if mask is None else head_shard.own_part(mask, k.shape[1])
+        terms, of_softmax = (
+            head_shard.own_terms(head_shard.shared_in(part), k.shape[1], "the call") for part in (terms, of_softmax)
+        )
     read = encoding is not None or terms or (mask is not None and is_python(mask))
     if not read and (isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor)):
         raise HeadwayError(
@@ -116,7 +133,7 @@ def make_call(
     seed = None if dropout_seed is None else _seed(dropout_seed, q)
     given = Given(
         q, k, v, encoding, prepared, terms, of_softmax, mask, scale, dropout, seed, q_positions, k_positions, q_input,
-        k_input,
+        k_input, head_shard,
     )  # fmt: skip
     placed = _placed(given)
     return _call(given, placed, _encoded(given, placed))
@@ -141,6 +158,7 @@ class Given(NamedTuple):
         k_positions: positions of the keys.
         q_input: the layer's input for the queries.
         k_input: the layer's input for the keys.
+        head_shard: which heads q, k and v have; None for all.
     """
 
     q: Tensor
@@ -158,6 +176,7 @@ class Given(NamedTuple):
     k_positions: Tensor | Coordinates | None
     q_input: Tensor | None
     k_input: Tensor | None
+    head_shard: HeadShard | None
 
 
 class Places(NamedTuple):
@@ -215,7 +234,8 @@ def _call(given: Given, placed: Places, encoded: Encoded) -> Call:
         "q": encoded.q, "k": encoded.k, "v": encoded.v, "q_coordinates": encoded.q_at, "k_coordinates": encoded.k_at,
         "terms": terms, "mask": placed.mask, "scale": given.scale, "dropout": given.dropout, "seed": given.seed,
         "wants_lse": False, "include_sink": True, "aligned": placed.aligned, "q_rotation": encoded.q_rotation,
-        "k_rotation": encoded.k_rotation, "v_rotation": encoded.v_rotation, "batch_offset": 0, "head_offset": 0,
+        "k_rotation": encoded.k_rotation, "v_rotation": encoded.v_rotation, "batch_offset": 0,
+        "head_offset": 0 if given.head_shard is None else given.head_shard.first,
         "out_rotation": encoded.out_rotation, "restore": encoded.restore,
     })  # fmt: skip
 
@@ -232,7 +252,12 @@ def seeded(call: Call) -> Call:
 
 
 def prepared_keys_and_values(
-    encoding: PositionEncoding, k: Tensor, v: Tensor, at: Coordinates, kernel: str = "auto"
+    encoding: PositionEncoding,
+    k: Tensor,
+    v: Tensor,
+    at: Coordinates,
+    kernel: str = "auto",
+    head_shard: HeadShard | None = None,
 ) -> tuple[Tensor, Tensor, Coordinates]:
     """Prepares keys and values for a cache.
 
@@ -242,14 +267,16 @@ def prepared_keys_and_values(
         v: values, [batch, kv_heads, m, v_dim].
         at: the coordinates of the keys.
         kernel: the name of the kernel that applies rotations, or "auto".
+        head_shard: which heads the keys belong to; all if None.
 
     Returns:
         The prepared keys and values, and the coordinates as the encoding has placed them.
     """
-    at = encoding.for_one_forward(at)
+    steps = encoding if head_shard is None else EncodingOfHeads(encoding, head_shard, k.shape[1])
+    at = steps.for_one_forward(at)
     rotate = KERNELS.get(kernel, KERNELS["cpu"]).rotate  # attention refuses an unknown name
-    k, k_rotation = _split(encoding, "key", k, at)
-    v, v_rotation = _split(encoding, "value", v, at) if "values" in encoding.acts else (v, None)
+    k, k_rotation = _split(steps, "key", k, at)
+    v, v_rotation = _split(steps, "value", v, at) if "values" in steps.acts else (v, None)
     k = k if k_rotation is None else rotate(k, k_rotation)
     v = v if v_rotation is None else rotate(v, v_rotation)
     return k, v, at
@@ -298,14 +325,14 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, *, prepared: bool) -> None:
         raise HeadwayError(f"q has shape {tuple(q.shape)}, so a head_dim of 0: give at least 1")
 
 
-def _check_options(q: Tensor, scale: float | None, dropout: float, sink: Tensor | None) -> None:
+def _check_options(sizes: Mapping[str, int], scale: float | None, dropout: float, sink: Tensor | None) -> None:
     if isinstance(scale, Tensor):
         raise HeadwayError("scale is a tensor: give a number; a factor that is learned is terms.QueryScale")
     if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
         raise HeadwayError(f"dropout is {dropout!r}: give a share of at least 0 and below 1")
     if sink is None:
         return
-    batch, heads, n, _ = q.shape
+    batch, heads, n = sizes["batch"], sizes["heads"], sizes["queries"]
     if not isinstance(sink, Tensor):
         raise HeadwayError(f"sink is a {type(sink).__name__}: give a tensor [{heads}], one logit for each head")
     if tuple(sink.shape) not in ((heads,), (batch, heads, n)):
@@ -315,18 +342,19 @@ def _check_options(q: Tensor, scale: float | None, dropout: float, sink: Tensor 
         )
 
 
-def encoding_for(name: str, q: Tensor) -> PositionEncoding:
+def encoding_for(name: str, q: Tensor, head_shard: HeadShard | None = None) -> PositionEncoding:
     """Returns the encoding of a name for calls with queries like ``q``.
 
     Args:
         name: the name.
         q: queries, [batch, heads, n, head_dim].
+        head_shard: which heads q has; all if None.
 
     Raises:
         HeadwayError: if the name is unknown, or the encoding has parameters.
     """
     _check_tensor("q", q)
-    return shared_encoding(name, index(q.shape[1]), index(q.shape[3]))
+    return shared_encoding(name, index(q.shape[1]) if head_shard is None else head_shard.total, index(q.shape[3]))
 
 
 def _check_encoding(encoding: PositionEncoding, q: Tensor) -> None:
@@ -401,12 +429,13 @@ def _check_inputs(
 # ---------------------------------------------------------------- masks, terms, dtypes, the seed
 
 
-def _mask(mask: AnyMask, q: Tensor, k: Tensor) -> Mask | None:
+def _mask(mask: AnyMask, sizes: Mapping[str, int]) -> Mask | None:
     mask = as_mask(mask)
     if mask is None:
         return None
-    mask.check(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    return mask.for_call(q.shape[0], q.shape[1])
+    batch, heads, n, m = (sizes[name] for name in ("batch", "heads", "queries", "keys"))
+    mask.check(batch, heads, n, m)
+    return mask.for_call(batch, heads)
 
 
 def _caller_terms(
@@ -421,7 +450,7 @@ def _caller_terms(
     return own, of_softmax
 
 
-def _sizes(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
+def _sizes(q: Tensor, k: Tensor, v: Tensor) -> dict[str, int]:
     batch, heads, n, head_dim = q.shape
     _, kv_heads, m, v_dim = v.shape
     return {
@@ -549,9 +578,12 @@ def _placed(given: Given) -> Places:
 
 def _encoded(given: Given, placed: Places) -> Encoded:
     """Returns what the encoding makes of the call: relocated sides, its terms, and prepared q, k and v."""
-    q, k, v, encoding, prepared = given.q, given.k, given.v, given.encoding, given.prepared
-    if encoding is None:
+    q, k, v, prepared = given.q, given.k, given.v, given.prepared
+    if given.encoding is None:
         return Encoded(q, k, v, placed.q, placed.k)
+    encoding: Steps = given.encoding
+    if given.head_shard is not None:
+        encoding = EncodingOfHeads(given.encoding, given.head_shard, k.shape[1])
     q_at, k_at = encoding._relocated(placed.q, placed.k, given.q_input, given.k_input)
     one_side = q_at is k_at
     q_at = encoding.for_one_forward(q_at)
@@ -579,7 +611,7 @@ def _encoded(given: Given, placed: Places) -> Encoded:
     return Encoded(q, k, v, q_at, k_at, terms, q_rotation, k_rotation, v_rotation, out_rotation, restore)
 
 
-def _split(encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
+def _split(encoding: Steps, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
     """Prepares x except for a last rotation, and returns that unless its angles require a gradient."""
     prepared, rotation = encoding._split_of(side, x, at)
     if rotation is None:

@@ -435,7 +435,7 @@ class Row(NamedTuple):
             raise HeadwayError(f"q has {len(q_offsets) - 1} sequences but k {len(k_offsets) - 1}: give as many")
         given = arguments.copy()
         encoding = given.get("encoding")
-        encoding = encoding_for(encoding, q) if isinstance(encoding, str) else encoding
+        encoding = encoding_for(encoding, q, given.get("head_shard")) if isinstance(encoding, str) else encoding
         given["encoding"], at = encoding, (given.get("q_positions"), given.get("k_positions"))
         given["q_positions"], given["k_positions"] = sides(q_offsets, k_offsets, q.shape[2], k.shape[2], *at, encoding)
         given["mask"] = by_document(mask_or_tensor(given.get("mask")), k_offsets, k_offsets)

@@ -22,6 +22,7 @@ from torch import Tensor
 from ._torch import any_autocast, writes_of
 from .call import prepared_keys_and_values as prepared_anew
 from .coordinates import Coordinates, Placed, stream
+from .heads import HeadShard
 from .kernels import KERNELS, Kernel, kernel_for
 from .kernels._autograd import ORDINARY
 from .kernels._base import Prepared, PreparedStep, RotationByRows
@@ -230,7 +231,13 @@ def _plans_of(encoding: PositionEncoding | None) -> Plans:
 
 
 def prepared_keys_and_values(
-    encoding: PositionEncoding, k: Tensor, v: Tensor, at: Coordinates | None, kernel: str = "auto", first: int = 0
+    encoding: PositionEncoding,
+    k: Tensor,
+    v: Tensor,
+    at: Coordinates | None,
+    kernel: str = "auto",
+    first: int = 0,
+    head_shard: HeadShard | None = None,
 ) -> tuple[Tensor, Tensor, Coordinates | None]:
     """Prepares keys and values for a cache, as ``headway.call`` does; keys that are only rotated, by kept rows.
 
@@ -241,11 +248,18 @@ def prepared_keys_and_values(
         at: the coordinates of the keys; None for the last ones of a stream.
         kernel: the name of the kernel that applies rotations, or "auto".
         first: the position of the first key, if ``at`` is None.
+        head_shard: which heads the keys belong to; all if None.
 
     Returns:
         The prepared keys and values, and the coordinates, placed by the encoding if that was needed.
     """
-    if encoding.acts == PREPARE and kernel in BY_ROWS and not (watched() or forward_mode() or any_autocast()):
+    all_heads = head_shard is None
+    if (
+        all_heads
+        and encoding.acts == PREPARE
+        and kernel in BY_ROWS
+        and not (watched() or forward_mode() or any_autocast())
+    ):
         followed = torch.is_grad_enabled() and k.requires_grad
         if not followed and k.ndim == 4 and type(k) in ORDINARY and k.is_cpu and not k.is_neg():
             place = first if at is None else _first_of(at, encoding)
@@ -254,7 +268,7 @@ def prepared_keys_and_values(
                 return rotated, v, at
     if at is None:
         at = stream(k.shape[2], first, first + k.shape[2], k.device)
-    return prepared_anew(encoding, k, v, at, kernel)
+    return prepared_anew(encoding, k, v, at, kernel, head_shard)
 
 
 def _first_of(at: Coordinates, encoding: PositionEncoding) -> int | None:

@@ -14,6 +14,7 @@ from ..attention import attention
 from ..call import Arguments, placed_keys
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, refuse, refuses_others, right_call
+from ..heads import HeadShard
 from ..jagged import Sequences, is_nested, need_none, row_of
 from ..masks import AnyMask, Mask, mask_or_tensor
 from ..plans import prepared_keys_and_values
@@ -90,6 +91,9 @@ class MultiHeadAttention(nn.Module):
         layer(x)                       # self-attention, as is layer(x, x, x)
         layer(x, context)              # cross-attention
     """
+
+    head_shard: HeadShard | None = None
+    """Which heads the projections have, where each of several processes computes some of them; None for all."""
 
     @right_call(
         "MultiHeadAttention(embed_dim=512, num_heads=8, encoding='rope')",
@@ -269,10 +273,12 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         self._check(query, key, value)
+        if self.head_shard is not None:
+            query, key, value = self.head_shard.shared_in((query, key, value))
         if cache is not None and is_self_attention:
             cache.need_room(query.shape[1])
             cache.need_mask(mask, encoding)
-        q = self._normed(self.q_norm, self._heads(apply_linear(self.q_proj, query), self.num_heads))
+        q = self._normed(self.q_norm, self._heads(self._projected(self.q_proj, query)))
         arguments: Arguments
         if cache is not None and is_self_attention:
             new = None
@@ -301,6 +307,8 @@ class MultiHeadAttention(nn.Module):
                     for name, x, at in (("positions", query, positions), ("key_positions", key, key_positions))
                 )
             arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
+        if self.head_shard is not None:
+            arguments["head_shard"] = self.head_shard
         out = self.attend(
             q,
             k,
@@ -324,17 +332,26 @@ class MultiHeadAttention(nn.Module):
     def _dropout(self) -> float:
         return self.dropout if self.training else 0.0
 
-    def _heads(self, x: Tensor, heads: int | None = None) -> Tensor:
+    def _heads(self, x: Tensor) -> Tensor:
         """[batch, n, heads·head_dim] → [batch, heads, n, head_dim]."""
-        return x.unflatten(-1, (heads or self.num_kv_heads, self.head_dim)).transpose(1, 2)
+        return x.unflatten(-1, (x.shape[-1] // self.head_dim, self.head_dim)).transpose(1, 2)
 
     def _keys_and_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = self._heads(apply_linear(self.k_proj, key)), self._heads(apply_linear(self.v_proj, value))
+        k, v = self._heads(self._projected(self.k_proj, key)), self._heads(self._projected(self.v_proj, value))
         return self._normed(self.k_norm, k), v
 
-    @staticmethod
-    def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
-        return x if norm is None else norm(x)
+    def _projected(self, projection: nn.Linear, x: Tensor) -> Tensor:
+        if self.head_shard is None:
+            return apply_linear(projection, x)
+        with self.head_shard.reading(projection):
+            return apply_linear(projection, x)
+
+    def _normed(self, norm: nn.Module | None, x: Tensor) -> Tensor:
+        if norm is None or self.head_shard is None:
+            return x if norm is None else norm(x)
+        with self.head_shard.reading(norm):
+            normed: Tensor = norm(x)
+            return normed
 
     def _context(self, key: Tensor, value: Tensor, cache: KeyValueCache) -> tuple[Tensor, Tensor]:
         """Returns the keys and values of a context; the first call computes them, later calls read the cache."""
@@ -367,7 +384,9 @@ class MultiHeadAttention(nn.Module):
         inputs = x if encoding is not None and encoding.reads_input else None
         if new is None:
             if prepared_by is not None:
-                k, v = prepared_keys_and_values(prepared_by, k, v, None, self.kernel, first=len(cache))[:2]
+                k, v, _ = prepared_keys_and_values(
+                    prepared_by, k, v, None, self.kernel, first=len(cache), head_shard=self.head_shard
+                )
             k, v = cache.append(k, v, inputs=inputs)
             return k, v, {"k_input": cache.inputs, "prepared_by": prepared_by}
         past = cache.coordinates
@@ -383,7 +402,7 @@ class MultiHeadAttention(nn.Module):
         else:
             all_keys = given
         if prepared_by is not None:
-            k, v, placed = prepared_keys_and_values(prepared_by, k, v, new, self.kernel)
+            k, v, placed = prepared_keys_and_values(prepared_by, k, v, new, self.kernel, head_shard=self.head_shard)
             assert placed is not None  # since new is given
             all_keys, new = placed if all_keys is new else all_keys, placed
         k, v = cache.append(k, v, inputs=inputs)

@@ -1,10 +1,15 @@
-"""A sequence over several processes: any encoding, one set of numbers."""
+"""A model over several processes of torch.distributed: its tokens, its heads, and what both cost."""
 
-from ._attention import Explanation, attention, explain
-from ._shards import Shards
-from .methods import METHODS
+from ..heads import HeadShard as HeadShard
+from ._attention import Explanation as Explanation
+from ._attention import attention as attention
+from ._attention import explain as explain
+from ._shards import Shards as Shards
+from ._tensor import HeadwiseParallel as HeadwiseParallel
+from ._tensor import tensor_plan as tensor_plan
+from .methods import METHODS as METHODS
 
-__all__ = ["METHODS", "Explanation", "Shards", "attention", "explain"]
+__all__ = ["attention", "explain", "Explanation", "METHODS", "Shards", "tensor_plan", "HeadwiseParallel", "HeadShard"]
 
 
 def __dir__() -> list[str]:
