@@ -30,6 +30,7 @@ RUNS: dict[str, str] = {
     "encodings": "",
     "extend": "{llama} --text {text} --method yarn --factor 2 --out {out}",
     "inspect": "{gpt2} --roles positional",
+    "plan": "--tokens 32k --heads 8 --head-dim 64 --ranks 4 --flops h100",
     "vectors compare": "{text} --methods one-hot --min-count 1 --dim 4 --steps 1 --words the --out {out}",
     "vectors similar": "{vectors} the of",
     "vectors analogy": "{vectors} the of and",

@@ -39,6 +39,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "headway.cli.new_encoding",
         "Write a file with a position encoding that works, to be changed into your own, and its test.",
     ),
+    "plan": (
+        "headway.cli.plan",
+        "Compute what attention over several processes costs by each method: bytes, memory, the link it needs.",
+    ),
     "tune": (
         "headway.cli.tune",
         'Check what the kernels compute on this machine and time them, so that "auto" takes the fastest right one.',

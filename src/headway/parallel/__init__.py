@@ -4,12 +4,27 @@ from ..heads import HeadShard as HeadShard
 from ._attention import Explanation as Explanation
 from ._attention import attention as attention
 from ._attention import explain as explain
+from ._plan import MethodCost as MethodCost
+from ._plan import Plan as Plan
+from ._plan import plan as plan
 from ._shards import Shards as Shards
 from ._tensor import HeadwiseParallel as HeadwiseParallel
 from ._tensor import tensor_plan as tensor_plan
 from .methods import METHODS as METHODS
 
-__all__ = ["attention", "explain", "Explanation", "METHODS", "Shards", "tensor_plan", "HeadwiseParallel", "HeadShard"]
+__all__ = [
+    "attention",
+    "explain",
+    "Explanation",
+    "METHODS",
+    "Shards",
+    "plan",
+    "Plan",
+    "MethodCost",
+    "tensor_plan",
+    "HeadwiseParallel",
+    "HeadShard",
+]
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,63 @@
+"""``headway plan``: what the attention of a long sequence costs on several processes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ._console import consoles, points, print_json
+from ._options import Json, completing
+
+
+def run(
+    tokens: Annotated[str, typer.Option(help="The tokens of a sequence: a number, 32k or 1M (powers of 1,024).")],
+    heads: Annotated[int, typer.Option(help="The number of query heads.")],
+    head_dim: Annotated[int, typer.Option(help="The width of each head.")],
+    ranks: Annotated[int, typer.Option(help="The processes that share the sequence.")],
+    kv_heads: Annotated[int | None, typer.Option(help="The number of key heads. Default: that of --heads.")] = None,
+    batch: Annotated[int, typer.Option(help="The sequences of a call.")] = 1,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="bfloat16, float16, float32 or float64.",
+            autocompletion=completing(lambda: ("bfloat16", "float16", "float32", "float64")),
+        ),
+    ] = "bfloat16",
+    causal: Annotated[
+        bool, typer.Option(help="Whether the mask is causal, with shards in zig-zag. Default: causal.")
+    ] = True,
+    flops: Annotated[
+        str | None,
+        typer.Option(
+            help="The floating point operations of a rank in a second, such as 400T, as its kernel reaches them; a100, "
+            "h100 and h200 stand for the peaks that NVIDIA states. Default: none, and no speed of a link.",
+            autocompletion=completing(lambda: ("a100", "h100", "h200")),
+        ),
+    ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(help="The bytes that a rank sends in a second, such as 50G. Default: none, and no times."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compute what attention over several processes costs by each method: bytes, memory, the link it needs.
+
+    It runs nothing. The figures are those of one layer, on the rank that sends most.
+
+    Examples:
+        headway plan --tokens 1M --heads 32 --head-dim 128 --ranks 64
+        headway plan --tokens 32k --heads 8 --head-dim 64 --ranks 8 --flops h100
+    """
+    from ..parallel import plan
+
+    made = plan(
+        tokens, heads=heads, head_dim=head_dim, ranks=ranks, kv_heads=kv_heads, batch=batch, dtype=dtype,
+        causal=causal, flops=flops, link=link,
+    )  # fmt: skip
+    if as_json:
+        print_json("plan", made.rows, notes=made.notes)
+        return
+    say, _ = consoles(as_json)
+    say.print(made.table.rich())
+    points(say, made.notes)

@@ -1,0 +1,333 @@
+"""What the attention of a long sequence costs on each rank, by the methods that share it: bytes, memory and time."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .._common.table import Cell, Table
+from ..errors import HeadwayError, need_positive, unknown
+from ._attention import SHORT
+
+ITEM = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+"""The bytes of a number in each dtype."""
+
+STATED = {"a100": 312e12, "h100": 989e12, "h200": 989e12}
+"""What NVIDIA's data sheets state as the peak of dense products in bfloat16 (SXM), in FLOP/s."""
+
+BACKWARD = 2.5
+"""The products of a backward pass as a share of those of forward: five in place of two."""
+
+SHARE = 0.1
+"""The share of the time of computing at which communication that does not overlap is called small."""
+
+
+def parse_size(text: int | str, name: str = "tokens") -> int:
+    """Returns a number of tokens, such as 32768, "32k" (1,024 times 32) or "1M" (1,024² tokens).
+
+    Args:
+        text: the number, or what was written.
+        name: the name of the argument, as in messages.
+
+    Raises:
+        HeadwayError: for any other text.
+    """
+    return round(_scaled(text, name, 1024, "32k or 1M"))
+
+
+def parse_rate(text: float | str, name: str) -> float:
+    """Returns a rate in units per second, such as 4e14, "400T" or "50G", where k, M, G and T are powers of 1,000.
+
+    Args:
+        text: the number, or what was written.
+        name: the name of the argument, as in messages.
+
+    Raises:
+        HeadwayError: for any other text.
+    """
+    return _scaled(text, name, 1000, "400T or 50G")
+
+
+def _scaled(text: float | str, name: str, base: int, such_as: str) -> float:
+    found = re.fullmatch(r"([0-9]*\.?[0-9]+(?:[eE][0-9]+)?) ?([kKMGT]?)", str(text).strip().replace(",", ""))
+    value = float(found[1]) * base ** " KMGT".index(found[2].upper() or " ") if found else 0.0
+    if not 0 < value < math.inf:
+        raise HeadwayError(f"{name} is {text!r}: give a number above 0, such as {such_as}")
+    return value
+
+
+@dataclass(frozen=True)
+class MethodCost:
+    """What a method costs on the rank that sends most, for the attention of one layer.
+
+    Attributes:
+        method: "ring", "gather" or "heads".
+        forward: the bytes that a rank sends in the forward pass.
+        backward: those of the backward pass.
+        memory: the bytes that a rank needs at the peak of both, beyond its own q, k and v.
+        reason: why the method cannot compute the layer; None if it can.
+        hides_from: the link, in bytes/s, from which on communication takes no time of its own. None for a method that
+            does not overlap the two, and without ``flops``.
+        small_from: the link from which on communication takes a tenth of the time of computing; None without ``flops``.
+        seconds: the time of forward and backward; None without ``flops`` and ``link``.
+    """
+
+    method: str
+    forward: int
+    backward: int
+    memory: int
+    reason: str | None = None
+    hides_from: float | None = None
+    small_from: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the attention of one layer costs on each rank by each method. It prints as a table.
+
+    Attributes:
+        tokens: the tokens of a sequence.
+        ranks: the processes that share it.
+        held: the bytes of a rank's own q, k, v and output, which each layer holds for its backward pass.
+        costs: the cost of each method.
+        choice: the method that is right, or None if none can compute the layer.
+        because: why, in one sentence.
+    """
+
+    tokens: int
+    ranks: int
+    held: int
+    costs: tuple[MethodCost, ...]
+    choice: str | None
+    because: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The costs as dictionaries."""
+        return [{**asdict(cost), "chosen": cost.method == self.choice} for cost in self.costs]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the table does not show, in sentences."""
+        tokens = self.tokens / self.ranks
+        return [
+            self.because,
+            f"A rank has {tokens:,.0f} tokens; each layer holds {in_bytes(self.held)} of q, k, v and output for its "
+            "backward pass. Memory is what a layer takes beyond q, k and v while it computes.",
+        ]
+
+    @property
+    def table(self) -> Table:
+        """The costs, with the chosen method marked."""
+        titles = ["method", "sent forward", "sent backward", "memory", "link"]
+        timed = any(cost.seconds is not None for cost in self.costs)
+        rows = []
+        for cost in self.costs:
+            best = cost.method == self.choice
+            if cost.reason is not None:
+                rows.append([Cell(cost.method), *["—"] * (len(titles) - 2 + timed), cost.reason])
+                continue
+            cells = [in_bytes(cost.forward), in_bytes(cost.backward), in_bytes(cost.memory)]
+            cells += [] if not timed else ["—" if cost.seconds is None else in_seconds(cost.seconds)]
+            rows.append([Cell(cost.method, best=best), *map(Cell, cells), Cell(_link(cost))])
+        titles[4:4] = ["time"] if timed else []
+        return Table(titles, rows, right=range(1, len(titles) - 1))
+
+    def __str__(self) -> str:
+        table = self.table
+        lines = [[cell.text for cell in row] for row in (table.titles, *table.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = [
+            "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        ]
+        return "\n".join([*text, *self.notes])
+
+    def _repr_html_(self) -> str:
+        from .._common import notebook
+
+        cells = [[cell.text for cell in row] for row in self.table.rows]
+        chosen = next((i for i, cost in enumerate(self.costs) if cost.method == self.choice), None)
+        shown = notebook.table(cells, [title.text for title in self.table.titles], bold=chosen)
+        return shown + "".join(map(notebook.paragraph, self.notes))
+
+
+def _link(cost: MethodCost) -> str:
+    if cost.hides_from is not None:
+        return f"hidden from {in_rate(cost.hides_from)}"
+    return "—" if cost.small_from is None else f"a tenth of the time from {in_rate(cost.small_from)}"
+
+
+def in_bytes(count: float) -> str:
+    """Returns bytes in words, such as "1.5 GiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.0f} B" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
+def in_rate(rate: float) -> str:
+    """Returns bytes per second in words, such as "12.5 GB/s"."""
+    if rate < 1e9:
+        return f"{rate / 1e6:.3g} MB/s"
+    return f"{rate / 1e9:,.0f} GB/s" if rate >= 1e11 else f"{rate / 1e9:.3g} GB/s"
+
+
+def in_seconds(seconds: float) -> str:
+    """Returns seconds in words, such as "1.2 ms"."""
+    return f"{seconds:,.3g} s" if seconds >= 1 else f"{seconds * 1e3:,.3g} ms"
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """The bytes of what the rank with most tokens has, of one layer.
+
+    Attributes:
+        ranks: the processes.
+        q: its queries; the output has as many.
+        kv: its keys and values.
+        wide: a number in the dtype in which parts are added, as a share of one in the dtype of the layer.
+        row: a number of each query and head, in that dtype.
+    """
+
+    ranks: int
+    q: int
+    kv: int
+    wide: int
+    row: int
+
+    def ring(self) -> tuple[int, int, int]:
+        others, gradients = self.ranks - 1, self.kv * self.wide
+        forward, backward = others * self.kv, others * (self.kv + gradients)
+        out = self.q * self.wide + 3 * self.row
+        # keys that are here and that arrive; their gradients: own, here, and arriving; dq and that of one part
+        memory = out + 2 * self.kv + 3 * gradients + 2 * self.q * self.wide
+        return forward, backward, memory
+
+    def gather(self) -> tuple[int, int, int]:
+        others, every = self.ranks - 1, self.ranks * self.kv
+        # all keys, their gradients of two runs of queries, and what of these is sent
+        memory = self.q + self.row + 3 * every + 2 * self.q
+        return others * self.kv, others * self.kv, memory
+
+    def heads(self) -> tuple[int, int, int]:
+        moved = 2 * self.q + self.kv
+        sent = moved * (self.ranks - 1) // self.ranks
+        memory = 4 * self.q + self.row + 3 * moved
+        return sent, sent, memory
+
+
+def plan(
+    tokens: int | str,
+    *,
+    heads: int,
+    head_dim: int,
+    ranks: int,
+    kv_heads: int | None = None,
+    batch: int = 1,
+    dtype: str = "bfloat16",
+    causal: bool = True,
+    flops: float | str | None = None,
+    link: float | str | None = None,
+) -> Plan:
+    """Computes what the attention of a long sequence costs on each rank, by each method, before anything runs.
+
+        print(hw.parallel.plan("1M", heads=32, head_dim=128, ranks=64, flops="400T", link="50G"))
+
+    Bytes are what a rank sends of keys, values, queries and outputs in one layer. R ranks have keys and values of S
+    bytes each:
+
+        ring:    forward (R − 1)·S                 backward (R − 1)·(S + gradients of as many numbers, in float32)
+        gather:  forward (R − 1)·S                 backward (R − 1)·S
+        heads:   forward (R − 1)/R·(q + S + out)   backward as much
+
+    A mask that hides whole shards, such as a window, lets a ring send less. An encoding that reads the layer's input
+    lets gather send that too. Forward computes 4·tokens²·heads·head_dim floating point operations, half of them under a
+    causal mask, and backward 2.5 times as many.
+
+    Args:
+        tokens: the tokens of a sequence: a number, or a text such as "32k" or "1M", with powers of 1,024.
+        heads: the number of query heads.
+        head_dim: the width of each head.
+        ranks: the processes that share the sequence.
+        kv_heads: the number of key heads. Default: ``heads``.
+        batch: the sequences of a call.
+        dtype: the dtype of q, k and v: "bfloat16", "float16", "float32" or "float64".
+        causal: whether the mask is causal, with shards in zig-zag.
+        flops: the floating point operations of a rank in a second, as its kernel reaches them: a number or a text such
+            as "400T". "a100", "h100" and "h200" stand for the peaks that NVIDIA states, which no kernel reaches.
+        link: the bytes that a rank sends in a second: a number or a text such as "50G".
+
+    Returns:
+        The plan. With ``flops`` it has the speed of a link from which on communication hides behind computing; with
+        ``link``, too, times, by which it chooses.
+
+    Raises:
+        HeadwayError: if a size is below 1 or does not fit, or a text is no number.
+    """
+    count = parse_size(tokens, "tokens")
+    kv_heads = heads if kv_heads is None else kv_heads
+    need_positive(heads=heads, head_dim=head_dim, ranks=ranks, kv_heads=kv_heads, batch=batch)
+    if heads % kv_heads:
+        raise HeadwayError(f"kv_heads {kv_heads} does not divide heads {heads}: give a number that divides them")
+    if count < ranks:
+        raise HeadwayError(f"tokens is {count} for {ranks} ranks: give at least one token for each")
+    if dtype not in ITEM:
+        raise unknown("dtype", dtype, ITEM)
+    item, longest = ITEM[dtype], -(-count // ranks)
+    wide = max(item, 4)
+    number = batch * longest
+    of_rank = _Rank(
+        ranks, number * heads * head_dim * item, 2 * number * kv_heads * head_dim * item, wide // item,
+        number * heads * wide,
+    )  # fmt: skip
+    speed = None if flops is None else STATED.get(str(flops).lower()) or parse_rate(flops, "flops")
+    rate = None if link is None else parse_rate(link, "link")
+    forward = None
+    if speed is not None:
+        forward = 4 * batch * heads * head_dim * count * longest * (0.5 if causal else 1) / speed
+    methods = {"ring": of_rank.ring(), "gather": of_rank.gather(), "heads": of_rank.heads()}
+    reasons = {} if ranks == 1 else {"heads": _why_not_heads(kv_heads, ranks)}
+    costs = tuple(_cost(name, found, of_rank, forward, rate, reasons.get(name)) for name, found in methods.items())
+    return Plan(count, ranks, 2 * of_rank.q + of_rank.kv, costs, *_chosen(costs, longest, ranks))
+
+
+def _why_not_heads(kv_heads: int, ranks: int) -> str | None:
+    if kv_heads % ranks == 0:
+        return None
+    choices = [count for count in range(2, kv_heads + 1) if kv_heads % count == 0]
+    instead = f"use {', '.join(map(str, choices))} ranks" if choices else "one key head cannot be divided"
+    return f"{kv_heads} key heads do not divide among {ranks} ranks: {instead}"
+
+
+def _cost(
+    name: str, found: tuple[int, int, int], rank: _Rank, forward: float | None, link: float | None, reason: str | None
+) -> MethodCost:
+    sent, back, memory = found
+    if forward is None or rank.ranks == 1:
+        return MethodCost(name, sent, back, memory, reason)
+    backward = BACKWARD * forward
+    small = (sent + back) / (SHARE * (forward + backward))
+    hides = None
+    if name == "ring":  # each step computes with one shard of keys while the next one comes
+        hides = rank.ranks * max(rank.kv / forward, (1 + rank.wide) * rank.kv / backward)
+    seconds = None
+    if link is not None:
+        passes = ((forward, sent), (backward, back))
+        seconds = sum(max(time, sent / link) if hides else time + sent / link for time, sent in passes)
+    return MethodCost(name, sent, back, memory, reason, hides, small, seconds)
+
+
+def _chosen(costs: tuple[MethodCost, ...], longest: int, ranks: int) -> tuple[str | None, str]:
+    if ranks == 1:
+        return None, "One rank has the whole sequence: an ordinary call computes it."
+    able = [cost for cost in costs if cost.reason is None]
+    if all(cost.seconds is not None for cost in able):
+        best = min(able, key=lambda cost: (cost.seconds or 0.0, cost.memory))
+        return best.method, f"{best.method} takes the least time at these speeds."
+    if longest <= SHORT:
+        return "gather", f"gather: a rank has at most {SHORT:,} tokens, so that few messages matter more than bytes."
+    return "ring", f"ring: a rank has more than {SHORT:,} tokens, whose computing can hide the messages."
