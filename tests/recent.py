@@ -36,6 +36,7 @@ COMMON = "src/headway/_common/"
 POSITIONS, NN, MODELS = "src/headway/positions/", "src/headway/nn/", "src/headway/models/"
 CHECKPOINTS, INSPECTION, VECTORS = "src/headway/checkpoints/", "src/headway/inspection/", "src/headway/vectors/"
 STUDY, TESTING, BENCH, CLI = (f"src/headway/{name}/" for name in ("study", "testing", "bench", "cli"))
+PARALLEL = "src/headway/parallel/"
 FLEX, TRITON = "src/headway/kernels/flex.py", "src/headway/kernels/triton/"
 INTEGRATIONS, IN_TORCH, IN_TRANSFORMERS = (
     f"src/headway/integrations/{name}" for name in ("", "torch.py", "transformers/")
@@ -191,6 +192,13 @@ GROUPS = {
         (
             *(*CALL, COMMON, NN, MODELS, INTEGRATIONS, "tests/ways.py", "tests/onnx_exports.py"),
             *("src/headway/testing/inputs.py", "src/headway/testing/__init__.py", *encodings("rope", "t5", "alibi")),
+        ),
+    ),
+    "models over several processes": Group(
+        tuple(f"tests/parallel/test_{name}.py" for name in ("scaling_page", "tensor", "training")),
+        (
+            *(*CALL, COMMON, NN, MODELS, PARALLEL, POSITIONS, "src/headway/testing/inputs.py", "docs/scaling.md"),
+            *("tests/parallel/processes.py", "tests/parallel/tensor_cases.py", "tests/parallel/training_cases.py"),
         ),
     ),
     "architectures of transformers": Group(

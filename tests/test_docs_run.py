@@ -168,6 +168,8 @@ def check_command(words: list[str]) -> None:
             assert rest[1] in ("pip", "pytest", "venv"), f"python -m {rest[1]}: teach this test to check it"
         else:
             assert (ROOT / rest[0]).is_file(), f"{rest[0]} is not there"
+    elif program in ("torchrun", "accelerate"):
+        assert any(word.endswith(".py") for word in rest), f"{program} starts no script"
     else:
         assert program in ("git", "cd", "apt-get", "dpkg-deb", "sed"), f"{program}: teach this test to check it"
 

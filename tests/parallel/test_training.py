@@ -19,6 +19,7 @@ def test_training_in_two_processes_is_that_of_one(pool: Pool) -> None:
         assert {name: one for name, one in found.items() if one > CLOSE} == {}
 
 
+@pytest.mark.slow
 def test_training_on_a_mesh_of_two_by_two(pool: Pool) -> None:
     for found in pool.run(4, training_cases.four):
         assert {name: one for name, one in found.items() if one > CLOSE} == {}
