@@ -124,7 +124,7 @@ class Plan:
         """The costs, with the chosen method marked."""
         titles = ["method", "sent forward", "sent backward", "memory", "link"]
         timed = any(cost.seconds is not None for cost in self.costs)
-        rows = []
+        rows: list[list[str | Cell]] = []
         for cost in self.costs:
             best = cost.method == self.choice
             if cost.reason is not None:
