@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+import plan_cases
 import pytest
+from plan_cases import Case
+from processes import Pool
 
 import headway as hw
 from headway import cli
@@ -12,6 +15,12 @@ from headway.parallel import Plan, plan
 from headway.parallel._plan import in_bytes, in_rate, parse_rate, parse_size
 
 MIB = 1 << 20
+CASES: list[Case] = [
+    *((method, "float32", 8, causal) for method in ("ring", "gather", "heads") for causal in (True, False)),
+    ("ring", "float32", 4, True),
+    ("ring", "bfloat16", 8, True),
+    ("ring", "bfloat16", 4, False),
+]
 
 
 def cost(made: Plan, method: str) -> hw.parallel.MethodCost:
@@ -22,10 +31,10 @@ def test_bytes_by_hand() -> None:
     """4 ranks with 1,024 tokens of 8 key heads and 16 query heads of 64 in bfloat16: S = 2 MiB, q = 2 MiB."""
     made = plan("4k", heads=16, kv_heads=8, head_dim=64, ranks=4)
     assert made.held == 6 * MIB
-    assert (cost(made, "ring").forward, cost(made, "ring").backward) == (6 * MIB, (6 + 12) * MIB)
+    assert (cost(made, "ring").forward, cost(made, "ring").backward) == (6 * MIB, (6 + 12 - 2) * MIB)
     assert (cost(made, "gather").forward, cost(made, "gather").backward) == (6 * MIB, 6 * MIB)
     assert cost(made, "heads").forward == cost(made, "heads").backward == 6 * MIB * 3 // 4
-    in_float32 = plan(4096, heads=16, kv_heads=8, head_dim=64, ranks=4, dtype="float32")
+    in_float32 = plan(4096, heads=16, kv_heads=8, head_dim=64, ranks=4, dtype="float32", causal=False)
     assert cost(in_float32, "ring").backward == 2 * cost(in_float32, "ring").forward == 24 * MIB
 
 
@@ -104,3 +113,18 @@ def test_prints_as_text_and_html_and_json(capsys: pytest.CaptureFixture[str]) ->
     assert rows[0]["forward"] == cost(made, "ring").forward
     assert cli.main(words.split()) == 0
     assert "hidden from" in capsys.readouterr().out
+
+
+@pytest.mark.xdist_group("parallel")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_predictions_are_what_is_measured(pool: Pool, ranks: int) -> None:
+    """Bytes within 5 %, those that ranks exchange to agree on the call included, and memory within 20 %."""
+    found = pool.run(ranks, plan_cases.measured, CASES)
+    for case, *each in zip(CASES, *found, strict=True):
+        method, dtype, kv_heads, causal = case
+        sizes = {"heads": plan_cases.HEADS, "head_dim": plan_cases.HEAD_DIM, "kv_heads": kv_heads, "dtype": dtype}
+        told = cost(plan(plan_cases.TOKENS, ranks=ranks, causal=causal, **sizes), method)
+        most = max(one["forward"] + one["backward"] for one in each)
+        assert told.forward + told.backward == pytest.approx(most, rel=0.05), case
+        assert told.forward == pytest.approx(max(one["forward"] for one in each), rel=0.05), case
+        assert told.memory == pytest.approx(max(one["memory"] for one in each), rel=0.2), case

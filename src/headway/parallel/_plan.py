@@ -183,41 +183,46 @@ def in_seconds(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class _Rank:
-    """The bytes of what the rank with most tokens has, of one layer.
+    """The bytes of what the rank with most tokens has, of one layer, and what it sends and needs by each method.
+
+    A rank needs what torch has allocated at the peak of forward and backward, with the output and all gradients.
 
     Attributes:
         ranks: the processes.
         q: its queries; the output has as many.
         kv: its keys and values.
-        wide: a number in the dtype in which parts are added, as a share of one in the dtype of the layer.
-        row: a number of each query and head, in that dtype.
+        wide: a number in float32 or wider, as a share of one in the dtype of the layer.
+        causal: whether the mask is causal, with shards in zig-zag.
     """
 
     ranks: int
     q: int
     kv: int
     wide: int
-    row: int
+    causal: bool
+
+    @property
+    def gradients(self) -> int:
+        """The gradients of a rank's keys and values, which parts of them are added to."""
+        return self.kv * self.wide
 
     def ring(self) -> tuple[int, int, int]:
-        others, gradients = self.ranks - 1, self.kv * self.wide
-        forward, backward = others * self.kv, others * (self.kv + gradients)
-        out = self.q * self.wide + 3 * self.row
-        # keys that are here and that arrive; their gradients: own, here, and arriving; dq and that of one part
-        memory = out + 2 * self.kv + 3 * gradients + 2 * self.q * self.wide
-        return forward, backward, memory
+        others, first = self.ranks - 1, self.gradients // 2 if self.causal and self.ranks > 1 else 0
+        # no other rank sees the last run of the first rank, so that its gradients stay there
+        sent, back = others * self.kv, others * (self.kv + self.gradients) - first
+        # of gradients: own ones, those added to, those of a part; and, in longer rings, those on their way and arriving
+        shards = 3.75 if self.ranks == 2 else 7.5
+        return sent, back, round((4 * self.wide - 1.5) * self.q + self.kv + shards * self.gradients)
 
     def gather(self) -> tuple[int, int, int]:
         others, every = self.ranks - 1, self.ranks * self.kv
-        # all keys, their gradients of two runs of queries, and what of these is sent
-        memory = self.q + self.row + 3 * every + 2 * self.q
-        return others * self.kv, others * self.kv, memory
+        # all keys, and the gradients of them by the two runs of queries, the first of which sees a part
+        seen = others / (2 * self.ranks) if self.causal else 1
+        return others * self.kv, others * self.kv, round(3 * self.q + (2 + seen) * every)
 
     def heads(self) -> tuple[int, int, int]:
-        moved = 2 * self.q + self.kv
-        sent = moved * (self.ranks - 1) // self.ranks
-        memory = 4 * self.q + self.row + 3 * moved
-        return sent, sent, memory
+        sent = (2 * self.q + self.kv) * (self.ranks - 1) // self.ranks
+        return sent, sent, (4 + self.wide) * self.q + 2 * self.kv
 
 
 def plan(
@@ -240,13 +245,13 @@ def plan(
     Bytes are what a rank sends of keys, values, queries and outputs in one layer. R ranks have keys and values of S
     bytes each:
 
-        ring:    forward (R − 1)·S                 backward (R − 1)·(S + gradients of as many numbers, in float32)
+        ring:    forward (R − 1)·S                 backward (R − 1)·(S + G), for gradients of G bytes in float32
         gather:  forward (R − 1)·S                 backward (R − 1)·S
         heads:   forward (R − 1)/R·(q + S + out)   backward as much
 
-    A mask that hides whole shards, such as a window, lets a ring send less. An encoding that reads the layer's input
-    lets gather send that too. Forward computes 4·tokens²·heads·head_dim floating point operations, half of them under a
-    causal mask, and backward 2.5 times as many.
+    Under a causal mask a ring sends G/2 less, and under one that hides whole shards, such as a window, less than that.
+    An encoding that reads the layer's input lets gather send that too. Forward computes 4·tokens²·heads·head_dim
+    floating point operations, half of them under a causal mask, and backward 2.5 times as many.
 
     Args:
         tokens: the tokens of a sequence: a number, or a text such as "32k" or "1M", with powers of 1,024.
@@ -278,12 +283,8 @@ def plan(
     if dtype not in ITEM:
         raise unknown("dtype", dtype, ITEM)
     item, longest = ITEM[dtype], -(-count // ranks)
-    wide = max(item, 4)
-    number = batch * longest
-    of_rank = _Rank(
-        ranks, number * heads * head_dim * item, 2 * number * kv_heads * head_dim * item, wide // item,
-        number * heads * wide,
-    )  # fmt: skip
+    number = batch * longest * head_dim * item
+    of_rank = _Rank(ranks, number * heads, 2 * number * kv_heads, max(item, 4) // item, causal)
     speed = None if flops is None else STATED.get(str(flops).lower()) or parse_rate(flops, "flops")
     rate = None if link is None else parse_rate(link, "link")
     forward = None
