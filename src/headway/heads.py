@@ -21,6 +21,7 @@ P = TypeVar("P", Term, Mask)
 
 
 def _unchanged(x: Tensor) -> Tensor:
+    """Returns ``x``."""
     return x
 
 
@@ -76,7 +77,11 @@ class HeadShard:
             )
 
     def whole(self, sizes: dict[str, int]) -> dict[str, int]:
-        """Returns the sizes of a call of all heads, from those of this one."""
+        """Returns the sizes of a call of all heads.
+
+        Args:
+            sizes: those of this call.
+        """
         return {**sizes, "heads": self.total, "kv_heads": self._all(sizes["kv_heads"])}
 
     def _all(self, heads: int) -> int:
@@ -160,7 +165,11 @@ class HeadShard:
         return x.index_select(1, order % heads)
 
     def shared_in(self, value: Any) -> Any:
-        """Applies ``shared`` to the tensors that require a gradient, in a record, a tuple or a dictionary."""
+        """Applies ``shared`` to the tensors that require a gradient.
+
+        Args:
+            value: a tensor, or a record, a tuple or a dictionary that holds some. Anything else stays as it is.
+        """
         known: dict[int, Tensor] = {}  # one object stays one: coordinates compare theirs
 
         def shared(value: Any) -> Any:

@@ -86,7 +86,7 @@ class MethodCost:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the attention of one layer costs on each rank by each method. It prints as a table.
+    """What the attention of one layer costs on each rank by each method, which prints as a table.
 
     Attributes:
         tokens: the tokens of a sequence.
