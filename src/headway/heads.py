@@ -21,7 +21,11 @@ P = TypeVar("P", Term, Mask)
 
 
 def _unchanged(x: Tensor) -> Tensor:
-    """Returns ``x``."""
+    """Returns a tensor as it is.
+
+    Args:
+        x: the tensor.
+    """
     return x
 
 
@@ -56,6 +60,9 @@ class HeadShard:
                 f"heads {self.first} to {self.first + self.count - 1} are not among {self.total}: give first ≥ 0, "
                 "count ≥ 1 and first + count ≤ total"
             )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> HeadShard:
+        return self  # ``shared`` may hold a mesh, which is of this process
 
     def check(self, q: Tensor, k: Tensor) -> None:
         """Checks that q and k have the heads of this shard, in whole groups that share keys.

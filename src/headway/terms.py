@@ -635,8 +635,9 @@ class Product(Part):
     """Replaces the products ⟨qᵢ, kⱼ⟩ by a pure function.
 
     Args:
-        function: ``function(q, k, rows, *tensors)`` returns [batch, heads, len(rows), m], before scaling. q holds the
-            queries of a block, k all keys with as many heads as q; rows are the int64 slots of the queries.
+        function: ``function(q, k, rows, *tensors)`` returns [batch, heads, len(rows), m], before scaling, each head
+            from q and k of that head. q holds the queries of a block, k all keys with as many heads as q; rows are the
+            int64 slots of the queries.
         tensors: the arguments that require a gradient or are random.
     """
 

@@ -201,7 +201,10 @@ def models(group: dist.ProcessGroup) -> dict[str, float]:
         "embeds": (hw.models.Encoder(config(num_kv_heads=None), learned, **made), lambda one: one(ids)),
         "both": (hw.models.EncoderDecoder(config(), both, causal, **made), lambda one: one(ids, ids[:, :5])),
     }
-    return {name: difference(drawn(module).eval(), group, run) for name, (module, run) in cases.items()}
+    found = {name: difference(drawn(module).eval(), group, run) for name, (module, run) in cases.items()}
+    module, run = cases["decoder"]
+    found["a copy"] = worst(results(copy.deepcopy(sharded(module, group)), run), results(module, run))
+    return found
 
 
 def decoding(group: dist.ProcessGroup) -> dict[str, bool | float]:
