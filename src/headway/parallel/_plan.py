@@ -185,7 +185,8 @@ def in_seconds(seconds: float) -> str:
 class _Rank:
     """The bytes of what the rank with most tokens has, of one layer, and what it sends and needs by each method.
 
-    A rank needs what torch has allocated at the peak of forward and backward, with the output and all gradients.
+    A rank needs what torch has allocated at the peak of forward and backward, with the output and all gradients. On a
+    CPU a ring needs less for long shards, of which it computes some of the heads at a time.
 
     Attributes:
         ranks: the processes.
