@@ -110,6 +110,17 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
 
 
+_dynamo = getattr(torch._C, "_dynamo", None)
+_frame_callback: Callable[[], Any] = getattr(
+    getattr(_dynamo, "eval_frame", None), "get_eval_frame_callback", lambda: None
+)
+
+
+def compiles() -> bool:
+    """Returns whether ``torch.compile`` follows this thread, also through code that it runs as it is written."""
+    return torch.compiler.is_dynamo_compiling() or callable(_frame_callback())
+
+
 _global_hooks: Callable[[], bool] = getattr(module_of_torch, "_has_any_global_hook", lambda: True)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

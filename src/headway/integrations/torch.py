@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -18,6 +19,7 @@ from ..nn.linear import Linear, apply_linear, linear
 from ..positions import ENCODINGS, PositionEncoding, encoding_name
 from ..positions import encoding as encoding_of
 from ..positions._base import IN_ATTENTION
+from ..sharing import Sharing, sharing_of
 from ..terms import DenseBias, Sink, Term, TokenBias
 from ..tracing import refuse_script, refuse_tracers
 
@@ -57,19 +59,25 @@ class HeadwayAttention(nn.MultiheadAttention):
         masks do not fit.
         """
         refuse_tracers(query)
-        self._check(query, key, value, key_padding_mask, attn_mask, is_causal)
+        shared = sharing_of(self)
+        self._check(query, key, value, key_padding_mask, attn_mask, is_causal, shared)
         if query.is_nested:
             return self._nested(query, need_weights, average_attn_weights)
         q, k, v = (self._heads(x) for x in self._projected(query, key, value))
         trusted = is_causal and key_padding_mask is None and not need_weights and self.bias_k is None
         mask, terms = (Causal(), []) if trusted else self._masks(key_padding_mask, attn_mask)
+        if shared is not None:
+            terms = _without_zeros(terms)
         if self.add_zero_attn:  # a key of zeros has score 0 and value 0, which is a sink
             terms.append(Sink(q.new_zeros(self.num_heads)))
         if self.bias_k is not None and self.bias_v is not None:
             k, v = (torch.cat([x, self._extra(bias, x)], dim=2) for x, bias in ((k, self.bias_k), (v, self.bias_v)))
         arguments: Arguments = {"encoding": self.encoding, "mask": mask, "terms": tuple(terms)}
         arguments["dropout"] = self.dropout if self.training else 0.0
-        if q.shape[2] != k.shape[2]:  # queries and keys both count from 0, as in torch's is_causal
+        compute: Callable[..., Tensor] = attention
+        if shared is not None:
+            compute = partial(shared.attention, self, cross=query is not key)
+        elif q.shape[2] != k.shape[2]:  # queries and keys both count from 0, as in torch's is_causal
             arguments["q_positions"] = Coordinates.span(q.shape[2], device=q.device)
             arguments["k_positions"] = Coordinates.span(k.shape[2], device=k.device)
         if self.encoding is not None and self.encoding.reads_input:
@@ -77,12 +85,18 @@ class HeadwayAttention(nn.MultiheadAttention):
 
         weights = None
         if need_weights:
+            if shared is not None:
+                shared.refuse(self, need_weights=need_weights)
             out, weights = self._with_weights(q, k, v, arguments)
             weights = weights.mean(1) if average_attn_weights else weights
             weights = weights if query.dim() == 3 else weights[0]
         else:
-            out = attention(q, k, v, **arguments)
+            out = compute(q, k, v, **arguments)
         return self._merged(out, query.dim() == 3), weights
+
+    def why_not_shared(self) -> str | None:
+        """Returns why ``headway.parallel.context`` cannot share the attention of this layer; None if it can."""
+        return None if self.bias_k is None else "has add_bias_kv, a key that belongs to no token: do without a context"
 
     # ------------------------------------------------------------ between torch's layout and headway's
 
@@ -178,9 +192,10 @@ class HeadwayAttention(nn.MultiheadAttention):
         key_padding_mask: Tensor | None,
         attn_mask: Tensor | None,
         is_causal: bool,
+        shared: Sharing | None,
     ) -> None:
         if query.is_nested or key.is_nested or value.is_nested:
-            if query is key is value and self.batch_first and key_padding_mask is None and attn_mask is None:
+            if shared is None and query is key is value and self.batch_first and key_padding_mask is None and attn_mask is None:
                 return
             raise HeadwayError(
                 "query, key or value is a nested tensor, which a layer takes with batch_first, without masks and as "
@@ -203,6 +218,8 @@ class HeadwayAttention(nn.MultiheadAttention):
                 f"query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)} do not fit: give "
                 "one batch, and a value for each key"
             )
+        if shared is not None:  # masks are those of the whole sequence
+            n, m = shared.whole_sizes(n, m, cross=query is not key)
         by_head = (batch * self.num_heads, n, m)
         padding = (batch, m) if query.dim() == 3 else (m,)
         for name, mask, shapes in (
@@ -221,6 +238,22 @@ class HeadwayAttention(nn.MultiheadAttention):
                 "is_causal=True describes attn_mask, and attn_mask is None: give "
                 f"attn_mask=nn.Transformer.generate_square_subsequent_mask({n}) too"
             )
+
+
+def _without_zeros(terms: list[Term]) -> list[Term]:
+    """Returns no term, if masks hold only 0 and −∞, for calls whose keys several processes share.
+
+    Raises:
+        HeadwayError: for masks of other numbers.
+    """
+    for term in terms:
+        added = term.values if isinstance(term, DenseBias) else term.keys if isinstance(term, TokenBias) else None
+        if not isinstance(added, Tensor) or added.requires_grad or bool(added.any()):
+            raise HeadwayError(
+                "a mask adds numbers to the scores of the whole sequence, of which no process has its part: give "
+                "booleans in headway.parallel.context, or an encoding"
+            )
+    return []
 
 
 def _read(mask: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
@@ -28,6 +29,7 @@ from ..nn.memory import SegmentMemory
 from ..nn.norm import make_norm
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..positions._naming import encoding as encoding_of
+from ..sharing import Sharing, sharing_of
 from ..tracing import watched
 from .config import TransformerConfig
 
@@ -243,7 +245,14 @@ class Stack(nn.Module):
                 f"the batch is {x.shape[0]} but the memory holds {memory.states[0].shape[0]} rows: start a new memory"
             )
         past = None if before is None else before.coordinates
-        coordinates = continued(past, positions, x.shape[1], x.device)
+        shared = sharing_of(self)
+        if shared is None:
+            coordinates = continued(past, positions, x.shape[1], x.device)
+        else:
+            shared.refuse(self, cache=cache, memory=memory)
+            coordinates = shared.coordinates(positions, x.shape[1], x.device)
+            if context is not None:
+                cross["context_positions"] = shared.context_coordinates(context_positions, context)
         check_coordinates(coordinates, x)
         if cache is not None:
             cache.need_room(x.shape[1])
@@ -288,10 +297,11 @@ class Stack(nn.Module):
             all_keys = cache.enter(coordinates)
         else:
             all_keys = [coordinates if memory is None else joined(past, coordinates)] * len(self.layers)
-        self._check_masks(x, masks, all_keys, cross["context"], cross["context_mask"])
+        shared = sharing_of(self)
+        self._check_masks(x, masks, all_keys, cross["context"], cross["context_mask"], shared)
         with_memory = all_keys[0] if memory is not None else None
-        placed_encodings = [_PlacedEncoding(encoding, coordinates, with_memory) for encoding in self._encodings]
-        no_encoding = _PlacedEncoding(None, coordinates, with_memory)
+        placed_encodings = [_PlacedEncoding(one, coordinates, with_memory, shared) for one in self._encodings]
+        no_encoding = _PlacedEncoding(None, coordinates, with_memory, shared)
         for placed in placed_encodings:
             x = placed.embed(x)
         x = self.dropout(self.entry(x))
@@ -325,9 +335,14 @@ class Stack(nn.Module):
         keys: Sequence[Coordinates],
         context: Tensor | None,
         context_mask: Mask | Tensor | None,
+        shared: Sharing | None,
     ) -> None:
         """Raises HeadwayError before the first layer if the mask of any layer does not fit."""
         batch, n = x.shape[:2]
+        m = 0 if context is None else context.shape[1]
+        if shared is not None:  # masks are those of the whole sequence
+            n, m = shared.whole_sizes(n, m, cross=context is not None)
+            keys = [at if at.shard is None else at.shard.whole for at in keys[:1]] * len(keys)
         checked: list[int] = []
         for layer, (own, at) in enumerate(zip(self.masks, keys, strict=True)):
             if any(self.masks[known] is own and keys[known] is at for known in checked):
@@ -339,7 +354,7 @@ class Stack(nn.Module):
                 if not isinstance(mask, Tensor):
                     hiding_padding(mask, at)
         if context is not None and context_mask is not None:
-            _check_mask(context_mask, self.blocks[0], "cross_attention", batch, n, context.shape[1])
+            _check_mask(context_mask, self.blocks[0], "cross_attention", batch, n, m)
 
 
 def _sharing(*masks: Mask | Tensor | None) -> AbstractContextManager[None]:
@@ -358,7 +373,13 @@ def _check_mask(mask: Mask | Tensor, block: nn.Module, part: str, batch: int, n:
 class _PlacedEncoding:
     """An encoding with the coordinates it has placed, computed once for all layers that use it."""
 
-    def __init__(self, encoding: PositionEncoding | None, tokens: Coordinates, with_memory: Coordinates | None) -> None:
+    def __init__(
+        self,
+        encoding: PositionEncoding | None,
+        tokens: Coordinates,
+        with_memory: Coordinates | None,
+        shared: Sharing | None,
+    ) -> None:
         """``with_memory``: the coordinates of a memory's tokens and of these after them; None without a memory."""
         acts = frozenset() if encoding is None else encoding.acts
         self.tokens, self._keys = tokens, [(tokens, tokens)]
@@ -368,7 +389,8 @@ class _PlacedEncoding:
             self.tokens = encoding.for_one_forward(keys.rows(total - count, total)) if total > count else keys
             self._keys = [(with_memory, keys)]
         elif encoding is not None:
-            self.tokens = encoding.for_one_forward(tokens)
+            place = encoding.for_one_forward if shared is None else partial(shared.placed, encoding)
+            self.tokens = place(tokens)
             self._keys = [(tokens, self.tokens)]
         self._embed = encoding if "embed" in acts else None
         # an encoding that only embeds does nothing in the layers

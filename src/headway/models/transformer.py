@@ -17,6 +17,7 @@ from ..nn._transaction import transaction
 from ..nn.cache import StackCache
 from ..nn.embedding import Embedding, Head, tied
 from ..nn.memory import SegmentMemory
+from ..sharing import sharing_of
 from ..tracing import refuse_tracers
 from ._generated import Generated, Options, TokenRows
 from .config import TransformerConfig
@@ -373,6 +374,9 @@ class EncoderDecoder(_Generating, Transformer):
         logits = model.decode(first_ids, context, context_mask=padding, cache=cache)
     """
 
+    context_parts = ("encoder", "source_embedding")
+    """The parts whose tokens are those of the source."""
+
     @right_call(f"EncoderDecoder({CONFIG}, encoding, decoder_encoding)")
     def __init__(
         self,
@@ -517,9 +521,8 @@ class EncoderDecoder(_Generating, Transformer):
             context_positions: the positions of the source; 0, 1, 2, … if None.
             cache: the keys and values of past tokens, to which those of decoder_ids are appended.
         """
-        if context_positions is not None and not is_nested(
-            context
-        ):  # attention takes coordinates even where only a mask reads them
+        apart = is_nested(context) or sharing_of(self.decoder) is not None
+        if context_positions is not None and not apart:  # attention takes coordinates even where only a mask reads them
             context_positions = Coordinates.of(context_positions, context.shape[1])
         with transaction(cache):
             hidden = self.decoder(

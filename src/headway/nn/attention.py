@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ..plans import prepared_keys_and_values
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..positions._naming import encoding as encoding_of
 from ..positions._naming import shared_encoding
+from ..sharing import sharing_of
 from ..tracing import refuse_script, refuse_tracers
 from ._coordinates import check_coordinates, continued, joined
 from ._transaction import transaction
@@ -280,7 +282,14 @@ class MultiHeadAttention(nn.Module):
             cache.need_mask(mask, encoding)
         q = self._normed(self.q_norm, self._heads(self._projected(self.q_proj, query)))
         arguments: Arguments
-        if cache is not None and is_self_attention:
+        attend, shared = self.attend, sharing_of(self)
+        if shared is not None:
+            shared.refuse(self, cache=cache)
+            attend = partial(shared.attention, self, cross=not is_self_attention)
+            k, v = self._keys_and_values(key, value)
+            key_positions = positions if is_self_attention else key_positions
+            arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
+        elif cache is not None and is_self_attention:
             new = None
             if positions is not None or key_positions is not None or not cache.count(query):
                 new = continued(cache.coordinates, positions, query.shape[1], query.device)
@@ -309,7 +318,7 @@ class MultiHeadAttention(nn.Module):
             arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
         if self.head_shard is not None:
             arguments["head_shard"] = self.head_shard
-        out = self.attend(
+        out = attend(
             q,
             k,
             v,
@@ -324,6 +333,10 @@ class MultiHeadAttention(nn.Module):
             **arguments,
         )
         return apply_linear(self.out_proj, out.transpose(1, 2).flatten(2))
+
+    def why_not_shared(self) -> str | None:
+        """Returns why ``headway.parallel.context`` cannot share the attention of this layer; None if it can."""
+        return None if self.attend is attention else "has an attend of its own: leave that out, or do without a context"
 
     def extra_repr(self) -> str:
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}"

@@ -4,6 +4,8 @@ from ..heads import HeadShard as HeadShard
 from ._attention import Explanation as Explanation
 from ._attention import attention as attention
 from ._attention import explain as explain
+from ._context import Context as Context
+from ._context import context as context
 from ._plan import MethodCost as MethodCost
 from ._plan import Plan as Plan
 from ._plan import plan as plan
@@ -18,6 +20,8 @@ __all__ = [
     "Explanation",
     "METHODS",
     "Shards",
+    "context",
+    "Context",
     "plan",
     "Plan",
     "MethodCost",

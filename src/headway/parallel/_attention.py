@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,9 +25,12 @@ from ._call import SharedCall
 from ._group import gathered, same_seed
 from ._shards import Shards
 from .methods import METHODS, Method, Traffic
+from .methods.gather import with_all_keys
 
 SHORT = 1024
 """The most tokens of a rank for which "auto" gathers: its messages are few, and its calls whole."""
+LOCAL = "local"
+"""What stands for a method where every rank has all keys, and nothing is sent."""
 
 
 @refuses_others
@@ -72,7 +75,8 @@ def attention(
         shards: which tokens each rank has.
         method: "ring", "gather" or "heads", which then never falls back, or "auto": of the methods that can compute the
             call, gather up to 1,024 tokens of a rank, and else ring before heads before gather.
-        k_shards: which keys each rank has, in cross-attention. Default: ``shards``.
+        k_shards: which keys each rank has, in cross-attention. Default: ``shards``. Those of this process alone,
+            ``Shards.contiguous(m, None)``, if every rank has all keys: nothing is sent then.
         return_lse: whether to return the log-sum-exp too.
         encoding: as for ``headway.attention``.
         terms: further terms, of this rank's queries and keys.
@@ -103,15 +107,30 @@ def attention(
     """
     if others:
         refuse("attention", attention, others)
-    call = _shared(
+    call = shared_call(
         q, k, v, shards, k_shards, return_lse, encoding, terms, mask, q_positions, k_positions, q_input, k_input,
         kernel, {"scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": dropout_seed},
     )  # fmt: skip
-    out, lse = _computed(call, method)
+    out, lse = computed(call, method)
     return (out, lse) if return_lse else out
 
 
-def _computed(call: SharedCall, name: str) -> tuple[Tensor, Tensor | None]:
+def computed(
+    call: SharedCall, name: str, note: Callable[[str, Traffic], None] | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Computes a call.
+
+    Args:
+        call: the call.
+        name: the name of the method, or "auto".
+        note: is told the method and what it sends.
+
+    Returns:
+        The output and the log-sum-exp, if the call wants it.
+
+    Raises:
+        HeadwayError: if the method cannot compute the call, or the processes disagree on it.
+    """
     if observers:
         raise HeadwayError(
             "the weights of attention over several processes cannot be observed here: leave capture and "
@@ -127,9 +146,17 @@ def _computed(call: SharedCall, name: str) -> tuple[Tensor, Tensor | None]:
             call.q, call.k, call.v, encoding=call.encoding, terms=call.terms, mask=call.mask, q_positions=call.q_at,
             k_positions=call.k_at, q_input=call.q_input, k_input=call.k_input, **call.options,
         )._with(wants_lse=call.wants_lse)  # fmt: skip
+        if note is not None:
+            note(LOCAL, Traffic(0, 0))
         return kernel_for(KERNELS, whole, call.kernel).run(seeded(whole))
+    if call.has_all_keys:
+        if note is not None:
+            note(LOCAL, Traffic(0, 0))
+        return with_all_keys(_with_seeds(call))
     chosen = _chosen(call, name)
     agree(call.group, _facts(call, chosen))
+    if note is not None:
+        note(chosen.name, chosen.traffic(call))
     return chosen.run(_with_seeds(call))
 
 
@@ -220,7 +247,7 @@ def _with_seeds(call: SharedCall) -> SharedCall:
 # ---------------------------------------------------------------- the arguments
 
 
-def _shared(
+def shared_call(
     q: Tensor, k: Tensor, v: Tensor, shards: Shards, k_shards: Shards | None, wants_lse: bool,
     encoding: PositionEncoding | str | None, terms: Any, mask: AnyMask, q_positions: Any, k_positions: Any,
     q_input: Tensor | None, k_input: Tensor | None, kernel: str, options: dict[str, Any],
@@ -228,7 +255,7 @@ def _shared(
     _check_kernel(kernel)
     if not isinstance(shards, Shards) or not isinstance(k_shards, (Shards, type(None))):
         raise HeadwayError("shards is no Shards: give headway.parallel.Shards.zigzag(n, mesh) or another layout")
-    if k_shards is not None and k_shards.group is not shards.group:
+    if k_shards is not None and k_shards.group is not shards.group and k_shards.group.size > 1:
         raise HeadwayError("k_shards are of another group of processes than shards: make both with one mesh")
     if isinstance(encoding, str):
         encoding = encoding_for(encoding, q)
@@ -244,9 +271,9 @@ def _shared(
         k_positions = q_positions
     if k_shards is None and q_positions is None:
         q_positions = k_positions
-    q_at = _whole(q_positions, shards, q, "q_positions")
+    q_at = whole_coordinates(q_positions, shards, q.device, "q_positions")
     same = k_side is shards and (k_positions is q_positions)
-    k_at = q_at if same else _whole(k_positions, k_side, k, "k_positions")
+    k_at = q_at if same else whole_coordinates(k_positions, k_side, k.device, "k_positions")
     checked = as_mask(mask)
     if checked is not None:
         n, m = q_at.index.shape[1], k_at.index.shape[1]
@@ -258,12 +285,24 @@ def _shared(
     )  # fmt: skip
 
 
-def _whole(positions: Tensor | Coordinates | None, shards: Shards, x: Tensor, name: str) -> Coordinates:
-    """Returns the coordinates of all tokens of one side."""
+def whole_coordinates(
+    positions: Tensor | Coordinates | None, shards: Shards, device: torch.device, name: str
+) -> Coordinates:
+    """Returns the coordinates of all tokens of one side.
+
+    Args:
+        positions: those of this rank's tokens; None for 0 … n − 1 over the whole sequence.
+        shards: which tokens each rank has.
+        device: where the tokens are.
+        name: what messages call the positions.
+
+    Raises:
+        HeadwayError: for coordinates of no shard, or of other shards.
+    """
     if positions is None:
-        return shards.span(x.device)
+        return shards.span(device)
     if isinstance(positions, Tensor):
-        at = Coordinates.of(positions, x.shape[2], name=name)
+        at = Coordinates.of(positions, shards.length, name=name)
         whole = gathered(at.position, shards.group, shards.layout, 1)
         return Coordinates.of(whole, shards.whole, name=name)
     if positions.shard is None:
@@ -303,11 +342,18 @@ class Explanation:
             if name in self.reasons:
                 lines.append(f"  {name}: {self.reasons[name]}")
                 continue
-            traffic = self.traffic[name]
-            skipped = f", {_bytes(traffic.skipped)} skipped" if traffic.skipped else ""
-            said = f"{_bytes(traffic.forward)} sent forward, {_bytes(traffic.backward)} backward{skipped}"
-            lines.append(f"  {name}: {said}")
+            lines.append(f"  {name}: {spoken(self.traffic[name])}")
         return "\n".join(lines)
+
+
+def spoken(traffic: Traffic) -> str:
+    """Returns what a rank sends, in words.
+
+    Args:
+        traffic: what it sends.
+    """
+    skipped = f", {_bytes(traffic.skipped)} skipped" if traffic.skipped else ""
+    return f"{_bytes(traffic.forward)} sent forward, {_bytes(traffic.backward)} backward{skipped}"
 
 
 def _bytes(count: int) -> str:
@@ -376,10 +422,12 @@ def explain(
         refuse("explain", explain, others)
     if isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor):
         raise HeadwayError("positions are tensors, of which other processes have a part: give those of Shards.take")
-    call = _shared(
+    call = shared_call(
         q, k, v, shards, k_shards, return_lse, encoding, terms, mask, q_positions, k_positions, q_input, k_input,
         kernel, {"scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": dropout_seed},
     )  # fmt: skip
+    if call.has_all_keys:
+        return Explanation(LOCAL, {}, dict.fromkeys(METHODS, "every rank has all keys"), shards)
     reasons = {name: why for name, one in METHODS.items() if (why := one.why_not(call)) is not None}
     traffic = {name: one.traffic(call) for name, one in METHODS.items() if name not in reasons}
     if method != "auto" and method not in METHODS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,24 +70,29 @@ class SharedCall:
         return self.q_shards.group
 
     @property
+    def has_all_keys(self) -> bool:
+        """Whether every rank has all keys, while it has its part of the queries."""
+        return self.k_shards.group.size == 1 < self.group.size
+
+    @property
     def itself(self) -> bool:
         """Whether queries and keys are the same tokens, with the same coordinates."""
         return self.q_at is self.k_at and self.q_shards is self.k_shards
 
     def drawing(self) -> AbstractContextManager[None]:
         """Returns a context in which the encoding draws the same numbers on every rank."""
-        return nullcontext() if self.seed is None else _drawing(self.seed, self.q.device)
+        return drawing_with(self.seed, self.q.device)
 
     def located(self) -> tuple[Coordinates, Coordinates]:
         """Returns where the encoding sees all queries and all keys, without tables."""
         if self.encoding is None or "locate" not in self.encoding.acts:
             return self.q_at, self.k_at
         with self.drawing():
-            q_at = _located(self.encoding, self.q_at)
+            q_at = located_by(self.encoding, self.q_at)
         if self.q_at is self.k_at:
             return q_at, q_at
         with self.drawing():
-            return q_at, _located(self.encoding, self.k_at)
+            return q_at, located_by(self.encoding, self.k_at)
 
     def part_of_mask(self, queries: tuple[int, int], keys: tuple[int, int]) -> Mask | None:
         """Returns the mask of a run of queries and a run of keys.
@@ -187,7 +192,16 @@ def why_not_pairs(terms: Sequence[Term]) -> str | None:
 
 
 @contextmanager
-def _drawing(seed: int, device: torch.device) -> Iterator[None]:
+def drawing_with(seed: int | None, device: torch.device) -> Iterator[None]:
+    """A context in which torch's generator draws by a seed, and which leaves it as it is.
+
+    Args:
+        seed: the seed; None to draw as outside of it.
+        device: the device whose generator draws.
+    """
+    if seed is None:
+        yield
+        return
     with torch.random.fork_rng(
         [] if device.type == "cpu" else [device], device_type=device.type if device.type != "cpu" else "cuda"
     ):
@@ -195,7 +209,13 @@ def _drawing(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _located(encoding: PositionEncoding, at: Coordinates) -> Coordinates:
+def located_by(encoding: PositionEncoding, at: Coordinates) -> Coordinates:
+    """Returns where an encoding sees tokens, without its tables.
+
+    Args:
+        encoding: the encoding.
+        at: where the tokens are.
+    """
     if isinstance(at, Placed):
         if at.belongs_to(encoding):
             return at

@@ -48,15 +48,31 @@ class Gather(Method):
         else:
             k_input = None
         terms = tuple([term.along("keys", lambda x, words: _gathered(call, x, words)) for term in call.terms])
-        q_at, k_at = call.located()
-        outs, lses, at = [], [], 0
-        for start, stop in call.q_shards.runs:
-            own, at = (at, at + stop - start), at + stop - start
-            out, lse = _run(call, own, (start, stop), k, v, k_input, terms, q_at, k_at)
-            outs.append(out)
-            lses.append(lse)
-        lse = torch.cat([one for one in lses if one is not None], 2) if call.wants_lse else None
-        return torch.cat(outs, 2), lse
+        return _in_runs(call, k, v, k_input, terms)
+
+
+def with_all_keys(call: SharedCall) -> tuple[Tensor, Tensor | None]:
+    """Computes a call of which every rank has all keys; the results are those of ``Method.run``.
+
+    Args:
+        call: the call.
+    """
+    return _in_runs(call, call.k, call.v, call.k_input, call.terms)
+
+
+def _in_runs(
+    call: SharedCall, k: Tensor, v: Tensor, k_input: Tensor | None, terms: tuple[Term, ...]
+) -> tuple[Tensor, Tensor | None]:
+    """Attention of this rank's queries, run by run, to all keys."""
+    q_at, k_at = call.located()
+    outs, lses, at = [], [], 0
+    for start, stop in call.q_shards.runs:
+        own, at = (at, at + stop - start), at + stop - start
+        out, lse = _run(call, own, (start, stop), k, v, k_input, terms, q_at, k_at)
+        outs.append(out)
+        lses.append(lse)
+    lse = torch.cat([one for one in lses if one is not None], 2) if call.wants_lse else None
+    return torch.cat(outs, 2), lse
 
 
 def _gathered(call: SharedCall, x: Tensor, words: tuple[str, ...]) -> Tensor:

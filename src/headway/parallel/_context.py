@@ -1,0 +1,305 @@
+"""Layers and whole models whose sequence several processes share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._torch import is_compiled, recomputed_as
+from ..coordinates import Coordinates
+from ..errors import HeadwayError, unknown
+from ..positions import PositionEncoding
+from ..sharing import entered
+from ._attention import computed, shared_call, spoken, whole_coordinates
+from ._call import drawing_with, located_by
+from ._group import same_seed
+from ._reach import unreached
+from ._shards import Shards
+from .methods import METHODS, Traffic
+
+ALIKE = 1e-3
+"""The share by which a context that every rank has may differ between them: that of kernels, not of other tokens."""
+SHOWN = 4
+"""The most layers that a message names."""
+
+_lock = threading.Lock()
+
+
+@contextmanager
+def context(
+    model: nn.Module, shards: Shards, *, method: str = "auto", context_shards: Shards | None = None
+) -> Iterator[Context]:
+    """Makes every attention of a model that of a whole sequence, of which each process has its own tokens.
+
+        mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("data", "sequence"))
+        shards = hw.parallel.Shards.zigzag(32768, mesh["sequence"])
+        ids, targets, at = shards.take(ids, targets, coordinates=hw.Coordinates.packed(lengths))
+        with hw.parallel.context(model, shards) as shared:
+            logits = DDP(model)(ids, positions=at, mask=hw.masks.Documents())
+            loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") * world / tokens
+            loss.backward()
+        print(shared)                                        # the method of each layer, and what it sends
+
+    The outputs, and the gradients summed over the processes, are those of one process with all tokens, up to rounding.
+    It holds for ``MultiHeadAttention``, ``Block``, ``Stack``, the models of ``headway.models``, and layers that
+    ``swap_attention`` has swapped. Positions are those of this process's tokens: a tensor, or the coordinates that
+    ``Shards.take`` returns. Without positions, the tokens stand at their places 0 … n − 1 in the whole sequence.
+    Tensors in masks are those of all tokens.
+
+    Cross-attention reads a context of which every process has the whole, or its tokens by ``context_shards``. These are
+    then the tokens of the encoder of an ``EncoderDecoder`` or ``nn.Transformer``, too.
+
+    A loss is a sum over this process's tokens. Gradients of parameters are this process's part of a sum, which
+    ``DistributedDataParallel`` and ``fully_shard`` average, hence ``world``, the number of processes that they reduce
+    over. ``tokens`` counts the targets of all of them. Every process draws its own dropout outside of attention.
+
+    Layers that ``torch.utils.checkpoint`` computes again are in the context then, also after the block. The previous
+    state is restored at the end, also after an error. Contexts nest: the inner one counts. Inside, a model takes
+    neither cache nor memory, and is not compiled.
+
+    Args:
+        model: the model, or one layer.
+        shards: which tokens each process has.
+        method: "ring", "gather", "heads" or "auto", as for ``headway.parallel.attention``.
+        context_shards: which tokens of the context of cross-attention each process has. Default: every process has
+            all of them.
+
+    Yields:
+        The context, which prints as a table of the layers that have been called.
+
+    Raises:
+        HeadwayError: if the model has no attention, or has layers that a context does not reach, which the message
+            names; if it is compiled, or in the context of another thread; if a method is unknown.
+    """
+    _check(model, shards, method, context_shards)
+    one = Context(shards, method, context_shards)
+    of_context = _modules_of_context(model)
+    for name, module in model.named_modules():
+        one._names[id(module)] = name
+    others = one if context_shards is None else Context(context_shards, method, None)
+    others._names, others.rows = one._names, one.rows
+    held: Held = []
+    for module in model.modules():
+        if id(module) not in of_context:
+            held.append((module, one))
+        elif context_shards is not None:
+            held.append((module, others))
+    _need_one_thread(held)
+
+    def computed_again(function: Callable[..., Any]) -> Callable[..., Any]:
+        return partial(_within, held, function) if threading.get_ident() == one._thread else function
+
+    with recomputed_as(computed_again), _entered(held):
+        yield one
+
+
+class Context:
+    """Layers whose attention is that of a sequence that several processes share, as ``context`` enters them.
+
+    Args:
+        shards: which tokens each process has.
+        method: the method, or "auto".
+        context_shards: which tokens of the context of cross-attention each process has; None if it has all of them.
+
+    Attributes:
+        rows: for each layer that has been called, by its name, the method of its first call and what that sends.
+    """
+
+    def __init__(self, shards: Shards, method: str, context_shards: Shards | None) -> None:
+        self.shards, self.method, self.context_shards = shards, method, context_shards
+        self.rows: dict[str, tuple[str, Traffic]] = {}
+        self._names: dict[int, str] = {}
+        self._compared = False
+        self._thread = threading.get_ident()
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.rows)} layers   ({self.shards!r})"]
+        width = max(map(len, self.rows), default=0)
+        lines += [f"  {name:{width}}  {method}: {spoken(traffic)}" for name, (method, traffic) in self.rows.items()]
+        return "\n".join(lines)
+
+    # ------------------------------------------------------------ what layers ask; see ``Sharing``
+
+    def attention(
+        self,
+        layer: nn.Module,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        cross: bool,
+        encoding: PositionEncoding | None = None,
+        terms: Any = None,
+        mask: Any = None,
+        q_positions: Tensor | Coordinates | None = None,
+        k_positions: Tensor | Coordinates | None = None,
+        q_input: Tensor | None = None,
+        k_input: Tensor | None = None,
+        kernel: str = "auto",
+        scale: float | None = None,
+        dropout: float = 0.0,
+        sink: Tensor | None = None,
+        soft_cap: float | None = None,
+    ) -> Tensor:
+        keys = None
+        if cross:
+            keys = self.context_shards or Shards.contiguous(k.shape[2], None)
+            if self.context_shards is None:
+                self._need_same_context(layer, k)
+        call = shared_call(
+            q, k, v, self.shards, keys, False, encoding, terms, mask, q_positions, k_positions, q_input, k_input, kernel,
+            {"scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": None},
+        )  # fmt: skip
+
+        def note(method: str, traffic: Traffic) -> None:
+            self.rows[self._name(layer)] = method, traffic
+
+        out, _ = computed(call, self.method, None if self._name(layer) in self.rows else note)
+        return out
+
+    def coordinates(self, positions: Tensor | Coordinates | None, count: int, device: torch.device) -> Coordinates:
+        return _of_shard(positions, self.shards, count, device, "positions")
+
+    def context_coordinates(self, positions: Tensor | Coordinates | None, context: Tensor) -> Coordinates:
+        shards = self.context_shards or Shards.contiguous(context.shape[1], None)
+        return _of_shard(positions, shards, context.shape[1], context.device, "context_positions")
+
+    def whole_sizes(self, n: int, m: int, *, cross: bool) -> tuple[int, int]:
+        keys = self.context_shards if cross else self.shards
+        return self.shards.whole, m if keys is None else keys.whole
+
+    def placed(self, encoding: PositionEncoding, at: Coordinates) -> Coordinates:
+        """Returns where an encoding sees the tokens of a stack.
+
+        It places the whole stream, so that what it draws is the same on every rank, and this rank's tokens are cut out.
+        """
+        if at.shard is None:
+            return encoding.for_one_forward(at)
+        if "locate" not in encoding.acts:
+            return at
+        device = at.position.device
+        with drawing_with(same_seed(self.shards.group, device) if encoding.training else None, device):
+            return located_by(encoding, at.shard.whole).take(at.shard.runs)
+
+    def refuse(self, layer: nn.Module, **parts: object) -> None:
+        for name, given in parts.items():
+            if given is not None:
+                raise HeadwayError(
+                    f"{self._name(layer)} is called with {name}= in headway.parallel.context, whose layers compute "
+                    "whole sequences: leave it out, or call the model outside of the context with all tokens"
+                )
+
+    # ------------------------------------------------------------
+
+    def _name(self, layer: nn.Module) -> str:
+        return self._names.get(id(layer), "") or type(layer).__name__
+
+    def _need_same_context(self, layer: nn.Module, k: Tensor) -> None:
+        """Checks, in the first call, that every rank has the same keys, as it does if each has the whole context."""
+        group = self.shards.group
+        if self._compared or group.size == 1:
+            return
+        self._compared = True
+        x = k.detach().to(torch.float64)
+        weights = torch.arange(x.shape[2], device=x.device, dtype=x.dtype).cos()[:, None]
+        own = torch.stack([x.new_tensor(float(x.shape[2])), (x * x).sum(), (x * x * weights).sum()])
+        own = own if group.device is not None else own.cpu()
+        others = [torch.empty_like(own) for _ in range(group.size)]
+        group.exchange([own] * group.size, others)
+        others[group.rank] = own
+        first = others[0]
+        if any(bool(((one - first).abs() > ALIKE * first[:2].max()).any()) for one in others):
+            tokens = ", ".join(str(int(one[0])) for one in others)
+            raise HeadwayError(
+                f"{self._name(layer)} attends to a context that differs between the processes ({tokens} tokens): give "
+                "context_shards=, or the whole context on every process"
+            )
+
+
+def _of_shard(
+    positions: Tensor | Coordinates | None, shards: Shards, count: int, device: torch.device, name: str
+) -> Coordinates:
+    """Returns the coordinates of this rank's tokens, which know the whole."""
+    if count != shards.length:
+        raise HeadwayError(
+            f"there are {count} tokens but rank {shards.group.rank} has {shards.length} of {shards.whole}: give what "
+            "Shards.take returns"
+        )
+    whole = whole_coordinates(positions, shards, device, name)
+    if isinstance(positions, Coordinates):
+        return positions
+    return whole if shards.group.size == 1 else whole.take(shards.runs)
+
+
+# ---------------------------------------------------------------- enter and leave
+
+
+def _check(model: nn.Module, shards: Shards, method: str, context_shards: Shards | None) -> None:
+    if not isinstance(model, nn.Module):
+        raise HeadwayError(f"model is {model!r:.60}: give a torch.nn.Module")
+    for name, one in (("shards", shards), ("context_shards", context_shards)):
+        if not isinstance(one, Shards) and not (one is None and name == "context_shards"):
+            raise HeadwayError(f"{name} is {one!r:.60}: give headway.parallel.Shards.zigzag(n, mesh) or another layout")
+    if context_shards is not None and context_shards.group is not shards.group and shards.group.size > 1:
+        raise HeadwayError("context_shards are of another group of processes than shards: make both with one mesh")
+    if method != "auto" and method not in METHODS:
+        raise unknown("method", method, ("auto", *METHODS))
+    for name, module in model.named_modules():
+        if is_compiled(module):
+            raise HeadwayError(
+                f"{name or type(module).__name__} is compiled, and attention over several processes runs in eager mode "
+                "alone: give the model before torch.compile"
+            )
+    reached, left = unreached(model)
+    if left:
+        more = f"; and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+        raise HeadwayError(f"the model has layers that a context does not reach: {'; '.join(left[:SHOWN])}{more}")
+    if not reached:
+        raise HeadwayError(f"{type(model).__name__} has no attention of headway: there is nothing to share")
+
+
+def _modules_of_context(model: nn.Module) -> set[int]:
+    """The ids of the modules that compute the context of cross-attention, whose tokens are those of the context."""
+    found: set[int] = set()
+    for module in model.modules():
+        names = ("encoder",) if isinstance(module, nn.Transformer) else getattr(module, "context_parts", ())
+        for part in filter(None, (getattr(module, name) for name in names)):
+            found.update(map(id, part.modules()))
+    return found
+
+
+Held = list[tuple[nn.Module, "Context"]]
+"""The modules of a context, each with what it asks."""
+
+
+def _need_one_thread(held: Held) -> None:
+    for module, one in held:
+        if any(isinstance(other, Context) and other._thread != one._thread for other in entered.get(id(module), [])):
+            raise HeadwayError("the model is in a context of another thread: give each thread a model of its own")
+
+
+@contextmanager
+def _entered(held: Held) -> Iterator[None]:
+    with _lock:
+        for module, one in held:
+            entered.setdefault(id(module), []).append(one)
+    try:
+        yield
+    finally:
+        with _lock:
+            for module, one in held:
+                contexts = entered[id(module)]
+                contexts.remove(one)
+                if not contexts:
+                    del entered[id(module)]
+
+
+def _within(held: Held, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with _entered(held):
+        return function(*args, **kwargs)

@@ -1,0 +1,83 @@
+"""Which layers of a model compute their attention where a context can share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import CodeType, ModuleType
+
+from torch import nn
+
+from ..attention import attention, attention_steps, attention_weights, attention_with_lse, varlen_attention
+
+FUNCTIONS = (attention, attention_with_lse, attention_weights, attention_steps, varlen_attention)
+"""The attention functions of headway."""
+FOREIGN = (
+    *("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"),
+    *("flash_attn_func", "flash_attn_varlen_func", "memory_efficient_attention"),
+)
+"""Those of others, by the names under which they are called."""
+
+
+def unreached(model: nn.Module) -> tuple[int, list[str]]:
+    """Returns how many attention layers a context reaches, and the others, each with its name and the reason.
+
+    A class says by a method ``why_not_shared``, which returns a reason or None, whether a context reaches it.
+
+    Args:
+        model: the model.
+    """
+    reached, left = 0, []
+    for name, module in model.named_modules():
+        asked = getattr(module, "why_not_shared", None)
+        why = asked() if asked is not None else None
+        reached += asked is not None and why is None
+        if why is None:
+            why = _own_attention(module)
+        if why is not None:
+            left.append(f"{name or 'the model'} ({type(module).__name__}) {why}")
+    return reached, left
+
+
+def _own_attention(module: nn.Module) -> str | None:
+    """Returns what a layer does that a context does not share; None for a layer that it reaches, or without any."""
+    if isinstance(module, nn.RNNBase):
+        return "carries a state from token to token: leave it out of the context"
+    for kind in type(module).__mro__:
+        if kind is nn.Module or "why_not_shared" in vars(kind):
+            return None
+        if kind is nn.MultiheadAttention:
+            return "is torch's own attention: call headway.integrations.torch.swap_attention(model) first"
+        if kind.__module__.startswith("torch.nn.modules."):
+            continue
+        for member in vars(kind).values():
+            function = getattr(member, "__wrapped__", member)
+            code = getattr(function, "__code__", None)
+            if code is not None and (called := _called(code, function.__globals__)) is not None:
+                return f"calls {called} by itself: build it of headway.nn.MultiHeadAttention"
+    return None
+
+
+def _called(code: CodeType, known: dict[str, object]) -> str | None:
+    """The name of an attention function that code calls, as far as its names tell."""
+    for one in _codes(code):
+        names = set(one.co_names)
+        for name in FOREIGN:
+            if name in names:
+                return name
+        for name in names:
+            value = known.get(name)
+            if any(value is own for own in FUNCTIONS):
+                return f"headway's {name}"
+            if isinstance(value, ModuleType) and value.__name__ in ("headway", "headway.attention"):
+                for own in FUNCTIONS:
+                    if own.__name__ in names and "parallel" not in names:
+                        return f"headway's {own.__name__}"
+    return None
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Code and that of the functions inside it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _codes(inner)

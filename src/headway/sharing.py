@@ -1,0 +1,77 @@
+"""Which layers compute a sequence that several processes share, as ``headway.parallel.context`` enters them.
+
+Layers and stacks ask ``sharing_of`` in each call. It is a file of its own so that they import no process groups.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ._torch import compiles
+from .coordinates import Coordinates
+from .errors import HeadwayError
+
+
+class Sharing(Protocol):
+    """What a layer asks of the context that it is in."""
+
+    def attention(self, layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, cross: bool, **arguments: Any) -> Tensor:
+        """Returns the attention of this rank's queries, as ``headway.attention`` does for the whole sequence.
+
+        Args:
+            layer: the layer that calls.
+            q: this rank's queries.
+            k: this rank's keys, or all keys of a context of which every rank has the whole.
+            v: the values.
+            cross: whether the keys are those of the context of cross-attention.
+            **arguments: those of ``headway.attention``. Positions are those of this rank's tokens; None for their
+                place in the whole sequence.
+        """
+
+    def coordinates(self, positions: Tensor | Coordinates | None, count: int, device: torch.device) -> Coordinates:
+        """Returns the coordinates of this rank's tokens.
+
+        Args:
+            positions: the positions of these tokens; None for their place in the whole sequence.
+            count: the number of tokens.
+            device: where they are.
+        """
+
+    def context_coordinates(self, positions: Tensor | Coordinates | None, context: Tensor) -> Coordinates:
+        """Returns those of the context [batch, m, …] of cross-attention."""
+
+    def whole_sizes(self, n: int, m: int, *, cross: bool) -> tuple[int, int]:
+        """Returns the queries and the keys of the whole of a call, of which this rank has n and m."""
+
+    def placed(self, encoding: Any, at: Coordinates) -> Coordinates:
+        """Returns where an encoding sees the tokens of a stack, which all of its layers share."""
+
+    def refuse(self, layer: nn.Module, **parts: object) -> None:
+        """Raises HeadwayError if one of some arguments is given that layers of a context do not support."""
+
+
+entered: dict[int, list[Sharing]] = {}
+"""The contexts of each module that is in one, by its id; the last one counts. The contexts keep the modules alive."""
+
+
+def sharing_of(module: nn.Module) -> Sharing | None:
+    """Returns the context that a module is in; None outside of one.
+
+    Args:
+        module: the module.
+
+    Raises:
+        HeadwayError: within ``torch.compile``, if any module is in a context.
+    """
+    if not entered:
+        return None
+    if compiles():
+        raise HeadwayError(
+            "attention over several processes runs in eager mode alone: leave torch.compile out within "
+            "headway.parallel.context"
+        )
+    contexts = entered.get(id(module))
+    return contexts[-1] if contexts else None

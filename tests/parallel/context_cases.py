@@ -1,0 +1,522 @@
+"""What processes compute in the tests of ``context``: models on shards, beside the same models on the whole sequence."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from cases import difference
+from torch import Tensor, nn
+
+import headway as hw
+from headway import masks as M
+from headway import parallel
+from headway.models import Decoder, Encoder, EncoderDecoder, TransformerConfig
+from headway.parallel import Shards
+
+LENGTH = 23
+"""The tokens of a sequence, which the processes do not share evenly."""
+CONTEXT = 13
+"""The tokens of the context of cross-attention."""
+VOCABULARY = 30
+LENGTHS = [9, 3, 11]
+"""Documents that cross the ranks."""
+
+
+def config(**changes: Any) -> TransformerConfig:
+    sizes = {"vocab_size": VOCABULARY, "embed_dim": 32, "num_layers": 2, "num_heads": 4, "feed_forward_dim": 48}
+    return TransformerConfig(**{**sizes, **changes})
+
+
+def filled(model: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:
+    """The model with parameters of order one, so that every part has an effect."""
+    generator = torch.Generator().manual_seed(3)
+    model = model.to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.add_((noise * 0.2).to(parameter.dtype))
+    return model
+
+
+def ids_of(batch: int, n: int, seed: int = 5) -> Tensor:
+    return torch.randint(0, VOCABULARY, (batch, n), generator=torch.Generator().manual_seed(seed))
+
+
+def places(kind: str, n: int = LENGTH) -> hw.Coordinates | None:
+    if kind == "packed":
+        return hw.Coordinates.packed(LENGTHS)
+    if kind in ("left", "right"):
+        return hw.Coordinates.padded([n, n - 6], n, side=kind)
+    return None
+
+
+def compared(
+    model: nn.Module, whole: Callable[[nn.Module], Tensor], part: Callable[[nn.Module], Tensor], group: Any,
+    rows: Callable[[Tensor], Tensor],
+) -> float:  # fmt: skip
+    """The largest difference of outputs and of summed gradients between a model on the whole and on shards."""
+    other = copy.deepcopy(model)
+    expected = whole(model)
+    weights = torch.sin(torch.arange(expected.numel(), dtype=expected.dtype)).reshape(expected.shape)
+    (expected * weights).sum().backward()
+    found = part(other)
+    if found.requires_grad:
+        (found * rows(weights)).sum().backward()
+    pairs = [(found.detach(), rows(expected).detach())]
+    for (name, a), b in zip(other.named_parameters(), model.parameters(), strict=True):
+        total = torch.zeros_like(a) if a.grad is None else a.grad.clone()
+        dist.all_reduce(total, group=group)
+        assert b.grad is not None, name
+        pairs.append((total, b.grad))
+    return max(difference(a, b) for a, b in pairs)
+
+
+def decoder(
+    group: Any, encoding: Any, method: str = "gather", shape: str = "zigzag", at: str = "", masks: Any = None,
+    dtype: torch.dtype = torch.float64, mask: Any = None, cls: type[nn.Module] = Decoder, given: str = "coordinates",
+    **changes: Any,
+) -> float:  # fmt: skip
+    """A model of one stack."""
+    model = filled(cls(config(**changes), encoding, masks), dtype).eval()
+    shards = getattr(Shards, shape)(LENGTH, group)
+    coordinates = places(at)
+    mask = M.Documents() if at == "packed" else mask
+    ids = ids_of(1 if at == "packed" else 2, LENGTH)
+    own, local = shards.take(ids, coordinates=coordinates)
+    positions = {"coordinates": local, "none": None, "tensor": local.position[..., 0]}[given]
+
+    def part(model: nn.Module) -> Tensor:
+        with parallel.context(model, shards, method=method):
+            return model(own, positions=positions, mask=mask)
+
+    rows = lambda x: shards.take(x)[0]  # noqa: E731
+    return compared(model, lambda model: model(ids, positions=coordinates, mask=mask), part, group, rows)
+
+
+def both(
+    group: Any, encoding: Any = None, method: str = "gather", *, sharded: bool, at: str = "", mask: Any = None
+) -> float:
+    """An encoder–decoder whose source every process has, or whose tokens they share."""
+    own_encoding = None if encoding is None else hw.encoding(encoding, num_heads=4, head_dim=8, bidirectional=False)
+    model = filled(EncoderDecoder(config(), encoding, own_encoding)).eval()
+    shards, sources = Shards.zigzag(LENGTH, group), Shards.contiguous(CONTEXT, group)
+    ids, source = ids_of(2, LENGTH), ids_of(2, CONTEXT, 6)
+    there = places(at, CONTEXT)
+    (own,), (own_source, own_at) = shards.take(ids)[:1], sources.take(source, coordinates=there)
+
+    def part(model: nn.Module) -> Tensor:
+        with parallel.context(model, shards, method=method, context_shards=sources if sharded else None):
+            if sharded:
+                return model(own_source, own, positions=own_at, mask=mask)
+            return model(source, own, positions=there, mask=mask)
+
+    rows = lambda x: shards.take(x)[0]  # noqa: E731
+    return compared(model, lambda model: model(source, ids, positions=there, mask=mask), part, group, rows)
+
+
+def layer(group: Any, *, sharded: bool | None, method: str = "gather") -> float:
+    """A layer of its own; with cross-attention if ``sharded`` is given."""
+    model = filled(hw.nn.MultiHeadAttention(32, 4, encoding="rope", sink=0.5, soft_cap=5.0, num_kv_heads=2))
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(2, LENGTH, 32, generator=generator, dtype=torch.float64)
+    y = torch.randn(2, CONTEXT, 32, generator=generator, dtype=torch.float64)
+    shards, sources = Shards.zigzag(LENGTH, group), Shards.zigzag(CONTEXT, group)
+    allowed = torch.rand(LENGTH, CONTEXT if sharded is not None else LENGTH, generator=generator) > 0.4
+
+    def part(model: nn.Module) -> Tensor:
+        with parallel.context(model, shards, method=method, context_shards=sources if sharded else None):
+            own = shards.take(x)[0]
+            return model(own, None if sharded is None else sources.take(y)[0] if sharded else y, mask=allowed)
+
+    whole = lambda model: model(x, None if sharded is None else y, mask=allowed)  # noqa: E731
+    return compared(model, whole, part, group, lambda x: shards.take(x)[0])
+
+
+def swapped(group: Any, kind: str, method: str = "gather") -> float:
+    """Models of torch whose attention is swapped."""
+    from headway.integrations.torch import swap_attention
+
+    options: dict[str, Any] = {"dim_feedforward": 24, "dropout": 0.0, "batch_first": kind != "tokens first"}
+    shards, sources = Shards.zigzag(LENGTH, group), Shards.contiguous(CONTEXT, group)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(2, LENGTH, 16, generator=generator, dtype=torch.float64)
+    y = torch.randn(2, CONTEXT, 16, generator=generator, dtype=torch.float64)
+    hidden = torch.arange(LENGTH) >= torch.tensor([LENGTH, LENGTH - 5])[:, None]
+    causal = nn.Transformer.generate_square_subsequent_mask(LENGTH, dtype=torch.float64)
+    dim = 0 if kind == "tokens first" else 1
+    rows = lambda x: shards.take(x, dim=dim)[0]  # noqa: E731
+    if kind in ("both", "both sharded"):
+        model: nn.Module = nn.Transformer(16, 2, 1, 1, **options)
+        model = filled(swap_attention(model, "rope")).eval()
+        context = sources if kind == "both sharded" else None
+
+        def part(model: nn.Module) -> Tensor:
+            with parallel.context(model, shards, method=method, context_shards=context):
+                source = y if context is None else context.take(y)[0]
+                return model(source, rows(x), tgt_mask=causal, tgt_is_causal=True)
+
+        return compared(model, lambda model: model(y, x, tgt_mask=causal, tgt_is_causal=True), part, group, rows)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, **options), 2, enable_nested_tensor=False)
+    model = filled(swap_attention(model, "rope")).eval()
+    x = x.transpose(0, 1) if dim == 0 else x
+    masks = {"mask": causal} if kind == "causal" else {"src_key_padding_mask": hidden}
+
+    def inside(model: nn.Module) -> Tensor:
+        with parallel.context(model, shards, method=method):
+            return model(rows(x), **masks)
+
+    return compared(model, lambda model: model(x, **masks), inside, group, rows)
+
+
+def drawn(group: Any) -> float:
+    """An encoding that draws positions in training: the same on every process, once for all layers."""
+    model = filled(Decoder(config(), hw.encoding("randomized(limit=64) + rope", head_dim=8)))
+    shards, ids = Shards.zigzag(LENGTH, group), ids_of(2, LENGTH)
+
+    def whole(model: nn.Module) -> Tensor:
+        torch.manual_seed(11)
+        torch.manual_seed(int(torch.randint(0, 1 << 62, (1,))))
+        return model(ids)
+
+    def part(model: nn.Module) -> Tensor:
+        torch.manual_seed(11 + shards.group.rank)
+        with parallel.context(model, shards):
+            return model(shards.take(ids)[0])
+
+    return compared(model, whole, part, group, lambda x: shards.take(x)[0])
+
+
+def checkpointed(group: Any, method: str, later: bool = False) -> float:
+    """Blocks that the backward pass computes again."""
+    from torch.utils.checkpoint import checkpoint
+
+    shards, ids = Shards.zigzag(LENGTH, group), ids_of(2, LENGTH)
+    model = filled(Decoder(config(), "rope"))
+    weights = torch.sin(torch.arange(2 * LENGTH * VOCABULARY, dtype=torch.float64)).reshape(2, LENGTH, VOCABULARY)
+    other = copy.deepcopy(model)
+    (model(ids) * weights).sum().backward()
+    for block in other.stack.blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    with parallel.context(other, shards, method=method):
+        loss = (other(shards.take(ids)[0]) * shards.take(weights)[0]).sum()
+        if not later:
+            loss.backward()
+    if later:
+        loss.backward()
+    for parameter in other.parameters():
+        dist.all_reduce(parameter.grad, group=group)
+    return max(difference(a.grad, b.grad) for a, b in zip(other.parameters(), model.parameters(), strict=True))
+
+
+def trained(group: Any, wrap: str, encoding: Any = "rope", method: str = "auto", at: str = "") -> dict[str, float]:
+    """Loss and gradients of a decoder under DDP or FSDP2, in float32, with a loss that is a sum over processes."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    model = Decoder(config(), encoding, [M.Window(6, 0), None])
+    other = copy.deepcopy(model)
+    coordinates = places(at)
+    mask = M.Documents() if at == "packed" else None
+    ids = ids_of(1 if at == "packed" else 2, LENGTH)
+    targets = ids.roll(-1, 1)
+    shards = Shards.zigzag(LENGTH, group)
+    world = dist.get_world_size(group)
+
+    def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / ids.numel()
+
+    expected = loss_of(model(ids, positions=coordinates, mask=mask), targets)
+    expected.backward()
+    own, own_targets, local = shards.take(ids, targets, coordinates=coordinates)
+    if wrap == "ddp":
+        wrapped: nn.Module = DDP(other, process_group=group)
+    else:
+        mesh = DeviceMesh.from_group(group, "cpu")
+        for block in other.stack.blocks:
+            fully_shard(block, mesh=mesh)
+        wrapped = fully_shard(other, mesh=mesh)
+    with parallel.context(wrapped, shards, method=method):
+        loss = loss_of(wrapped(own, positions=local, mask=mask), own_targets) * world
+        loss.backward()
+    total = loss.detach() / world
+    dist.all_reduce(total, group=group)
+    grads = [
+        p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for p in other.parameters()
+    ]
+    gaps = [difference(a, b.grad) for a, b in zip(grads, model.parameters(), strict=True)]
+    return {"loss": difference(total, expected.detach()), "gradients": max(gaps)}
+
+
+def every(group: Any, names: list[str]) -> dict[str, Any]:
+    """The result of each case of ``CASES``, which are computed in one run of the processes."""
+    return {name: seeded(partial(CASES[name], group)) for name in names}
+
+
+def seeded(case: Callable[[], Any]) -> Any:
+    """What a case returns whose models are the same on every process."""
+    torch.manual_seed(0)
+    return case()
+
+
+CASES: dict[str, Callable[[Any], Any]] = {
+    "none, gather": partial(decoder, encoding=None),
+    "rope, ring": partial(decoder, encoding="rope", method="ring"),
+    "t5, heads": partial(decoder, encoding="t5", method="heads"),
+    "alibi, ring, contiguous": partial(decoder, encoding="alibi", method="ring", shape="contiguous"),
+    "fire, auto": partial(decoder, encoding="fire", method="auto"),
+    "forgetting, ring": partial(decoder, encoding="forgetting", method="ring"),
+    "learned, no positions": partial(decoder, encoding="learned(max_length=64)", given="none"),
+    "rope, positions as a tensor": partial(decoder, encoding="rope", given="tensor", method="ring"),
+    "padding on the left, ring": partial(decoder, encoding="t5", method="ring", at="left"),
+    "padding on the right, gather": partial(decoder, encoding="rope", at="right"),
+    "packed, ring": partial(decoder, encoding="rope", method="ring", at="packed"),
+    "packed, learned": partial(decoder, encoding="learned(max_length=64)", at="packed"),
+    "a windowed layer, ring": partial(decoder, encoding="rope", method="ring", masks=[M.Window(4, 0), None]),
+    "a mask of the whole": partial(decoder, encoding="rope", mask=torch.arange(LENGTH**2).view(LENGTH, -1) % 3 != 1),
+    "encoder": partial(decoder, encoding="sinusoidal", cls=Encoder),
+    "whole context": partial(both, encoding="rope", sharded=False, mask=M.Padding([13, 9])),
+    "whole context, ring": partial(both, encoding="t5", method="ring", sharded=False, at="right"),
+    "sharded context": partial(both, encoding="rope", sharded=True, mask=M.Padding([13, 9])),
+    "sharded context, ring": partial(both, encoding="t5", method="ring", sharded=True, at="right"),
+    "layer": partial(layer, sharded=None, method="ring"),
+    "layer, whole context": partial(layer, sharded=False),
+    "layer, sharded context": partial(layer, sharded=True, method="heads"),
+    "torch, causal": partial(swapped, kind="causal", method="ring"),
+    "torch, padding": partial(swapped, kind="padding"),
+    "torch, tokens first": partial(swapped, kind="tokens first"),
+    "torch, whole context": partial(swapped, kind="both"),
+    "torch, sharded context": partial(swapped, kind="both sharded", method="ring"),
+    "drawn positions": drawn,
+    "checkpointed": partial(checkpointed, method="ring"),
+    "checkpointed, backward later": partial(checkpointed, method="gather", later=True),
+}
+
+
+TRAINED: dict[str, tuple[Any, ...]] = {
+    "none, DDP": ("ddp", None),
+    "rope, FSDP2": ("fsdp", "rope", "ring"),
+    "t5, DDP, packed": ("ddp", "t5", "ring", "packed"),
+    "alibi, FSDP2, padding": ("fsdp", "alibi", "heads", "right"),
+    "fire, DDP": ("ddp", "fire", "gather"),
+    "learned, DDP, packed": ("ddp", "learned(max_length=64)", "auto", "packed"),
+}
+
+
+def every_trained(group: Any) -> dict[str, dict[str, float]]:
+    return {name: seeded(partial(trained, group, *arguments)) for name, arguments in TRAINED.items()}
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+class Scaled(nn.Module):
+    """A layer that calls torch's attention."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+class Own(nn.Module):
+    """A layer that calls headway's attention by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return hw.attention(x, x, x)
+
+
+class Declared(nn.Module):
+    """A layer that says that it calls the shared attention."""
+
+    def why_not_shared(self) -> str | None:
+        return None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return hw.attention(x, x, x)
+
+
+def _entering(group: Any) -> dict[str, Callable[[], Any]]:
+    from headway.integrations.torch import swap_attention
+
+    shards = Shards.zigzag(LENGTH, group)
+    attention = hw.nn.MultiHeadAttention
+
+    def enter(model: Any, *others: Any, **options: Any) -> None:
+        with parallel.context(model, *(others or (shards,)), **options):
+            pass
+
+    def compiled() -> None:
+        model = Decoder(config())
+        model.compile()
+        enter(model)
+
+    def add_bias_kv() -> None:
+        enter(swap_attention(nn.ModuleList([nn.MultiheadAttention(16, 2, add_bias_kv=True)])))
+
+    def other_thread() -> None:
+        from threading import Thread
+
+        model, said = Decoder(config()), []
+
+        def work() -> None:
+            try:
+                enter(model)
+            except hw.HeadwayError as error:
+                said.append(error)
+
+        with parallel.context(model, shards):
+            thread = Thread(target=work)
+            thread.start()
+            thread.join()
+        enter(model)
+        raise said[0]
+
+    return {
+        "no model": lambda: enter("model"),
+        "no shards": lambda: enter(Decoder(config()), LENGTH),
+        "shards of another group": lambda: enter(Decoder(config()), context_shards=Shards.contiguous(CONTEXT, None)),
+        "unknown method": lambda: enter(Decoder(config()), method="rings"),
+        "no attention": lambda: enter(nn.Linear(2, 2)),
+        "torch's attention": lambda: enter(nn.Transformer(16, 2, 1, 1)),
+        "an attend of its own": lambda: enter(nn.ModuleList([attention(16, 2, attend=lambda q, *_, **__: q)])),
+        "torch's function": lambda: enter(nn.ModuleList([attention(16, 2), Scaled()])),
+        "headway's function": lambda: enter(nn.ModuleList([attention(16, 2), Own()])),
+        "a recurrent layer": lambda: enter(nn.ModuleList([attention(16, 2), nn.LSTM(4, 4)])),
+        "compiled": compiled,
+        "add_bias_kv": add_bias_kv,
+        "another thread": other_thread,
+    }
+
+
+def _calling(group: Any) -> dict[str, Callable[[], Any]]:
+    from headway.integrations.torch import swap_attention
+
+    shards, ids = Shards.zigzag(LENGTH, group), ids_of(2, LENGTH)
+    own, at = shards.take(ids)
+    model = Decoder(config(), "rope").eval()
+    torchs = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 8, batch_first=True), 1, enable_nested_tensor=False)
+    torchs = swap_attention(torchs.eval())
+    vectors, context = torch.randn(2, LENGTH, 32), torch.randn(2, shards.length + group.rank(), 32)
+    layer = hw.nn.MultiHeadAttention(32, 4)
+
+    def inside(call: Callable[[], Any], of: nn.Module = model, **options: Any) -> Callable[[], Any]:
+        def run() -> None:
+            with parallel.context(of, shards, **options):
+                call()
+
+        return run
+
+    def numbers() -> None:
+        torchs(vectors[:, : shards.length, :16], mask=torch.ones(LENGTH, LENGTH))
+
+    def weights() -> None:
+        torchs.layers[0].self_attn(*[vectors[:, : shards.length, :16]] * 3)
+
+    def observed() -> None:
+        with hw.inspection.capture(model, statistics=("entropy",)):
+            model(own)
+
+    def twice() -> None:
+        x = vectors[:, : shards.length].clone().requires_grad_()
+        (grad,) = torch.autograd.grad(model.stack(x).square().sum(), x, create_graph=True)
+        grad.sum().backward()
+
+    embedding = Decoder(config(), "sinusoidal").eval()
+    return {
+        "outside": lambda: model(own, positions=at),
+        "outside, without an encoding": lambda: Decoder(config())(own, positions=at),
+        "outside, an encoding that embeds": lambda: embedding(own, positions=at),
+        "outside, a layer": lambda: layer(vectors[:, : shards.length], positions=at),
+        "cache": inside(lambda: model(own, cache=model.new_cache())),
+        "memory": inside(lambda: model(own, memory=hw.nn.SegmentMemory(4))),
+        "generate": inside(lambda: model.generate(ids, 2)),
+        "cache of a layer": inside(lambda: layer(vectors[:, : shards.length], cache=hw.nn.KeyValueCache()), layer),
+        "all tokens": inside(lambda: model(ids)),
+        "coordinates of no shard": inside(lambda: model(own, positions=hw.Coordinates.span(shards.length))),
+        "coordinates of other shards": inside(
+            lambda: model(own, positions=hw.Coordinates.span(30).take(((0, shards.length),)))
+        ),
+        "a mask of the shard": inside(lambda: model(own, mask=torch.ones(shards.length, shards.length).bool())),
+        "different contexts": inside(lambda: layer(vectors[:, : shards.length], context), layer),
+        "numbers in a mask": inside(numbers, torchs),
+        "weights": inside(weights, torchs),
+        "statistics": inside(observed),
+        "torch.func": inside(lambda: torch.vmap(lambda row: model(row[None]))(own)),
+        "second derivatives": inside(twice),
+    }
+
+
+def refused(group: Any, kind: str) -> dict[str, str]:
+    """What is said of each model and call that a context cannot compute."""
+    torch.manual_seed(0)
+    said = {}
+    for name, call in {"entering": _entering, "calling": _calling}[kind](group).items():
+        try:
+            call()
+        except (hw.HeadwayError, RuntimeError) as error:
+            said[name] = f"{type(error).__name__}: {error}"
+        else:
+            said[name] = "nothing"
+    return said
+
+
+def states(group: Any) -> dict[str, Any]:
+    """Contexts that nest, end in errors, end in another order, and of several models."""
+    from headway.sharing import entered
+
+    torch.manual_seed(0)
+    shards, ids = Shards.zigzag(LENGTH, group), ids_of(2, LENGTH)
+    others = Shards.contiguous(LENGTH, group)
+    model, second = (filled(Decoder(config(), "rope")).eval() for _ in range(2))
+    whole = model(ids).detach()
+    found: dict[str, Any] = {}
+
+    def gap(of: Shards, model: nn.Module = model) -> float:
+        return difference(model(of.take(ids)[0]).detach(), of.take(whole)[0])
+
+    with parallel.context(model, shards, method="ring") as shared:
+        found["outer"] = gap(shards)
+        with parallel.context(model, others, method="gather"):
+            found["inner"] = gap(others)
+        found["outer again"] = gap(shards)
+        with parallel.context(second, others):
+            found["another model"] = gap(others, second)
+        try:
+            with parallel.context(model, others):
+                raise KeyError("stop")
+        except KeyError:
+            found["after an error"] = gap(shards)
+    found["table"] = str(shared)
+    first, last = parallel.context(model, shards), parallel.context(model, others)
+    first.__enter__(), last.__enter__()
+    first.__exit__(None, None, None)
+    found["in another order"] = gap(others)
+    last.__exit__(None, None, None)
+    found["left"] = len(entered)
+    found["outside"] = difference(model(ids).detach(), whole)
+    with parallel.context(nn.ModuleList([hw.nn.MultiHeadAttention(8, 2), Declared()]), shards):
+        found["declared"] = 0.0
+    alone = Shards.contiguous(LENGTH, None)
+    with parallel.context(model, alone):
+        found["one process"] = difference(model(alone.take(ids)[0]).detach(), whole)
+    return found
+
+
+def compiled(group: Any) -> dict[str, str]:
+    """Functions that are compiled, called in a context."""
+    shards, ids = Shards.zigzag(LENGTH, group), ids_of(2, LENGTH)
+    model = Decoder(config(num_layers=1), "rope").eval()
+    said = {}
+    for name, fullgraph in {"graph": False, "whole graph": True}.items():
+        function = torch.compile(lambda ids: model(ids), backend="eager", fullgraph=fullgraph)
+        try:
+            with parallel.context(model, shards):
+                function(shards.take(ids)[0])
+        except Exception as error:
+            said[name] = str(error)
+    return said

@@ -1,0 +1,88 @@
+"""Layers and whole models over several processes: the numbers of one process, and what is refused."""
+
+from __future__ import annotations
+
+import context_cases as cases
+import pytest
+from processes import Pool
+
+pytestmark = pytest.mark.xdist_group("parallel")
+
+CLOSE = 1e-10
+
+ENTERING = {
+    "no model": "model is 'model': give a torch.nn.Module",
+    "no shards": "shards is 23: give headway.parallel.Shards.zigzag(n, mesh)",
+    "shards of another group": "context_shards are of another group of processes than shards",
+    "unknown method": "rings",
+    "no attention": "Linear has no attention of headway: there is nothing to share",
+    "torch's attention": "encoder.layers.0.self_attn (MultiheadAttention) is torch's own attention: call headway.integ",
+    "an attend of its own": "0 (MultiHeadAttention) has an attend of its own",
+    "torch's function": "1 (Scaled) calls scaled_dot_product_attention by itself",
+    "headway's function": "1 (Own) calls headway's attention by itself",
+    "a recurrent layer": "1 (LSTM) carries a state from token to token",
+    "compiled": "Decoder is compiled",
+    "add_bias_kv": "0 (HeadwayAttention) has add_bias_kv, a key that belongs to no token",
+    "another thread": "the model is in a context of another thread",
+}
+OUTSIDE = "the positions are those of a shard"
+CALLING = {
+    "outside": OUTSIDE,
+    "outside, without an encoding": OUTSIDE,
+    "outside, an encoding that embeds": OUTSIDE,
+    "outside, a layer": OUTSIDE,
+    "cache": "stack is called with cache= in headway.parallel.context",
+    "memory": "stack is called with memory= in headway.parallel.context",
+    "generate": "stack is called with cache= in headway.parallel.context",
+    "cache of a layer": "MultiHeadAttention is called with cache=",
+    "all tokens": "there are 23 tokens but rank",
+    "coordinates of no shard": "positions are coordinates of no shard",
+    "coordinates of other shards": "positions are those of other shards",
+    "a mask of the shard": "mask",
+    "different contexts": "MultiHeadAttention attends to a context that differs between the processes",
+    "numbers in a mask": "a mask adds numbers to the scores of the whole sequence",
+    "weights": "layers.0.self_attn is called with need_weights=",
+    "statistics": "cannot be observed here",
+    "torch.func": "runs in eager mode alone",
+    "second derivatives": "differentiate twice",
+}
+
+
+def test_outputs_and_gradients_are_those_of_one_process(pool: Pool) -> None:
+    for found in pool.run(2, cases.every, list(cases.CASES)):
+        assert {name: one for name, one in found.items() if one > CLOSE} == {}
+
+
+def test_three_processes(pool: Pool) -> None:
+    names = ["packed, ring", "sharded context", "drawn positions"]
+    for found in pool.run(3, cases.every, names):
+        assert {name: one for name, one in found.items() if one > CLOSE} == {}
+
+
+def test_training_by_ddp_and_fsdp(pool: Pool) -> None:
+    """Loss and gradients in float32; encodings with parameters and without, padding, packed documents, a window."""
+    for found in pool.run(2, cases.every_trained):
+        assert {name: one for name, one in found.items() if max(one.values()) > 1e-6} == {}
+
+
+@pytest.mark.parametrize("kind", ["entering", "calling"])
+def test_refusals(pool: Pool, kind: str) -> None:
+    expected = {"entering": ENTERING, "calling": CALLING}[kind]
+    for said in pool.run(2, cases.refused, kind):
+        assert said.keys() == expected.keys()
+        assert {name: said[name] for name, part in expected.items() if part not in said[name]} == {}
+
+
+def test_state_is_restored(pool: Pool) -> None:
+    for found in pool.run(2, cases.states):
+        table = found.pop("table")
+        assert found.pop("left") == 0
+        assert {name: one for name, one in found.items() if one > CLOSE} == {}
+        assert "stack.blocks.1.attention  ring: " in table
+        assert "KiB sent forward" in table
+
+
+def test_compiled_code_is_refused(pool: Pool) -> None:
+    for said in pool.run(2, cases.compiled):
+        assert "leave torch.compile out within headway.parallel.context" in said["graph"]
+        assert "whole graph" in said
