@@ -1,4 +1,4 @@
-"""What processes compute in the tests of ``context``: models on shards, beside the same models on the whole sequence."""
+"""What processes compute in the tests of ``context``: models on shards, beside the same models on the whole."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def trained(group: Any, wrap: str, encoding: Any = "rope", method: str = "auto",
     """Loss and gradients of a decoder under DDP or FSDP2, in float32, with a loss that is a sum over processes."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
-    from torch.nn.parallel import DistributedDataParallel as DDP
+    from torch.nn.parallel import DistributedDataParallel
 
     model = Decoder(config(), encoding, [M.Window(6, 0), None])
     other = copy.deepcopy(model)
@@ -236,7 +236,7 @@ def trained(group: Any, wrap: str, encoding: Any = "rope", method: str = "auto",
     expected.backward()
     own, own_targets, local = shards.take(ids, targets, coordinates=coordinates)
     if wrap == "ddp":
-        wrapped: nn.Module = DDP(other, process_group=group)
+        wrapped: nn.Module = DistributedDataParallel(other, process_group=group)
     else:
         mesh = DeviceMesh.from_group(group, "cpu")
         for block in other.stack.blocks:
@@ -247,9 +247,7 @@ def trained(group: Any, wrap: str, encoding: Any = "rope", method: str = "auto",
         loss.backward()
     total = loss.detach() / world
     dist.all_reduce(total, group=group)
-    grads = [
-        p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for p in other.parameters()
-    ]
+    grads = [p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for p in other.parameters()]
     gaps = [difference(a, b.grad) for a, b in zip(grads, model.parameters(), strict=True)]
     return {"loss": difference(total, expected.detach()), "gradients": max(gaps)}
 
@@ -382,7 +380,7 @@ def _entering(group: Any) -> dict[str, Callable[[], Any]]:
         "shards of another group": lambda: enter(Decoder(config()), context_shards=Shards.contiguous(CONTEXT, None)),
         "unknown method": lambda: enter(Decoder(config()), method="rings"),
         "no attention": lambda: enter(nn.Linear(2, 2)),
-        "torch's attention": lambda: enter(nn.Transformer(16, 2, 1, 1)),
+        "torch's attention": lambda: enter(nn.Transformer(16, 2, 1, 1, batch_first=True)),
         "an attend of its own": lambda: enter(nn.ModuleList([attention(16, 2, attend=lambda q, *_, **__: q)])),
         "torch's function": lambda: enter(nn.ModuleList([attention(16, 2), Scaled()])),
         "headway's function": lambda: enter(nn.ModuleList([attention(16, 2), Own()])),
@@ -399,7 +397,9 @@ def _calling(group: Any) -> dict[str, Callable[[], Any]]:
     shards, ids = Shards.zigzag(LENGTH, group), ids_of(2, LENGTH)
     own, at = shards.take(ids)
     model = Decoder(config(), "rope").eval()
-    torchs = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 8, batch_first=True), 1, enable_nested_tensor=False)
+    torchs = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(16, 2, 8, batch_first=True), 1, enable_nested_tensor=False
+    )
     torchs = swap_attention(torchs.eval())
     vectors, context = torch.randn(2, LENGTH, 32), torch.randn(2, shards.length + group.rank(), 32)
     layer = hw.nn.MultiHeadAttention(32, 4)
@@ -472,7 +472,8 @@ def states(group: Any) -> dict[str, Any]:
     torch.manual_seed(0)
     shards, ids = Shards.zigzag(LENGTH, group), ids_of(2, LENGTH)
     others = Shards.contiguous(LENGTH, group)
-    model, second = (filled(Decoder(config(), "rope")).eval() for _ in range(2))
+    model = filled(Decoder(config(), "rope")).eval()
+    second = copy.deepcopy(model)
     whole = model(ids).detach()
     found: dict[str, Any] = {}
 

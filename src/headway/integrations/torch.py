@@ -195,7 +195,13 @@ class HeadwayAttention(nn.MultiheadAttention):
         shared: Sharing | None,
     ) -> None:
         if query.is_nested or key.is_nested or value.is_nested:
-            if shared is None and query is key is value and self.batch_first and key_padding_mask is None and attn_mask is None:
+            if (
+                shared is None
+                and query is key is value
+                and self.batch_first
+                and key_padding_mask is None
+                and attn_mask is None
+            ):
                 return
             raise HeadwayError(
                 "query, key or value is a nested tensor, which a layer takes with batch_first, without masks and as "

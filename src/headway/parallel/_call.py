@@ -159,7 +159,7 @@ class SharedCall:
         if isinstance(sink, Tensor) and sink.ndim == 3:
             options["sink"] = sink[..., :count]
         draws = self.encoding is not None and self.encoding.training
-        with torch.no_grad(), _drawing(0, self.q.device) if draws else nullcontext():
+        with torch.no_grad(), drawing_with(0 if draws else None, self.q.device):
             assert q is not None
             assert k is not None
             assert v is not None

@@ -153,7 +153,8 @@ class Context:
             if self.context_shards is None:
                 self._need_same_context(layer, k)
         call = shared_call(
-            q, k, v, self.shards, keys, False, encoding, terms, mask, q_positions, k_positions, q_input, k_input, kernel,
+            q, k, v, self.shards, keys, False, encoding, terms, mask, q_positions, k_positions, q_input, k_input,
+            kernel,
             {"scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": None},
         )  # fmt: skip
 
