@@ -5,6 +5,7 @@ Layers and stacks ask ``sharing_of`` in each call. It is a file of its own so th
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -52,6 +53,19 @@ class Sharing(Protocol):
     def refuse(self, layer: nn.Module, **parts: object) -> None:
         """Raises HeadwayError if one of some arguments is given that layers of a context do not support."""
 
+
+class Library(Protocol):
+    """The attention of another library's models."""
+
+    def why_not(self, module: nn.Module) -> str | None:
+        """Returns why a context does not reach a layer of the library; None if it does."""
+
+    def entered(self, model: nn.Module, shared: Sharing) -> AbstractContextManager[None]:
+        """Returns a block in which the library's models within a model are in a context."""
+
+
+libraries: dict[str, Library] = {}
+"""The libraries whose layers call ``sharing_of``, by the name of what these layers call in place of attention."""
 
 entered: dict[int, list[Sharing]] = {}
 """The contexts of each module that is in one, by its id; the last one counts. The contexts keep the modules alive."""

@@ -254,7 +254,8 @@ def trained(group: Any, wrap: str, encoding: Any = "rope", method: str = "auto",
 
 def every(group: Any, names: list[str]) -> dict[str, Any]:
     """The result of each case of ``CASES``, which are computed in one run of the processes."""
-    return {name: seeded(partial(CASES[name], group)) for name in names}
+    cases = CASES | HUGGING_FACE
+    return {name: seeded(partial(cases[name], group)) for name in names}
 
 
 def seeded(case: Callable[[], Any]) -> Any:
@@ -520,4 +521,102 @@ def compiled(group: Any) -> dict[str, str]:
                 function(shards.take(ids)[0])
         except Exception as error:
             said[name] = str(error)
+    return said
+
+
+# ---------------------------------------------------------------- models of transformers
+
+
+def hugging_face(group: Any, kind: str, positions: str = "none", method: str = "ring", checkpoint: bool = False) -> Any:
+    """A model of transformers; gradients and logits on shards."""
+    import transformers
+
+    from headway.integrations.transformers import register
+
+    register()
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    more = {
+        "Llama": {"intermediate_size": 48, "num_key_value_heads": 2},
+        "Mistral": {"intermediate_size": 48, "num_key_value_heads": 2, "sliding_window": 5},
+        "GPT2": {
+            "n_positions": 64,
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+        },
+        "Bert": {"intermediate_size": 48, "max_position_embeddings": 64},
+    }[kind]
+    made = getattr(transformers, f"{kind}Config")(**sizes, **more, attn_implementation="headway")
+    suffix = {"GPT2": "GPT2LMHeadModel", "Bert": "BertForMaskedLM"}.get(kind, f"{kind}ForCausalLM")
+    model = filled(getattr(transformers, suffix)(made)).eval()
+    if checkpoint:
+        model.train()
+        model.activation_checkpointing_enable()
+    shards, ids = Shards.zigzag(LENGTH, group), ids_of(1, LENGTH)
+    whole = {"position_ids": hw.Coordinates.packed(LENGTHS).position[..., 0]} if positions == "packed" else {}
+    local = {name: shards.take(x)[0] for name, x in whole.items()}
+
+    def part(model: nn.Module) -> Tensor:
+        with parallel.context(model, shards, method=method):
+            return model(shards.take(ids)[0], **local).logits
+
+    rows = lambda x: shards.take(x)[0]  # noqa: E731
+    return compared(model, lambda model: model(ids, use_cache=False, **whole).logits, part, group, rows)
+
+
+HUGGING_FACE = {
+    "Llama": partial(hugging_face, kind="Llama"),
+    "Llama, packed": partial(hugging_face, kind="Llama", positions="packed"),
+    "Llama, checkpointed": partial(hugging_face, kind="Llama", method="gather", checkpoint=True),
+    "Mistral, a window": partial(hugging_face, kind="Mistral"),
+    "GPT-2, packed": partial(hugging_face, kind="GPT2", positions="packed", method="heads"),
+    "BERT": partial(hugging_face, kind="Bert"),
+}
+
+
+def hugging_face_refused(group: Any) -> dict[str, str]:
+    """What is said of models of transformers that a context does not reach, and of calls that it cannot compute."""
+    import transformers
+
+    from headway.integrations.transformers import register
+
+    register()
+    shards = Shards.zigzag(LENGTH, group)
+    own, hidden = shards.take(ids_of(1, LENGTH), torch.arange(LENGTH)[None] > 2)[:2]
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+    def llama(implementation: str = "headway") -> nn.Module:
+        made = transformers.LlamaConfig(**sizes, intermediate_size=24, attn_implementation=implementation)
+        return transformers.LlamaForCausalLM(made).eval()
+
+    def call(model: nn.Module, **arguments: Any) -> None:
+        with parallel.context(model, shards):
+            model(own, **arguments)
+
+    def t5(kind: str) -> nn.Module:
+        made = transformers.T5Config(vocab_size=30, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)
+        made._attn_implementation = "headway"
+        return getattr(transformers, kind)(made)
+
+    calls = {
+        "another implementation": lambda: call(llama("sdpa")),
+        "encoder-decoder": lambda: call(t5("T5ForConditionalGeneration")),
+        "no positions": lambda: call(t5("T5EncoderModel")),
+        "labels": lambda: call(llama(), labels=own),
+        "padding": lambda: call(llama(), attention_mask=hidden),
+        "a cache": lambda: call(llama(), past_key_values=transformers.DynamicCache()),
+        "vectors": lambda: call(llama(), inputs_embeds=torch.randn(1, shards.length, 16)),
+        "weights": lambda: call(llama(), output_attentions=True),
+        "all tokens": lambda: call(llama(), position_ids=torch.arange(LENGTH)[None]),
+    }
+    said = {}
+    for name, one in calls.items():
+        try:
+            one()
+        except hw.HeadwayError as error:
+            said[name] = str(error)
+        else:
+            said[name] = "nothing"
     return said

@@ -16,7 +16,7 @@ ENTERING = {
     "shards of another group": "context_shards are of another group of processes than shards",
     "unknown method": "rings",
     "no attention": "Linear has no attention of headway: there is nothing to share",
-    "torch's attention": "encoder.layers.0.self_attn (MultiheadAttention) is torch's own attention: call headway.integ",
+    "torch's attention": "decoder.layers.0.self_attn (MultiheadAttention) is torch's own attention: call headway.integ",
     "an attend of its own": "0 (MultiHeadAttention) has an attend of its own",
     "torch's function": "1 (Scaled) calls scaled_dot_product_attention by itself",
     "headway's function": "1 (Own) calls headway's attention by itself",
@@ -45,6 +45,17 @@ CALLING = {
     "statistics": "cannot be observed here",
     "torch.func": "runs in eager mode alone",
     "second derivatives": "differentiate twice",
+}
+HUGGING_FACE = {
+    "another implementation": "has attn_implementation='sdpa': call model.set_attn_implementation('headway') first",
+    "encoder-decoder": "is of an encoder–decoder",
+    "no positions": "does not take position_ids",
+    "labels": "labels is given in headway.parallel.context: shift the targets before Shards.take",
+    "padding": "attention_mask is given",
+    "a cache": "past_key_values is given",
+    "vectors": "inputs_embeds is given",
+    "weights": "is called with output_attentions=",
+    "all tokens": "positions",
 }
 
 
@@ -86,3 +97,12 @@ def test_compiled_code_is_refused(pool: Pool) -> None:
     for said in pool.run(2, cases.compiled):
         assert "leave torch.compile out within headway.parallel.context" in said["graph"]
         assert "whole graph" in said
+
+
+def test_models_of_transformers(pool: Pool) -> None:
+    pytest.importorskip("transformers")
+    for found in pool.run(2, cases.every, list(cases.HUGGING_FACE)):
+        assert {name: one for name, one in found.items() if one > CLOSE} == {}
+    for said in pool.run(2, cases.hugging_face_refused):
+        assert said.keys() == HUGGING_FACE.keys()
+        assert {name: said[name] for name, part in HUGGING_FACE.items() if part not in said[name]} == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from .._torch import is_compiled, recomputed_as
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, unknown
 from ..positions import PositionEncoding
-from ..sharing import entered
+from ..sharing import entered, libraries
 from ._attention import computed, shared_call, spoken, whole_coordinates
 from ._call import drawing_with, located_by
 from ._group import same_seed
@@ -25,6 +25,9 @@ from .methods import METHODS, Traffic
 
 ALIKE = 1e-3
 """The share by which a context that every rank has may differ between them: that of kernels, not of other tokens."""
+SIDES = ("encoding", "terms", "mask", "q_positions", "k_positions", "q_input", "k_input")
+OPTIONS = ("scale", "dropout", "sink", "soft_cap")
+"""The arguments of ``headway.attention`` that layers give."""
 SHOWN = 4
 """The most layers that a message names."""
 
@@ -47,10 +50,12 @@ def context(
         print(shared)                                        # the method of each layer, and what it sends
 
     The outputs, and the gradients summed over the processes, are those of one process with all tokens, up to rounding.
-    It holds for ``MultiHeadAttention``, ``Block``, ``Stack``, the models of ``headway.models``, and layers that
-    ``swap_attention`` has swapped. Positions are those of this process's tokens: a tensor, or the coordinates that
-    ``Shards.take`` returns. Without positions, the tokens stand at their places 0 … n − 1 in the whole sequence.
-    Tensors in masks are those of all tokens.
+    It holds for ``MultiHeadAttention``, ``Block``, ``Stack``, the models of ``headway.models``, layers that
+    ``swap_attention`` has swapped, and models of transformers with ``attn_implementation="headway"``.
+
+    Positions are those of this process's tokens: a tensor, or the coordinates that ``Shards.take`` returns. Without
+    positions, the tokens stand at their places 0 … n − 1 in the whole sequence. Tensors in masks are those of all
+    tokens. Models of transformers take positions as ``position_ids``, which start again for packed documents.
 
     Cross-attention reads a context of which every process has the whole, or its tokens by ``context_shards``. These are
     then the tokens of the encoder of an ``EncoderDecoder`` or ``nn.Transformer``, too.
@@ -80,6 +85,7 @@ def context(
     _check(model, shards, method, context_shards)
     one = Context(shards, method, context_shards)
     of_context = _modules_of_context(model)
+    _need_reach(model, of_context if context_shards is None else set())
     for name, module in model.named_modules():
         one._names[id(module)] = name
     others = one if context_shards is None else Context(context_shards, method, None)
@@ -95,7 +101,11 @@ def context(
     def computed_again(function: Callable[..., Any]) -> Callable[..., Any]:
         return partial(_within, held, function) if threading.get_ident() == one._thread else function
 
-    with recomputed_as(computed_again), _entered(held):
+    with ExitStack() as block:
+        block.enter_context(recomputed_as(computed_again))
+        block.enter_context(_entered(held))
+        for library in libraries.values():
+            block.enter_context(library.entered(model, one))
         yield one
 
 
@@ -126,36 +136,17 @@ class Context:
 
     # ------------------------------------------------------------ what layers ask; see ``Sharing``
 
-    def attention(
-        self,
-        layer: nn.Module,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        cross: bool,
-        encoding: PositionEncoding | None = None,
-        terms: Any = None,
-        mask: Any = None,
-        q_positions: Tensor | Coordinates | None = None,
-        k_positions: Tensor | Coordinates | None = None,
-        q_input: Tensor | None = None,
-        k_input: Tensor | None = None,
-        kernel: str = "auto",
-        scale: float | None = None,
-        dropout: float = 0.0,
-        sink: Tensor | None = None,
-        soft_cap: float | None = None,
-    ) -> Tensor:
+    def attention(self, layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, cross: bool, **arguments: Any) -> Tensor:
         keys = None
         if cross:
             keys = self.context_shards or Shards.contiguous(k.shape[2], None)
             if self.context_shards is None:
                 self._need_same_context(layer, k)
+        encoding, terms, mask, q_at, k_at, q_input, k_input = map(arguments.get, SIDES)
+        options = {"dropout": 0.0} | {name: arguments[name] for name in OPTIONS if name in arguments}
         call = shared_call(
-            q, k, v, self.shards, keys, False, encoding, terms, mask, q_positions, k_positions, q_input, k_input,
-            kernel,
-            {"scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": None},
+            q, k, v, self.shards, keys, False, encoding, terms, mask, q_at, k_at, q_input, k_input,
+            arguments.get("kernel", "auto"), dict.fromkeys((*OPTIONS, "dropout_seed")) | options,
         )  # fmt: skip
 
         def note(method: str, traffic: Traffic) -> None:
@@ -257,7 +248,10 @@ def _check(model: nn.Module, shards: Shards, method: str, context_shards: Shards
                 f"{name or type(module).__name__} is compiled, and attention over several processes runs in eager mode "
                 "alone: give the model before torch.compile"
             )
-    reached, left = unreached(model)
+
+
+def _need_reach(model: nn.Module, without: set[int]) -> None:
+    reached, left = unreached(model, without)
     if left:
         more = f"; and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
         raise HeadwayError(f"the model has layers that a context does not reach: {'; '.join(left[:SHOWN])}{more}")

@@ -2,46 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import CodeType, ModuleType
 
 from torch import nn
 
 from ..attention import attention, attention_steps, attention_weights, attention_with_lse, varlen_attention
+from ..sharing import libraries
 
 FUNCTIONS = (attention, attention_with_lse, attention_weights, attention_steps, varlen_attention)
 """The attention functions of headway."""
 FOREIGN = (
     *("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"),
-    *("flash_attn_func", "flash_attn_varlen_func", "memory_efficient_attention"),
+    *("flash_attn_func", "flash_attn_varlen_func", "memory_efficient_attention", "ALL_ATTENTION_FUNCTIONS"),
 )
 """Those of others, by the names under which they are called."""
 
 
-def unreached(model: nn.Module) -> tuple[int, list[str]]:
+def unreached(model: nn.Module, without: Collection[int] = ()) -> tuple[int, list[str]]:
     """Returns how many attention layers a context reaches, and the others, each with its name and the reason.
 
     A class says by a method ``why_not_shared``, which returns a reason or None, whether a context reaches it.
 
     Args:
         model: the model.
+        without: the ids of modules that need not be reached.
     """
     reached, left = 0, []
     for name, module in model.named_modules():
+        if id(module) in without:
+            continue
         asked = getattr(module, "why_not_shared", None)
-        why = asked() if asked is not None else None
+        called = _called_by(module)
+        why = None if asked is None else asked()
+        if why is None and called in libraries:
+            asked, why = libraries[called].why_not, libraries[called].why_not(module)
+        elif why is None:
+            why = _mixing(module) if called is None else called
         reached += asked is not None and why is None
-        if why is None:
-            why = _own_attention(module)
         if why is not None:
             left.append(f"{name or 'the model'} ({type(module).__name__}) {why}")
     return reached, left
 
 
-def _own_attention(module: nn.Module) -> str | None:
-    """Returns what a layer does that a context does not share; None for a layer that it reaches, or without any."""
+def _mixing(module: nn.Module) -> str | None:
+    """Returns by what a layer takes from other tokens besides attention; None if it does not."""
     if isinstance(module, nn.RNNBase):
         return "carries a state from token to token: leave it out of the context"
+    if isinstance(module, nn.Conv1d) and module.kernel_size != (1,):
+        return "mixes neighbouring tokens: leave it out of the context"
+    return None
+
+
+def _called_by(module: nn.Module) -> str | None:
+    """Returns what a layer calls that a context does not share, or the name of a library; None if it calls nothing."""
     for kind in type(module).__mro__:
         if kind is nn.Module or "why_not_shared" in vars(kind):
             return None
@@ -53,6 +67,8 @@ def _own_attention(module: nn.Module) -> str | None:
             function = getattr(member, "__wrapped__", member)
             code = getattr(function, "__code__", None)
             if code is not None and (called := _called(code, function.__globals__)) is not None:
+                if called in libraries:
+                    return called
                 return f"calls {called} by itself: build it of headway.nn.MultiHeadAttention"
     return None
 

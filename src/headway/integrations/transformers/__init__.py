@@ -9,11 +9,13 @@ refused when it is made. A model that supports eager attention alone gets the fl
 eager adds to scores.
 """
 
+from ...sharing import libraries
 from ._attention import attend
 from ._bias_table import use_bias_table
 from ._library import NAME, TABLE, import_transformers
 from ._mask_function import make_mask
 from ._models import refuse_early
+from ._sharing import Transformers
 
 __all__ = ["register", "use_bias_table"]
 
@@ -44,3 +46,4 @@ def register() -> None:
     transformers.AttentionMaskInterface.register(NAME, make_mask)
     transformers.AttentionMaskInterface.register(TABLE, make_mask)
     refuse_early(transformers.PreTrainedModel)
+    libraries["ALL_ATTENTION_FUNCTIONS"] = Transformers()

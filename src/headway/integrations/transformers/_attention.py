@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from ...attention import Arguments, attention, attention_weights
 from ...errors import HeadwayError
 from ...masks import Boolean, Causal, Mask
+from ...sharing import sharing_of
 from ...terms import DenseBias, DistanceBias, Rows, Term
 from ._library import LIBRARY
 from ._mask_tensor import LocatedMask, MaskTensor, span
 from ._models import NUMBERS, masks_taken
+from ._sharing import COORDINATES, arguments_of_shard
 
 REFUSED = {
     "indices": "keys that are chosen one by one",
@@ -47,7 +49,13 @@ def attend(
     query is [batch, heads, n, head_dim], key and value are [batch, kv_heads, m, …]. Returns the output [batch, n,
     heads, v_dim], and the weights [batch, heads, n, m] if the caller asks for them, else None.
     """
+    at = kwargs.pop(COORDINATES, None)
     query, arguments = arguments_of(module, query, key, attention_mask, *given, **kwargs)
+    if (shared := sharing_of(module)) is not None:
+        shared.refuse(module, output_attentions=_wants_weights(kwargs) or None)
+        whole = arguments_of_shard(at, attention_mask, {**arguments}, query, key)
+        out = shared.attention(module, query, key, value, cross=False, **whole)
+        return out.transpose(1, 2).contiguous(), None
     out = attention(query, key, value, **arguments)
     weights = attention_weights(query, key, value, **arguments) if _wants_weights(kwargs) else None
     return out.transpose(1, 2).contiguous(), weights
