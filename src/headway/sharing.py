@@ -20,26 +20,10 @@ class Sharing(Protocol):
     """What a layer asks of the context that it is in."""
 
     def attention(self, layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, cross: bool, **arguments: Any) -> Tensor:
-        """Returns the attention of this rank's queries, as ``headway.attention`` does for the whole sequence.
-
-        Args:
-            layer: the layer that calls.
-            q: this rank's queries.
-            k: this rank's keys, or all keys of a context of which every rank has the whole.
-            v: the values.
-            cross: whether the keys are those of the context of cross-attention.
-            **arguments: those of ``headway.attention``. Positions are those of this rank's tokens; None for their
-                place in the whole sequence.
-        """
+        """Returns the attention of this rank's queries to all keys; ``cross`` if these are a context's."""
 
     def coordinates(self, positions: Tensor | Coordinates | None, count: int, device: torch.device) -> Coordinates:
-        """Returns the coordinates of this rank's tokens.
-
-        Args:
-            positions: the positions of these tokens; None for their place in the whole sequence.
-            count: the number of tokens.
-            device: where they are.
-        """
+        """Returns the coordinates of this rank's tokens; without positions those of their place in the whole."""
 
     def context_coordinates(self, positions: Tensor | Coordinates | None, context: Tensor) -> Coordinates:
         """Returns those of the context [batch, m, …] of cross-attention."""

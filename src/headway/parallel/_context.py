@@ -23,8 +23,10 @@ from ._reach import unreached
 from ._shards import Shards
 from .methods import METHODS, Traffic
 
-ALIKE = 1e-3
+ALIKE = 1e-2
 """The share by which a context that every rank has may differ between them: that of kernels, not of other tokens."""
+PROJECTIONS = 4
+"""The random projections by which it is compared."""
 SIDES = ("encoding", "terms", "mask", "q_positions", "k_positions", "q_input", "k_input")
 OPTIONS = ("scale", "dropout", "sink", "soft_cap")
 """The arguments of ``headway.attention`` that layers give."""
@@ -137,6 +139,21 @@ class Context:
     # ------------------------------------------------------------ what layers ask; see ``Sharing``
 
     def attention(self, layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, cross: bool, **arguments: Any) -> Tensor:
+        """Returns the attention of this rank's queries, as ``headway.attention`` does for the whole sequence.
+
+        Args:
+            layer: the layer that calls.
+            q: this rank's queries.
+            k: this rank's keys, or all keys of a context of which every rank has the whole.
+            v: the values.
+            cross: whether the keys are those of the context of cross-attention.
+            **arguments: those of ``headway.attention``. Positions are those of this rank's tokens; None for their
+                place in the whole sequence.
+
+        Raises:
+            HeadwayError: as ``headway.parallel.attention`` does, and if ranks that have the whole context have
+                different ones.
+        """
         keys = None
         if cross:
             keys = self.context_shards or Shards.contiguous(k.shape[2], None)
@@ -156,13 +173,39 @@ class Context:
         return out
 
     def coordinates(self, positions: Tensor | Coordinates | None, count: int, device: torch.device) -> Coordinates:
+        """Returns the coordinates of this rank's tokens.
+
+        Args:
+            positions: the positions of these tokens; None for their place in the whole sequence.
+            count: the number of tokens.
+            device: where they are.
+
+        Raises:
+            HeadwayError: for another number of tokens than the rank has, and for positions of no shard.
+        """
         return _of_shard(positions, self.shards, count, device, "positions")
 
     def context_coordinates(self, positions: Tensor | Coordinates | None, context: Tensor) -> Coordinates:
+        """Returns the coordinates of this rank's tokens of the context of cross-attention.
+
+        Args:
+            positions: the positions of these tokens; None for their place in the whole context.
+            context: the context, [batch, m, …].
+
+        Raises:
+            HeadwayError: as ``coordinates`` does.
+        """
         shards = self.context_shards or Shards.contiguous(context.shape[1], None)
         return _of_shard(positions, shards, context.shape[1], context.device, "context_positions")
 
     def whole_sizes(self, n: int, m: int, *, cross: bool) -> tuple[int, int]:
+        """Returns the numbers of queries and keys of the whole of a call.
+
+        Args:
+            n: the queries of this rank.
+            m: its keys.
+            cross: whether the keys are those of the context of cross-attention.
+        """
         keys = self.context_shards if cross else self.shards
         return self.shards.whole, m if keys is None else keys.whole
 
@@ -170,6 +213,10 @@ class Context:
         """Returns where an encoding sees the tokens of a stack.
 
         It places the whole stream, so that what it draws is the same on every rank, and this rank's tokens are cut out.
+
+        Args:
+            encoding: the encoding.
+            at: the coordinates of this rank's tokens.
         """
         if at.shard is None:
             return encoding.for_one_forward(at)
@@ -180,6 +227,15 @@ class Context:
             return located_by(encoding, at.shard.whole).take(at.shard.runs)
 
     def refuse(self, layer: nn.Module, **parts: object) -> None:
+        """Checks that arguments that layers of a context do not support are not given.
+
+        Args:
+            layer: the layer that calls.
+            **parts: the arguments, by name; None if they are not given.
+
+        Raises:
+            HeadwayError: if one is given.
+        """
         for name, given in parts.items():
             if given is not None:
                 raise HeadwayError(
@@ -198,20 +254,27 @@ class Context:
         if self._compared or group.size == 1:
             return
         self._compared = True
-        x = k.detach().to(torch.float64)
-        weights = torch.arange(x.shape[2], device=x.device, dtype=x.dtype).cos()[:, None]
-        own = torch.stack([x.new_tensor(float(x.shape[2])), (x * x).sum(), (x * x * weights).sum()])
+        own = _projected(k)
         own = own if group.device is not None else own.cpu()
         others = [torch.empty_like(own) for _ in range(group.size)]
         group.exchange([own] * group.size, others)
         others[group.rank] = own
         first = others[0]
-        if any(bool(((one - first).abs() > ALIKE * first[:2].max()).any()) for one in others):
+        if any(one[0] != first[0] or bool(((one - first).abs() > ALIKE * first[1]).any()) for one in others):
             tokens = ", ".join(str(int(one[0])) for one in others)
             raise HeadwayError(
                 f"{self._name(layer)} attends to a context that differs between the processes ({tokens} tokens): give "
                 "context_shards=, or the whole context on every process"
             )
+
+
+def _projected(k: Tensor) -> Tensor:
+    """Returns the number of keys, their norm, and a few random projections, which differ by about the norm of a gap."""
+    generator = torch.Generator().manual_seed(0)
+    x = k.detach().transpose(1, 2).flatten(2).float().sum(0)
+    by_token, by_feature = (torch.randn(PROJECTIONS, size, generator=generator).to(x.device) for size in x.shape)
+    numbers = ((by_token @ x) * by_feature).sum(1)
+    return torch.cat([x.new_tensor([float(len(x))]), x.norm()[None], numbers])
 
 
 def _of_shard(
