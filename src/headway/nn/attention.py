@@ -284,7 +284,7 @@ class MultiHeadAttention(nn.Module):
         arguments: Arguments
         attend, shared = self.attend, sharing_of(self)
         if shared is not None:
-            shared.refuse(self, cache=cache)
+            shared.refuse(self, cache=cache, head_shard=self.head_shard)
             attend = partial(shared.attention, self, cross=not is_self_attention)
             k, v = self._keys_and_values(key, value)
             key_positions = positions if is_self_attention else key_positions
