@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,13 @@ from .scores._choose import made
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from .._common.progress import Tell
+    from .report import Head, Offsets, Text
+    from .roles._results import HeadRoles
+
+NOTEBOOK = "4 MB"
+"""The most that a report in a notebook takes."""
 
 
 class Seen(Records):
@@ -122,3 +130,68 @@ class Seen(Records):
         if out is not None:
             save(figure, out)
         return figure
+
+    def report(
+        self,
+        path: str | Path,
+        budget: str | int | None = "15 MB",
+        *,
+        text: Text | None = None,
+        tokens: Sequence[str] | None = None,
+        offsets: Offsets | None = None,
+        roles: HeadRoles | None = None,
+        exact: Iterable[Head] | None = None,
+        name: str | None = None,
+        language: str | None = None,
+        example: int = 0,
+        call: int | None = None,
+        watch: Tell | None = None,
+    ) -> Path:
+        """Writes a page that shows the attention of all heads, in one file that needs no network.
+
+            (text,) = encode(tokenizer, ["The cat that the dogs saw was asleep."])
+            with torch.no_grad(), capture(model, keep="qk") as seen:
+                model(torch.tensor([text.ids]))
+            seen.report("report.html", text=text)
+
+        All weights of all heads are in the file if they fit. Otherwise it has maps of all heads, all weights from a
+        threshold on, and some heads exactly: queries and keys in 12 bits, from which the page computes every weight. Its
+        foot says what is exact and to which error, as measured while writing. Memory grows with the tokens.
+
+        Args:
+            path: the file, in a folder that exists.
+            budget: the most bytes of the file, such as 4_000_000 or "4 MB" (decimal units); None for no limit.
+            text: the text, as ``headway.inspection.texts.encode`` returns it, or as a string with ``offsets``.
+            tokens: what the tokens are called. Default: what the text has; without a text, numbers.
+            offsets: start and stop of each token in the text, in characters; equal for tokens that the model adds.
+            roles: what ``head_roles`` has measured of the model.
+            exact: heads of which every weight is to be exact, as pairs of layer and head, the first of them first.
+                Default: the heads with roles, as many as fit.
+            name: what the model is called. Default: the name of its class.
+            language: "en" or "zh". Default: the language of the reader.
+            example: the row of the batch.
+            call: the number of the model's call. Default: the only one.
+            watch: is told what is done and the share of the work. Default: a progress bar in notebooks.
+
+        Returns:
+            The path.
+
+        Raises:
+            HeadwayError: before anything is measured if an argument does not fit, the path cannot be written, or the
+                capture kept too little (keep="qk" keeps enough); and if the budget is too small for the maps.
+        """
+        from .report import Options, write
+
+        options = Options(budget, exact, text, tokens, offsets, example, call, language)
+        return write(self, path, options, roles, name, watch)
+
+    def _repr_html_(self) -> str | None:
+        """The report in a notebook, of at most 4 MB; None, for which notebooks show text, where there can be none."""
+        from .report import Options, reported
+
+        try:
+            made = reported(self, Options(NOTEBOOK, None, None, None, None, 0, None, None))
+        except HeadwayError:
+            return None
+        style = "width:100%;height:800px;border:0"
+        return f'<iframe srcdoc="{escape(made.page())}" style="{style}"></iframe>'

@@ -121,7 +121,11 @@ def _aligned(pieces: list[_Piece], text: AnnotatedText) -> EncodedText:
             f"{text.called} has no word that has a token: the tokenizer's offsets are not those of its words"
         )
     return EncodedText(
-        tuple(piece.id for piece in pieces), tuple(_read(piece, text) for piece in pieces), word_of, text
+        tuple(piece.id for piece in pieces),
+        tuple(_read(piece, text) for piece in pieces),
+        word_of,
+        text,
+        tuple(piece.span for piece in pieces),
     )
 
 

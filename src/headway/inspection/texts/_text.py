@@ -137,15 +137,18 @@ class EncodedText:
         tokens: the tokens as people would read them.
         word_of: the word of each token; −1 for tokens of no word, such as those that the model adds ([CLS], <s>).
         text: the text.
+        spans: start and stop of each token in the text, in characters; empty spans for tokens that the model adds.
+            None of them if they are not known.
 
     Raises:
-        HeadwayError: if these have different lengths, or a word does not exist.
+        HeadwayError: if these have different lengths, or a word or a character does not exist.
     """
 
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
     word_of: tuple[int, ...]
     text: AnnotatedText
+    spans: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.tokens) == len(self.word_of):
@@ -155,6 +158,15 @@ class EncodedText:
             )
         if any(not -1 <= word < len(self.text) for word in self.word_of):
             raise HeadwayError(f"{self.text.called} has tokens of words that it does not have: give −1 for no word")
+        if len(self.spans) not in (0, len(self.ids)):
+            raise HeadwayError(
+                f"{self.text.called} has {len(self.ids)} tokens and {len(self.spans)} spans: give one for each token, or "
+                "none"
+            )
+        length = len(self.text.text)
+        beyond = next((span for span in self.spans if not 0 <= span[0] <= span[1] <= length), None)
+        if beyond is not None:
+            raise HeadwayError(f"{self.text.called} has a token at {beyond}: give spans in its {length} characters")
 
     @property
     def without_tokens(self) -> tuple[int, ...]:

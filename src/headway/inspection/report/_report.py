@@ -1,0 +1,145 @@
+"""Reports of what a capture has seen: checked first, then made, then written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..._common.files import given_path, need_file_place
+from ..._common.progress import Tell, notebook_bar, part_of
+from ..._common.version import __version__
+from ...errors import HeadwayError
+from ..roles._results import HeadRoles
+from ..texts import EncodedText
+from ._page import LANGUAGES, page
+from ._plan import octets_in
+from ._subject import Subject, subject_of
+from ._write import Report, checked_exact, made, write_page
+
+if TYPE_CHECKING:
+    from .._record import Records
+
+Head = tuple[int | str, int]
+"""A layer, by name or number, and the number of a head."""
+Text = EncodedText | str
+Offsets = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What a report is made of beside what was seen; ``Records.report`` describes it."""
+
+    budget: str | int | None
+    exact: Iterable[Head] | None
+    text: Text | None
+    tokens: Sequence[str] | None
+    offsets: Offsets | None
+    example: int
+    call: int | None
+    language: str | None
+
+
+def reported(
+    seen: Records, options: Options, roles: HeadRoles | None = None, name: str | None = None, tell: Tell | None = None
+) -> Report:
+    """Makes the report of what was seen.
+
+    Raises HeadwayError, before anything is measured, for arguments that do not fit; and for a budget that is too small.
+    """
+    budget = octets_in(options.budget)
+    check_language(options.language)
+    subject = _subject(seen, options, roles, name)
+    exact = checked_exact(options.exact, subject)
+    if tell is not None:
+        return made(subject, budget, exact, options.language, tell)
+    with notebook_bar() as bar:
+        return made(subject, budget, exact, options.language, bar)
+
+
+def write(
+    seen: Records,
+    path: str | Path,
+    options: Options,
+    roles: HeadRoles | None = None,
+    name: str | None = None,
+    tell: Tell | None = None,
+) -> Path:
+    """Writes the report of what was seen, and returns its path."""
+    place = checked_place(path)
+    report = reported(seen, options, roles, name, tell)
+    write_page(page(report.json, report.chunks.items(), report.title, options.language), place)
+    return place
+
+
+def write_pair(
+    both: tuple[Records, Records],
+    path: str | Path,
+    options: Options,
+    names: tuple[str, str],
+    roles: tuple[HeadRoles | None, HeadRoles | None],
+    tell: Tell | None = None,
+) -> Path:
+    """Writes two reports into one page, each with half of the budget, and returns its path."""
+    place = checked_place(path)
+    budget = octets_in(options.budget)
+    check_language(options.language)
+    half = None if budget is None else budget // 2
+    subjects = [_subject(*one) for one in zip(both, [options] * 2, roles, names, strict=True)]
+    exact = [checked_exact(options.exact, subject) for subject in subjects]
+
+    def pair(bar: Tell) -> list[Report]:
+        reports = []
+        for number, (subject, heads) in enumerate(zip(subjects, exact, strict=True)):
+            def told(doing: str, share: float, number: int = number) -> None:
+                part_of(lambda whole: bar(doing, whole), number / 2, 0.5)(share)
+
+            reports.append(made(subject, half, heads, options.language, told, prefix="ab"[number] + "-"))
+        return reports
+
+    if tell is not None:
+        reports = pair(tell)
+    else:
+        with notebook_bar() as bar:
+            reports = pair(bar)
+    difference = _difference(*subjects)
+    json: dict[str, Any] = {
+        "format": 1,
+        "version": __version__,
+        "names": list(names),
+        "reports": [one.json for one in reports],
+        "aligned": difference is None,
+        "difference": difference,
+    }
+    chunks = [chunk for one in reports for chunk in one.chunks.items()]
+    write_page(page(json, chunks, f"{names[0]} and {names[1]}", options.language), place)
+    return place
+
+
+def _difference(one: Subject, other: Subject) -> str | None:
+    """Why the weights of two reports cannot be subtracted; None if they can."""
+    if one.told.text != other.told.text:
+        return "they read different texts"
+    if one.told.layout != other.told.layout:
+        return "they divide the text into different tokens"
+    return None
+
+
+def _subject(seen: Records, options: Options, roles: HeadRoles | None, name: str | None) -> Subject:
+    return subject_of(
+        seen, options.text, options.tokens, options.offsets, roles, options.example, options.call, name
+    )
+
+
+def checked_place(path: str | Path) -> Path:
+    """Returns the path of a report. Raises HeadwayError if it cannot be written."""
+    place = given_path(path)
+    need_file_place(place)
+    return place
+
+
+def check_language(language: str | None) -> None:
+    """Raises HeadwayError for a language that the viewer does not speak."""
+    if language is not None and language not in LANGUAGES:
+        raise HeadwayError(f"language is {language!r}: give 'en', 'zh', or None for that of the reader")
