@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,8 +31,9 @@ from ._subject import Subject
 
 DENSE_STEP, LIST_STEP = 2, 8
 """Codes of weights are multiples of these below 65535, so that they compress better."""
-CHECKED = 2000
-"""The fewest weights of a head that are compared with those of the model."""
+ALL_CHECKED, CHECKED = 1024, 8
+"""The most tokens of which every weight of an exact head is compared; else queries of each key head: those whose vectors
+are the longest, which are rounded most, and as many by chance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,9 @@ class Report:
         return "".join(page(self.json, self.chunks.items(), self.title, self.json["language"]))
 
 
+NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
+
+
 @dataclass(eq=False)
 class Chunks:
     """The chunks of a report while they are made, within a number of characters."""
@@ -61,16 +67,14 @@ class Chunks:
     contents: dict[str, str] = field(default_factory=dict)
     size: int = 0
 
-    def add(self, name: str, kind: str, parts: Sequence[bytes], **fields: Any) -> int:
-        """Adds a chunk and returns the characters that it takes."""
+    def add(self, name: str, kind: str, arrays: Sequence[bytes], fields: Mapping[str, Any] = NO_FIELDS) -> None:
+        """Adds a chunk of arrays, with what its entry says beside its id and kind."""
         name = self.prefix + name
         entry = {"id": name, "kind": kind, **fields}
-        content = compressed(parts)
-        size = len(chunk_text(name, content)) + len(spelled(entry)) + 1
+        content = compressed(arrays)
         self.entries.append(entry)
         self.contents[name] = content
-        self.size += size
-        return size
+        self.size += len(chunk_text(name, content)) + len(spelled(entry)) + 1
 
     def extend(self, other: Chunks) -> None:
         """Takes the chunks of another."""
@@ -175,7 +179,7 @@ class _Maker:
                     f"give budget={_plan.said(base + chunks.size)!r} or more"
                 )
             self._add_weights(chunks, layers, room, tau)
-            self.exactness["map"] = max(layer.cell_error for layer in layers)
+            self.exactness["map"] = _up(max(layer.cell_error for layer in layers))
         forms = [head["form"] for head in self.heads_json]
         self.exactness["heads"] = {form: forms.count(form) for form in ("dense", "exact", "list")}
         if self.exactness["heads"]["dense"]:
@@ -309,7 +313,8 @@ class _Maker:
             else:
                 same[1].append(layer)
         for number, (ranges, layers) in enumerate(groups):
-            chunks.add(f"ranges-{number}", "ranges", [octets_of(ranges.int())], layers=layers, parts=len(ranges))
+            fields = {"layers": layers, "parts": len(ranges)}
+            chunks.add(f"ranges-{number}", "ranges", [octets_of(ranges.int())], fields)
 
     def _add_dense(self, chunks: Chunks, room: int | None) -> bool:
         """Adds all weights of all heads, if they fit."""
@@ -323,21 +328,21 @@ class _Maker:
                 codes = weight_codes(weights, seen, DENSE_STEP)
                 worst = max(worst, float((weights_of(codes) - weights).abs().nan_to_num(0).max()))
                 codes = codes.flatten() if below is None else codes[below]
-                added.add(f"dense-{layer}-{head}", "dense", [planes(codes)], head=self.number[layer, head])
+                added.add(f"dense-{layer}-{head}", "dense", [planes(codes)], {"head": self.number[layer, head]})
                 if room is not None and chunks.size + added.size > room:
                     return False
         chunks.extend(added)
         for head in self.heads_json:
             head["form"] = "dense"
-        self.exactness["dense"] = worst
+        self.exactness["dense"] = _up(worst)
         return True
 
     def _add_maps(self, chunks: Chunks, layers: list[Measured], cells: int) -> None:
         for layer, of in enumerate(layers):
             heads = [self.number[layer, head] for head in range(len(of.cells))]
-            chunks.add(f"map-{layer}", "map", [octets_of(of.cells)], layer=layer, heads=heads)
+            chunks.add(f"map-{layer}", "map", [octets_of(of.cells)], {"layer": layer, "heads": heads})
             profile = [planes(one) for one in of.profile]
-            chunks.add(f"profile-{layer}", "profile", profile, layer=layer, heads=heads)
+            chunks.add(f"profile-{layer}", "profile", profile, {"layer": layer, "heads": heads})
 
     def _add_weights(self, chunks: Chunks, layers: list[Measured], room: int | None, first: float) -> None:
         """Adds lists and exact heads as far as they fit."""
@@ -369,7 +374,7 @@ class _Maker:
         for head in heads:
             self.heads_json[head]["form"] = "exact"
         if heads:
-            self.exactness["exact"] = worst
+            self.exactness["exact"] = _up(worst)
 
     def _lists(self, layers: list[Measured], first: float, room: int | None) -> Chunks:
         """The lists above the smallest threshold that fits; none if none does."""
@@ -380,11 +385,11 @@ class _Maker:
                     parts, width, error = listed.above(tau).encoded(LIST_STEP)
                     worst = max(worst, error)
                     number = self.number[layer, head]
-                    chunks.add(f"list-{layer}-{head}", "list", parts, head=number, bytes=width)
+                    chunks.add(f"list-{layer}-{head}", "list", parts, {"head": number, "bytes": width})
                 if room is not None and chunks.size > room:
                     break
             else:
-                self.exactness |= {"tau": tau, "list": worst}
+                self.exactness |= {"tau": tau, "list": _up(worst)}
                 return chunks
         self.exactness |= {"tau": None, "list": None}
         return Chunks(self.prefix)
@@ -396,15 +401,8 @@ class _Maker:
         if self.exact is not None:
             order = list(self.exact)
         else:
-            def rank(head: tuple[int, int]) -> tuple[int, float]:
-                held = self.findings.get(head, [])
-                telling = [one.figure for one in held if one.role not in SILENT]
-                return (2, max(telling)) if telling else (1 if held else 0, max((one.figure for one in held), default=0))
-
-            order = sorted(self.heads, key=rank, reverse=True)
-            if self.n > _plan.SHORT:
-                order = [head for head in order if rank(head)[0] > 0]
-        for layer in sorted({layer for layer, _ in order} if self.n > _plan.SHORT else range(len(self.sights))):
+            order = sorted(self.heads, key=self._rank, reverse=True)
+        for layer in sorted({layer for layer, _ in order}):
             scores = scores_of(self.subject.calls[layer], self.sights[layer])
             if isinstance(scores, str):
                 self.reasons[layer] = scores
@@ -413,6 +411,15 @@ class _Maker:
             else:
                 self.widths[layer] = scores.q.shape[-1]
         return [head for head in order if head[0] not in self.reasons]
+
+    def _rank(self, head: tuple[int, int]) -> tuple[int, float]:
+        """What decides which heads are exact: the figure of a role that depends on words, of another, or its weights."""
+        held = self.findings.get(head, ())
+        telling = [one.figure for one in held if one.role not in SILENT]
+        if held:
+            return 2 if telling else 1, max(telling or [one.figure for one in held])
+        largest = self.heads_json[self.number[head]]["statistics"]["largest"]
+        return 0, largest if largest == largest else 0.0
 
     def _exact(self, wanted: list[tuple[int, int]], room: int | None) -> tuple[Chunks, list[int], float]:
         """The first of some heads that fit, exactly: their chunks, numbers, and the largest error of a weight."""
@@ -437,10 +444,10 @@ class _Maker:
             for kv, of_keys in sorted(chosen[layer].items()):
                 coded, part = exact_keys(call, scores, kv, of_keys), Chunks(self.prefix)
                 width = coded.keys.integers.shape[1]
-                part.add(f"k-{layer}-{kv}", "k", [coded.keys.packed], layer=layer, kv=kv, width=width)
+                part.add(f"k-{layer}-{kv}", "k", [coded.keys.packed], {"layer": layer, "kv": kv, "width": width})
                 for head in of_keys:
                     flat = self.number[layer, head]
-                    part.add(f"q-{layer}-{head}", "q", [coded.packed_queries(head)], head=flat, width=width)
+                    part.add(f"q-{layer}-{head}", "q", [coded.packed_queries(head)], {"head": flat, "width": width})
                     self._add_biases(part, layer, head, scores)
                 if room is not None and chunks.size + part.size > room:
                     continue
@@ -458,19 +465,34 @@ class _Maker:
             bias = scores.bias[head if len(scores.bias) > 1 else 0]
             bias = bias[: self.n] if self.causal else bias
             first, last = _changing(bias)
-            chunks.add(
-                f"bias-{layer}-{head}", "bias", [octets_of(bias[first : last + 1])], heads=[flat],
-                **{"from": 1 - self.n + first},
-            )  # fmt: skip
+            fields = {"heads": [flat], "from": 1 - self.n + first}
+            chunks.add(f"bias-{layer}-{head}", "bias", [octets_of(bias[first : last + 1])], fields)
         if scores.of_tokens is not None:
             of_tokens = scores.of_tokens[head if len(scores.of_tokens) > 1 else 0]
-            chunks.add(f"tokens-{layer}-{head}", "tokens", [octets_of(of_tokens)], head=flat)
+            chunks.add(f"tokens-{layer}-{head}", "tokens", [octets_of(of_tokens)], {"head": flat})
 
     def _error(self, call: Any, scores: Scores, seen: Sight, coded: ExactKeys, heads: list[int]) -> float:
-        rows = sampled(self.n, max(8, -(-CHECKED // self.n)))
+        rows = _checked_rows(coded, heads)
         true = rows_of(call, heads, rows).double()
         found = torch.stack([coded.weights(head, rows, scores, seen) for head in heads])
         return float((found - true).abs().nan_to_num(0).max())
+
+
+def _checked_rows(coded: ExactKeys, heads: Sequence[int]) -> list[int]:
+    """The queries whose weights are compared: all of a short text, else the longest vectors and others by chance."""
+    n = len(coded.keys.scale)
+    if n <= ALL_CHECKED:
+        return list(range(n))
+    longest = [coded.queries[head].scale.topk(-(-CHECKED // len(heads))).indices.tolist() for head in heads]
+    return sorted({*sampled(n, CHECKED), *(row for of_head in longest for row in of_head)})
+
+
+def _up(error: float) -> float:
+    """An error, rounded up to two digits."""
+    if not error:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(error)) - 1)
+    return math.ceil(error / unit) * unit
 
 
 def _changing(bias: Tensor) -> tuple[int, int]:
