@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ... import reductions
-from ...kernels import KERNELS, Call, reduce, score_blocks
+from ...kernels import KERNELS, Call, cut, reduce, score_blocks, why_not_in_parts
 from .._run import Wanted
 from .._weights import dense_weights
 from ..statistics import STATISTICS, Distances, PooledMap, Statistic, TopKeys
@@ -33,8 +33,8 @@ THUMBS, BINS, LINKS = 32, 512, 20
 """The most cells of a thumbnail, bins along the text, and links of a head."""
 LISTED, FEW_LISTED = 20, 8
 """The fewest weights of each query that links are chosen from, in short and in long texts."""
-SAMPLED = 1 << 24
-"""The most weights that are computed at once of sampled queries: 64 MiB."""
+RUNS, RUN = 5, 16
+"""Runs of queries, and queries of each, by which the weights of lists are counted in advance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,11 +248,17 @@ def rows_of(call: Call, heads: Sequence[int] | None, rows: Sequence[int]) -> Ten
 
 
 def above(call: Call, thresholds: Sequence[float]) -> Tensor:
-    """Returns about how many weights each query of a head has at or above each threshold, [heads, thresholds].
+    """Returns about how many weights a query has at or above each threshold, summed over the heads.
 
-    It is the mean over some queries.
+    It is the mean over some runs of queries.
     """
-    heads, n = call.q.shape[1:3]
-    rows = sampled(n, max(8, min(128, SAMPLED // (heads * n))))
-    weights = rows_of(call, None, rows)
-    return torch.stack([(weights >= one).sum(-1).double().mean(-1) for one in thresholds], dim=-1)
+    n = call.q.shape[2]
+    count = min(n, RUN)
+    starts = sorted({int(start) for start in torch.linspace(0, n - count, RUNS)})
+    if why_not_in_parts(call) is not None:
+        weights = dense_weights(call, None, starts)[0]
+    else:
+        top = reductions.TopKeys(min(n, math.ceil(1 / min(thresholds))))
+        parts = [reduce(KERNELS, cut(call, "queries", start, start + count), [top])[0][0] for start in starts]
+        weights = torch.cat(parts, dim=2)[0]
+    return torch.stack([(weights >= one).sum((0, 2)).double().mean() for one in thresholds])

@@ -92,6 +92,7 @@ def write_pair(
     def pair(bar: Tell) -> list[Report]:
         reports = []
         for number, (subject, heads) in enumerate(zip(subjects, exact, strict=True)):
+
             def told(doing: str, share: float, number: int = number) -> None:
                 part_of(lambda whole: bar(doing, whole), number / 2, 0.5)(share)
 
@@ -127,9 +128,7 @@ def _difference(one: Subject, other: Subject) -> str | None:
 
 
 def _subject(seen: Records, options: Options, roles: HeadRoles | None, name: str | None) -> Subject:
-    return subject_of(
-        seen, options.text, options.tokens, options.offsets, roles, options.example, options.call, name
-    )
+    return subject_of(seen, options.text, options.tokens, options.offsets, roles, options.example, options.call, name)
 
 
 def checked_place(path: str | Path) -> Path:

@@ -1,6 +1,6 @@
 """Scores as products of vectors plus a bias by distance, with the keys that each query sees: what a reader can compute.
 
-    score[h,i,j] = cap( ⟨q[h,i], k[h,j]⟩ + bias_h[j − i] + e[h,i] + g[h,j] ),   j in the ranges of i
+score[h,i,j] = cap( ⟨q[h,i], k[h,j]⟩ + bias_h[j − i] + e[h,i] + g[h,j] ),   j in the ranges of i
 """
 
 from __future__ import annotations

@@ -68,9 +68,7 @@ class Subject:
         number = {name: layer for layer, name in enumerate(self.layers)}
         known = [(name, number[name]) for name in self.roles.layers if name in number]
         return {
-            (layer, head): self.roles.of(name, head)
-            for name, layer in known
-            for head in range(self.roles.heads(name))
+            (layer, head): self.roles.of(name, head) for name, layer in known for head in range(self.roles.heads(name))
         }
 
 
@@ -132,9 +130,7 @@ def _row_of(record: AttentionRecord, row: int) -> Call:
     return call if record.batch == 1 else cut(call, "batch", row, row + 1)
 
 
-def _told(
-    text: EncodedText | str | None, tokens: Sequence[str] | None, offsets: Sequence[Span] | None, n: int
-) -> Told:
+def _told(text: EncodedText | str | None, tokens: Sequence[str] | None, offsets: Sequence[Span] | None, n: int) -> Told:
     if isinstance(text, EncodedText):
         if tokens is not None or offsets is not None:
             raise HeadwayError("text has tokens of its own: leave tokens= and offsets= out")

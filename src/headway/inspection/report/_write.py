@@ -16,6 +16,7 @@ from ..._common.files import atomic_write
 from ..._common.progress import Tell, nobody
 from ..._common.version import __version__
 from ...errors import HeadwayError
+from ...kernels import Call
 from .._numbers import whole
 from ..roles._table import ROLES
 from ..statistics import STATISTICS
@@ -31,9 +32,11 @@ from ._subject import Subject
 
 DENSE_STEP, LIST_STEP = 2, 8
 """Codes of weights are multiples of these below 65535, so that they compress better."""
+UNEVEN = 1.2
+"""The most by which the layers that have been encoded may take more than the others."""
 ALL_CHECKED, CHECKED = 1024, 8
-"""The most tokens of which every weight of an exact head is compared; else queries of each key head: those whose vectors
-are the longest, which are rounded most, and as many by chance."""
+"""The most tokens of which every weight of an exact head is compared; else queries of each layer: those with the longest
+vectors, which are rounded most, and as many by chance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +94,9 @@ def checked_exact(exact: Any, subject: Subject) -> list[tuple[int, int]] | None:
     found = []
     for one in exact:
         pair = tuple(one) if isinstance(one, (tuple, list)) else ()
-        layer = subject.layers.index(pair[0]) if pair and pair[0] in subject.layers else whole(pair[0]) if pair else None
+        layer = (
+            subject.layers.index(pair[0]) if pair and pair[0] in subject.layers else whole(pair[0]) if pair else None
+        )
         head = whole(pair[1]) if len(pair) == 2 else None
         if layer is None or head is None:
             raise HeadwayError(f"exact holds {one!r}: give pairs of layer and head, such as [(0, 3)]")
@@ -200,7 +205,7 @@ class _Maker:
         self.tell("reading a sample of the weights", 0.0)
         if n <= _plan.SHORT:
             return next(tau for tau in TAUS if tau >= 1 / n or tau == TAUS[-1])
-        counts = torch.stack([above(call, TAUS).sum(0) for call in calls]).sum(0).tolist()
+        counts = torch.stack([above(call, TAUS) for call in calls]).sum(0).tolist()
         room = float("inf") if self.budget is None else self.budget - base
         return max(_plan.first_tau(counts, n, len(self.heads), room), 1 / n)
 
@@ -329,8 +334,9 @@ class _Maker:
                 worst = max(worst, float((weights_of(codes) - weights).abs().nan_to_num(0).max()))
                 codes = codes.flatten() if below is None else codes[below]
                 added.add(f"dense-{layer}-{head}", "dense", [planes(codes)], {"head": self.number[layer, head]})
-                if room is not None and chunks.size + added.size > room:
-                    return False
+            every = added.size * len(self.subject.calls) // (layer + 1)
+            if room is not None and max(added.size, every / UNEVEN) > room - chunks.size:
+                return False
         chunks.extend(added)
         for head in self.heads_json:
             head["form"] = "dense"
@@ -378,15 +384,18 @@ class _Maker:
 
     def _lists(self, layers: list[Measured], first: float, room: int | None) -> Chunks:
         """The lists above the smallest threshold that fits; none if none does."""
+        every = [(layer, head, listed) for layer, of in enumerate(layers) for head, listed in enumerate(of.lists)]
+        weights = torch.cat([listed.weights for _, _, listed in every])
         for tau in [tau for tau in TAUS if tau >= first]:
-            chunks, worst = Chunks(self.prefix), 0.0
-            for layer, of in enumerate(layers):
-                for head, listed in enumerate(of.lists):
-                    parts, width, error = listed.above(tau).encoded(LIST_STEP)
-                    worst = max(worst, error)
-                    number = self.number[layer, head]
-                    chunks.add(f"list-{layer}-{head}", "list", parts, {"head": number, "bytes": width})
-                if room is not None and chunks.size > room:
+            chunks, worst, done, count = Chunks(self.prefix), 0.0, 0, int((weights >= tau).sum())
+            for layer, head, listed in every:
+                listed = listed.above(tau)
+                parts, width, error = listed.encoded(LIST_STEP)
+                worst, done = max(worst, error), done + len(listed.weights)
+                fields = {"head": self.number[layer, head], "bytes": width}
+                chunks.add(f"list-{layer}-{head}", "list", parts, fields)
+                expected = chunks.size * count / done if done > count / 8 else 0
+                if room is not None and max(chunks.size, expected / UNEVEN) > room:
                     break
             else:
                 self.exactness |= {"tau": tau, "list": _up(worst)}
@@ -440,7 +449,7 @@ class _Maker:
             call, seen = self.subject.calls[layer], self.sights[layer]
             scores = scores_of(call, seen)
             assert isinstance(scores, Scores)
-            added: list[int] = []
+            kept: list[ExactKeys] = []
             for kv, of_keys in sorted(chosen[layer].items()):
                 coded, part = exact_keys(call, scores, kv, of_keys), Chunks(self.prefix)
                 width = coded.keys.integers.shape[1]
@@ -452,11 +461,11 @@ class _Maker:
                 if room is not None and chunks.size + part.size > room:
                     continue
                 chunks.extend(part)
-                added += of_keys
-                worst = max(worst, self._error(call, scores, seen, coded, of_keys))
+                kept.append(coded)
+                heads += [self.number[layer, head] for head in of_keys]
                 for head in of_keys:
                     self.heads_json[self.number[layer, head]]["cap"] = scores.cap
-            heads += [self.number[layer, head] for head in added]
+            worst = max(worst, _error(call, scores, seen, kept))
         return chunks, heads, worst
 
     def _add_biases(self, chunks: Chunks, layer: int, head: int, scores: Scores) -> None:
@@ -471,20 +480,28 @@ class _Maker:
             of_tokens = scores.of_tokens[head if len(scores.of_tokens) > 1 else 0]
             chunks.add(f"tokens-{layer}-{head}", "tokens", [octets_of(of_tokens)], {"head": flat})
 
-    def _error(self, call: Any, scores: Scores, seen: Sight, coded: ExactKeys, heads: list[int]) -> float:
-        rows = _checked_rows(coded, heads)
-        true = rows_of(call, heads, rows).double()
-        found = torch.stack([coded.weights(head, rows, scores, seen) for head in heads])
-        return float((found - true).abs().nan_to_num(0).max())
+
+def _error(call: Call, scores: Scores, seen: Sight, coded: Sequence[ExactKeys]) -> float:
+    """The largest error of a weight of the exact heads of a layer, among those that are compared."""
+    if not coded:
+        return 0.0
+    rows, worst = _checked_rows(coded), 0.0
+    heads = [head for of_keys in coded for head in of_keys.queries]
+    true = rows_of(call, heads, rows)
+    for of_keys in coded:
+        for head in of_keys.queries:
+            found = of_keys.weights(head, rows, scores, seen)
+            worst = max(worst, float((found - true[heads.index(head)]).abs().nan_to_num(0).max()))
+    return worst
 
 
-def _checked_rows(coded: ExactKeys, heads: Sequence[int]) -> list[int]:
+def _checked_rows(coded: Sequence[ExactKeys]) -> list[int]:
     """The queries whose weights are compared: all of a short text, else the longest vectors and others by chance."""
-    n = len(coded.keys.scale)
+    n = len(coded[0].keys.scale)
     if n <= ALL_CHECKED:
         return list(range(n))
-    longest = [coded.queries[head].scale.topk(-(-CHECKED // len(heads))).indices.tolist() for head in heads]
-    return sorted({*sampled(n, CHECKED), *(row for of_head in longest for row in of_head)})
+    scales = torch.stack([one.scale for of_keys in coded for one in of_keys.queries.values()])
+    return sorted({*sampled(n, CHECKED), *scales.amax(0).topk(CHECKED).indices.tolist()})
 
 
 def _up(error: float) -> float:
