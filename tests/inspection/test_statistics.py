@@ -104,6 +104,17 @@ def top_keys(dense: Dense) -> tuple[Tensor, Tensor, Tensor]:
     return weights, keys.nan_to_num(-1).long(), weights[..., -1]
 
 
+def lse(dense: Dense) -> Tensor:
+    sinks = [term.by_query.detach().double() for term in dense.call.terms if isinstance(term, T.Sink)]
+    logits = [sink.expand(dense.batch, dense.heads, dense.n) for sink in sinks]
+    found = torch.full((dense.batch, dense.heads, dense.n), math.nan, dtype=torch.float64)
+    for b, h, i in dense.counted.nonzero().tolist():
+        if not any(isinstance(term, T.Normalizer) for term in dense.call.terms):
+            seen = [*dense.scores[b, h, i].tolist(), *(float(sink[b, h, i]) for sink in logits)]
+            found[b, h, i] = max(seen) + math.log(sum(math.exp(x - max(seen)) for x in seen))
+    return found
+
+
 def first(dense: Dense) -> Tensor:
     return dense.by_row(lambda w, s, b, i: sum(float(x) for x, k in zip(w, dense.k[b], strict=True) if k == 0))
 
@@ -159,6 +170,7 @@ def pooled_map(dense: Dense) -> tuple[Tensor, Tensor]:
 ORACLES: dict[str, Callable[[Dense], Any]] = {
     "entropy": entropy,
     "visible": visible,
+    "lse": lse,
     "largest": largest,
     "previous": lambda dense: dense.neighbour(-1),
     "current": lambda dense: dense.neighbour(0),

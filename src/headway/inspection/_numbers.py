@@ -44,8 +44,8 @@ def index_of(number: Any, count: int, what: str, *, negative: bool = False) -> i
     raise HeadwayError(f"there is no {what} {index}: {near}")
 
 
-def slots_of(rows: slice | int | Sequence[int], n: int) -> list[int]:
-    """The slots of queries that are given by numbers, of which negative ones count from the end, or by a slice."""
+def slots_of(rows: slice | int | Sequence[int], n: int, what: str = "row") -> list[int]:
+    """The slots of tokens that are given by numbers, of which negative ones count from the end, or by a slice."""
     if isinstance(rows, slice):
         return list(range(n))[rows]
-    return [index_of(number, n, "row", negative=True) for number in numbers_of(rows, "rows")]
+    return [index_of(number, n, what, negative=True) for number in numbers_of(rows, f"{what}s")]

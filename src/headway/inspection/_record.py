@@ -90,29 +90,40 @@ class AttentionRecord:
             self._kept_call, DEFAULT if statistics is None else statistics, self.padding if queries is None else queries
         )
 
-    def weights(self, head: int | None = None, *, rows: slice | int | Sequence[int] | None = None) -> Tensor:
+    def weights(
+        self,
+        head: int | None = None,
+        *,
+        rows: slice | int | Sequence[int] | None = None,
+        keys: slice | int | Sequence[int] | None = None,
+    ) -> Tensor:
         """Returns attention weights before dropout, [batch, heads, n, m], or of one head [batch, n, m].
+
+        A window of a long text, given by rows and keys, takes no more memory than itself and some rows.
 
         Args:
             head: the head. Default: all that were kept.
             rows: the queries, as numbers or a slice. Default: all that were kept.
+            keys: the keys, likewise. Default: all.
 
         Raises:
-            HeadwayError: if they were not kept, if there is no such head or query, or above 1 GiB.
+            HeadwayError: if they were not kept, if there is no such head, query or key, or above 1 GiB.
         """
         heads = None if head is None else [index_of(head, self.heads, "head")]
         slots = None if rows is None else slots_of(rows, self.n)
+        columns = None if keys is None else slots_of(keys, self.m, "key")
         if self._weights is not None:
             weights = self._weights
             if heads is not None:
                 weights = weights[:, [_kept("head", heads[0], self._heads)]]
             if slots is not None:
                 weights = weights[:, :, [_kept("row", slot, self._rows) for slot in slots]]
+            weights = weights if columns is None else weights[..., columns]
         elif self._kept_call is not None:
-            size = size_of(self._kept_call, heads, slots)
+            size = size_of(self._kept_call, heads, slots, columns)
             refuse_above_limit(size, f"the weights of {self.layer!r}")
             ordered = None if slots is None else sorted(set(slots))
-            weights = dense_weights(self._kept_call, heads, ordered)
+            weights = dense_weights(self._kept_call, heads, ordered, columns)
             if slots is not None and ordered is not None and slots != ordered:
                 weights = weights[:, :, [ordered.index(slot) for slot in slots]]
         else:
@@ -253,6 +264,7 @@ class Records:
         head: int | None = None,
         *,
         rows: slice | int | Sequence[int] | None = None,
+        keys: slice | int | Sequence[int] | None = None,
         call: int | None = None,
     ) -> Tensor:
         """Returns the attention weights of a layer, [batch, heads, n, m], or of one head [batch, n, m].
@@ -263,12 +275,13 @@ class Records:
             layer: its name, or its number in ``layers``.
             head: the head. Default: all that were kept.
             rows: the queries, as numbers or a slice. Default: all that were kept.
+            keys: the keys, likewise. Default: all.
             call: the number of the model's call. Default: the only one.
 
         Raises:
-            HeadwayError: if they were not kept, if there is no such layer, head, query or call, or above 1 GiB.
+            HeadwayError: if they were not kept, if there is no such layer, head, query, key or call, or above 1 GiB.
         """
-        return self.record(layer, call=call).weights(head, rows=rows)
+        return self.record(layer, call=call).weights(head, rows=rows, keys=keys)
 
     def statistics(
         self,

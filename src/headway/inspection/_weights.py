@@ -18,15 +18,22 @@ LIMIT = 1 << 30
 REMEDY = "take fewer of them by layers=, heads= or rows=, or keep='statistics' or 'qk', which grow with the tokens"
 
 
-def dense_weights(call: Call, heads: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Tensor:
-    """The weights before dropout, [batch, heads, rows, m] in q's dtype, of chosen heads and queries; None for all.
+def dense_weights(
+    call: Call,
+    heads: Sequence[int] | None = None,
+    rows: Sequence[int] | None = None,
+    keys: Sequence[int] | None = None,
+) -> Tensor:
+    """The weights before dropout, [batch, heads, rows, keys] in q's dtype, of chosen heads and tokens; None for all.
 
-    Rows are slots in rising order. Memory beyond the result does not grow with the queries.
+    Rows are slots in rising order, keys slots in any. Memory beyond the result does not grow with the queries.
     """
     batch, all_heads, n, _ = call.q.shape
     m = call.k.shape[2]
     chosen = range(n) if rows is None else rows
-    dense = call.q.new_zeros(batch, all_heads if heads is None else len(heads), len(chosen), m)
+    width = m if keys is None else len(keys)
+    at = None if keys is None else torch.tensor(list(keys), dtype=torch.int64, device=call.q.device)
+    dense = call.q.new_zeros(batch, all_heads if heads is None else len(heads), len(chosen), width)
     with torch.no_grad(), without_autocast(call.q):
         computed = spec.computed(call)
         most, done = spec.block_rows(computed), 0
@@ -34,7 +41,12 @@ def dense_weights(call: Call, heads: Sequence[int] | None = None, rows: Sequence
             block = spec.QueryBlock(computed, start, stop)
             weights, *_ = spec.softmax(block, spec.masked(block, spec.scores(block)))
             weights = weights if heads is None else weights[:, list(heads)]
-            dense[:, :, done : done + stop - start, block.keys] = weights.to(dense.dtype)
+            here = dense[:, :, done : done + stop - start]
+            if at is None:
+                here[..., block.keys] = weights.to(dense.dtype)
+            else:
+                inside = (at >= block.keys.start) & (at < block.keys.stop)
+                here[..., inside] = weights[..., at[inside] - block.keys.start].to(dense.dtype)
             done += stop - start
     return dense
 
@@ -50,11 +62,13 @@ def _runs(slots: Sequence[int], most: int) -> list[tuple[int, int]]:
     return ranges
 
 
-def size_of(call: Call, heads: Sequence[int] | None, rows: Sequence[int] | None) -> int:
+def size_of(
+    call: Call, heads: Sequence[int] | None, rows: Sequence[int] | None, keys: Sequence[int] | None = None
+) -> int:
     """The bytes of ``dense_weights``."""
     batch, all_heads, n, _ = call.q.shape
     count = batch * (all_heads if heads is None else len(heads)) * (n if rows is None else len(rows))
-    return count * call.k.shape[2] * call.q.element_size()
+    return count * (call.k.shape[2] if keys is None else len(keys)) * call.q.element_size()
 
 
 def refuse_above_limit(size: int, what: str) -> None:

@@ -6,6 +6,7 @@ from ._base import Statistic
 # of each query, in one pass
 from .entropy import Entropy as Entropy
 from .visible import Visible as Visible
+from .lse import Lse as Lse
 from .largest import Largest as Largest
 from .previous import Previous as Previous
 from .current import Current as Current
