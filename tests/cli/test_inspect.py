@@ -120,6 +120,11 @@ def test_roles_that_the_texts_do_not_allow_are_one_line(
         (["{folder}", "a " * 60, "--too-long", "leave out"], "each text has more tokens than the 48 that the model"),
         (["{folder}", "a", "--too-long", "cut"], "no --too-long 'cut'"),
         (["{folder}", "--csv", "{folder}/none/a.csv"], "cannot be written: give a file in a folder that exists"),
+        (
+            ["{folder}", "a", "--report", "{folder}/none/a.html"],
+            "cannot be written: give a file in a folder that exists",
+        ),
+        (["{folder}", "--report", "{folder}/a.html"], "--report shows what heads attend to in a text: give one"),
         (["{folder}", "--out", "{folder}/config.json"], "config.json is a file: give another folder"),
         (["{folder}", "--out", "{folder}/config.json/a"], "config.json is a file: give another folder"),
         (["{folder}", "--statistics", "classes"], "'classes' needs the class of each key"),
@@ -314,3 +319,18 @@ def test_published_weights(weights: Callable[[str], Path], capsys: pytest.Captur
     said = printed(capsys, weights("minilm"), sentence, "--roles", "positional")
     assert "0.2" in said
     assert "up → woke 1.00" in said
+
+
+def test_a_report_of_a_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.html"
+    said = printed(capsys, "The cat that the dogs saw was asleep .", "--report", path)
+    assert f"all heads: {path}" in said
+    page = path.read_text(encoding="utf-8")
+    found = re.search(r'<script id="headway-report" type="application/json">(.*?)</script>', page)
+    assert found is not None
+    report = json.loads(found[1])
+    assert report["model"]["name"] == "small english model"
+    assert report["text"] == "The cat that the dogs saw was asleep ."
+    assert report["labels"] == {"0": "[CLS]"}
+    opened = report["heads"][report["open"]["head"]]
+    assert opened["roles"]

@@ -115,6 +115,13 @@ def run(
         Path | None,
         typer.Option("--csv", help="File for a row of each head, as CSV; one that exists is replaced. Default: none."),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for a page that shows the attention of all heads to the text, offline, as HTML; one that exists "
+            "is replaced. Default: none."
+        ),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
     seed: Annotated[int, typer.Option(help="Seed of random texts and of the intervals.")] = SEED,
@@ -140,13 +147,15 @@ def run(
     if shown:
         chosen(shown)
     place = device_named(device)
-    _check_places(out, csv)
+    _check_places(out, csv, report)
     if model is not None and not model.strip():
         raise HeadwayError("the model or text is empty: give a model, a text in quotes, or a file")
     if model is not None and text is None and not is_model(model):
         if model.startswith(PATHS) and not os.path.exists(given_path(model)) and len(model.split()) == 1:
             raise HeadwayError(f"there is no {model}: give a model's folder or .gguf file, a text, or a text's file")
         model, text = None, model
+    if report is not None and text is None:
+        raise HeadwayError("--report shows what heads attend to in a text: give one")
     if train and model is not None:
         raise HeadwayError(f"--train trains the small model, and {model} is another: leave one of them out")
     given = [] if text is None else texts_of(text)
@@ -178,8 +187,9 @@ def run(
     if shown:
         _print_statistics(say, inspected.model, told or inspected.texts(), shown, rows)
     marked, seen = None, None
-    if told and len(told) <= 3:
+    if told and (len(told) <= 3 or report is not None):
         marked, seen = _marked(inspected.tokenizer, told[0]), _captured(inspected.model, told[0])
+    if seen is not None and marked is not None and len(told) <= 3:
         _print_links(say, measured, marked, seen)
     files: list[Path] = []
     if csv is not None:
@@ -188,6 +198,12 @@ def run(
         say.print(f"one row for each head: {csv}", markup=False, soft_wrap=True)
     if out is not None:
         files += _draw(say, out, inspected.name, measured, marked, seen)
+    if report is not None and seen is not None:
+        with Screen(telling) as progress:
+            seen.report(report, text=marked, roles=measured, name=inspected.name, watch=progress.progressed)
+        files.append(report)
+        shown_text = "" if len(told) == 1 else f" (the first of {len(told)} texts)"
+        say.print(f"all heads{shown_text}: {report}", markup=False, soft_wrap=True)
     if as_json:
         lacking = [f"{role} is not measured: it needs {what}" for role, what in measured.not_measured.items()]
         print_json("inspect", rows, notes=[f"roles measured on {about}", *warnings, *lacking], files=files)
@@ -227,10 +243,11 @@ def _known(table: str) -> Iterable[str]:
     return names
 
 
-def _check_places(out: Path | None, csv: Path | None) -> None:
+def _check_places(out: Path | None, csv: Path | None, report: Path | None) -> None:
     """Raises HeadwayError before anything is measured if a result could not be written."""
-    if csv is not None:
-        need_file_place(csv)
+    for file in (csv, report):
+        if file is not None:
+            need_file_place(file)
     if out is not None:
         from .._common.pictures import need_format
 

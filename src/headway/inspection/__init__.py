@@ -15,6 +15,7 @@ from ._run import Statistics as Statistics
 from ._run import attention_statistics as attention_statistics
 from ._run import statistics_of as statistics_of
 from ._seen import Seen as Seen
+from .report import compare_reports as compare_reports
 from .roles import ROLES as ROLES
 from .roles import Finding as Finding
 from .roles import HeadRoles as HeadRoles

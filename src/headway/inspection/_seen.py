@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HeadwayError
-from ._record import Records
+from ._record import Asked, Records
+from ._table import DataTable
 from ._watch import layer_named
 from .scores import Score
 from .scores._choose import made
@@ -184,6 +185,27 @@ class Seen(Records):
 
         options = Options(budget, exact, text, tokens, offsets, example, call, language)
         return write(self, path, options, roles, name, watch)
+
+    def compare(self, other: Seen, statistics: Asked | None = None) -> DataTable:
+        """Compares what was seen with another capture of the same text, head by head.
+
+            with capture(model, keep="qk") as before: ...
+            before.compare(after).csv("moved.csv")
+
+        Layers are compared in their order. A row has layer, head, the summary of each statistic in both captures, and
+        with keep="qk" ``moved``: how much weight goes to other keys, the mean over the queries of ½·Σⱼ |A − B|, from 0
+        to 1. A page that shows both is ``compare_reports``.
+
+        Args:
+            other: the other capture, of another model, checkpoint or encoding.
+            statistics: as for ``statistics``.
+
+        Raises:
+            HeadwayError: if the captures have other layers, heads or tokens, or several calls.
+        """
+        from ._compare import compared
+
+        return compared(self, other, statistics)
 
     def _repr_html_(self) -> str | None:
         """The report in a notebook, of at most 4 MB; None, for which notebooks show text, where there can be none."""

@@ -1,4 +1,4 @@
-"""Reads reports as the viewer does, from the page alone, written from the format in the README and not from the code."""
+"""Reads reports as the viewer does, from the page alone, by the format in the README."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ class Decoded:
         own = self.json["heads"][head]
         q = self.of_head("q", head)
         k = self.chunk("k", layer=own["layer"], kv=own["kv"])
-        assert q is not None and k is not None
+        assert q is not None
+        assert k is not None
         n, width = self.n, q[0]["width"]
         split = n * width * 3 // 2
         x, y = twelve(q[1][:split]).view(n, width), twelve(k[1][:split]).view(n, width)
@@ -180,7 +181,7 @@ class Decoded:
         at = found[0]["heads"].index(head) * 6 * bins
         entropy, largest, received = uint16(found[1][at : at + 6 * bins]).view(3, bins)
         sums = (2 ** ((received.double() - 32768) / 1024)).masked_fill(received == 0, 0)
-        return (entropy / 4096.0).masked_fill(entropy == 65535, math.nan), weight(largest), sums
+        return (entropy.double() / 4096).masked_fill(entropy == 65535, math.nan), weight(largest), sums
 
     def tokens(self) -> list[str]:
         """The text of each token."""

@@ -4,6 +4,6 @@ from ._report import Head as Head
 from ._report import Offsets as Offsets
 from ._report import Options as Options
 from ._report import Text as Text
+from ._report import compare_reports as compare_reports
 from ._report import reported as reported
 from ._report import write as write
-from ._report import write_pair as write_pair

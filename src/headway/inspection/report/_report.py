@@ -76,18 +76,18 @@ def write(
 def write_pair(
     both: tuple[Records, Records],
     path: str | Path,
-    options: Options,
+    options: Sequence[Options],
     names: tuple[str, str],
     roles: tuple[HeadRoles | None, HeadRoles | None],
     tell: Tell | None = None,
 ) -> Path:
     """Writes two reports into one page, each with half of the budget, and returns its path."""
     place = checked_place(path)
-    budget = octets_in(options.budget)
-    check_language(options.language)
+    (budget, _), language = (octets_in(one.budget) for one in options), options[0].language
+    check_language(language)
     half = None if budget is None else budget // 2
-    subjects = [_subject(*one) for one in zip(both, [options] * 2, roles, names, strict=True)]
-    exact = [checked_exact(options.exact, subject) for subject in subjects]
+    subjects = [_subject(*one) for one in zip(both, options, roles, names, strict=True)]
+    exact = [checked_exact(one.exact, subject) for one, subject in zip(options, subjects, strict=True)]
 
     def pair(bar: Tell) -> list[Report]:
         reports = []
@@ -96,7 +96,7 @@ def write_pair(
             def told(doing: str, share: float, number: int = number) -> None:
                 part_of(lambda whole: bar(doing, whole), number / 2, 0.5)(share)
 
-            reports.append(made(subject, half, heads, options.language, told, prefix="ab"[number] + "-"))
+            reports.append(made(subject, half, heads, language, told, prefix="ab"[number] + "-"))
         return reports
 
     if tell is not None:
@@ -114,7 +114,7 @@ def write_pair(
         "difference": difference,
     }
     chunks = [chunk for one in reports for chunk in one.chunks.items()]
-    write_page(page(json, chunks, f"{names[0]} and {names[1]}", options.language), place)
+    write_page(page(json, chunks, f"{names[0]} and {names[1]}", language), place)
     return place
 
 
@@ -142,3 +142,53 @@ def check_language(language: str | None) -> None:
     """Raises HeadwayError for a language that the viewer does not speak."""
     if language is not None and language not in LANGUAGES:
         raise HeadwayError(f"language is {language!r}: give 'en', 'zh', or None for that of the reader")
+
+
+def compare_reports(
+    one: Records,
+    other: Records,
+    path: str | Path,
+    budget: str | int | None = "15 MB",
+    *,
+    names: tuple[str, str] = ("A", "B"),
+    text: Text | tuple[Text, Text] | None = None,
+    tokens: Sequence[str] | None = None,
+    offsets: Offsets | None = None,
+    roles: tuple[HeadRoles | None, HeadRoles | None] = (None, None),
+    exact: Iterable[Head] | None = None,
+    language: str | None = None,
+    example: int = 0,
+    watch: Tell | None = None,
+) -> Path:
+    """Writes a page that shows two captures of one text side by side, and the difference of their weights.
+
+        compare_reports(before, after, "report.html", names=("step 0", "step 1000"), text=text)
+
+    They may be those of two models, checkpoints or encodings. Where both have the same tokens, weights are subtracted
+    pair by pair.
+
+    Args:
+        one: what one capture saw, with keep="qk".
+        other: what the other saw.
+        path: the file, in a folder that exists.
+        budget: the most bytes of the file, half for each; as for ``Seen.report``.
+        names: what the two are called.
+        text: the text, as for ``Seen.report``; or two, if the models divide it into other tokens.
+        tokens: what the tokens are called, as for ``Seen.report``.
+        offsets: likewise.
+        roles: what ``head_roles`` has measured of each.
+        exact: as for ``Seen.report``, of both.
+        language: "en" or "zh". Default: the language of the reader.
+        example: the row of the batch.
+        watch: is told what is done and the share of the work. Default: a progress bar in notebooks.
+
+    Returns:
+        The path.
+
+    Raises:
+        HeadwayError: as ``Seen.report`` does.
+    """
+    texts = text if isinstance(text, tuple) else (text, text)
+    wanted = None if exact is None else list(exact)
+    options = tuple(Options(budget, wanted, each, tokens, offsets, example, None, language) for each in texts)
+    return write_pair((one, other), path, options, names, roles, watch)

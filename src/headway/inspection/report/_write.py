@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -254,7 +255,7 @@ class _Maker:
                 for role in (*measured_roles, *lacking)
             ],
             "statistics": [{"name": name, "says": _first_sentence(STATISTICS[name])} for name in MEANS],
-            "distances": [[None, edges[0] - 1], *([a, b - 1] for a, b in zip(edges, edges[1:], strict=False)),
+            "distances": [[None, edges[0] - 1], *([a, b - 1] for a, b in pairwise(edges)),
                           [edges[-1], None]],
             "bins": min(n, BINS),
             "cells": cells,
@@ -422,7 +423,7 @@ class _Maker:
         return [head for head in order if head[0] not in self.reasons]
 
     def _rank(self, head: tuple[int, int]) -> tuple[int, float]:
-        """What decides which heads are exact: the figure of a role that depends on words, of another, or its weights."""
+        """What decides which heads are exact: the figure of a role that depends on words, of another, or weights."""
         held = self.findings.get(head, ())
         telling = [one.figure for one in held if one.role not in SILENT]
         if held:

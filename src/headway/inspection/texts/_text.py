@@ -160,8 +160,7 @@ class EncodedText:
             raise HeadwayError(f"{self.text.called} has tokens of words that it does not have: give −1 for no word")
         if len(self.spans) not in (0, len(self.ids)):
             raise HeadwayError(
-                f"{self.text.called} has {len(self.ids)} tokens and {len(self.spans)} spans: give one for each token, or "
-                "none"
+                f"{self.text.called} has {len(self.ids)} tokens and {len(self.spans)} spans: give one for each, or none"
             )
         length = len(self.text.text)
         beyond = next((span for span in self.spans if not 0 <= span[0] <= span[1] <= length), None)

@@ -1,0 +1,97 @@
+"""Tokens laid out in a text, and words that never end inside of a grapheme."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.inspection.report._first import Link, Opening, is_content, opening
+from headway.inspection.report._words import graphemes, layout
+
+ZWJ = "\u200d"
+FAMILY = f"\U0001f468{ZWJ}\U0001f469{ZWJ}\U0001f467"
+CLUSTERS = [
+    ["a", "b", " ", "c"],
+    ["\r\n", "\n", "a"],
+    ["e\u0301", "x"],
+    [FAMILY, "\U0001f44b\U0001f3fd", "!"],
+    ["\U0001f1e9\U0001f1ea", "\U0001f1e8\U0001f1f3", "\U0001f1eb"],
+    ["\u0928", "\u092e", "\u0938\u094d\u0924\u0947"],  # न म स्ते
+    ["\u0643", "\u064e\u062a"[1:], "\u05e9\u05c1"],
+    ["\u1112\u1161\u11ab", "\ud55c", "\ud55c\u11ab"],
+    ["\u4e2d", "\u6587"],
+    ["1\ufe0f\u20e3", "2"],
+]
+
+
+@pytest.mark.parametrize("clusters", CLUSTERS, ids=map(repr, CLUSTERS))
+def test_graphemes(clusters: list[str]) -> None:
+    text = "".join(clusters)
+    ends = [len("".join(clusters[: i + 1])) for i in range(len(clusters))]
+    assert graphemes(text) == ends
+
+
+def test_pieces_of_a_grapheme_belong_to_the_first() -> None:
+    """As a byte-level tokenizer divides 中 into three tokens that all stand for the character."""
+    text = "a \u4e2d\u6587"
+    found = layout(text, ["a", "Ġ", "x", "y", "z", "文"], [(0, 1), (1, 2), (2, 3), (2, 3), (2, 3), (3, 4)])
+    assert found.spans == ((0, 1), (1, 2), (2, 3), (3, 3), (3, 3), (3, 4))
+    assert found.words == (1, 1, 3, 1)
+    assert found.labels == {3: "y", 4: "z"}
+
+
+def test_a_grapheme_is_not_divided() -> None:
+    text = f"{FAMILY} ok"
+    found = layout(text, ["1", "2", "3", "4"], [(0, 1), (1, 3), (3, 5), (6, 8)])
+    assert found.spans == ((0, 5), (5, 5), (5, 5), (6, 8))
+    assert found.words == (3, 1)
+    gaps, lengths = found.gaps_and_lengths(text)
+    assert lengths == [8, 0, 0, 2]
+    assert gaps == [0, 0, 0, 1]
+
+
+def test_tokens_that_the_model_adds_are_words_of_their_own() -> None:
+    found = layout("The cat", ["[CLS]", "The", "ca", "t", "[SEP]"], [(0, 0), (0, 3), (4, 6), (6, 7), (0, 0)])
+    assert found.words == (1, 1, 2, 1)
+    assert found.labels == {0: "[CLS]", 4: "[SEP]"}
+    assert found.spans[4] == (7, 7)
+
+
+def test_white_space_and_lines_are_no_words() -> None:
+    text = "if x:\n    y = 1\n"
+    spans = [(0, 2), (2, 4), (4, 5), (5, 6), (6, 10), (10, 11), (11, 13), (13, 15), (15, 16)]
+    found = layout(text, [text[a:b] for a, b in spans], spans)
+    assert found.spans == tuple(spans)
+    assert found.words == (1,) * 9
+
+
+def test_words_that_are_given() -> None:
+    found = layout("don't", ["do", "n't"], [(0, 2), (2, 5)], [0, 1])
+    assert found.words == (1, 1)
+    assert layout("don't", ["do", "n't"], [(0, 2), (2, 5)]).words == (2,)
+
+
+# ---------------------------------------------------------------- what opens first
+
+LINKS = [
+    [Link(0, 1, 0.9), Link(3, 2, 0.5)],
+    [Link(3, 4, 0.4), Link(4, 3, 0.3)],
+    [Link(4, 3, 0.6)],
+]
+
+
+def test_a_content_word_of_a_head_with_a_role_opens() -> None:
+    content = {3, 4}
+    assert opening(LINKS, {1}, content) == Opening(1, 3, 4)
+    assert opening(LINKS, {0, 1}, content) == Opening(1, 3, 4)  # head 0 has no link between content words
+    assert opening(LINKS, set(), content) == Opening(2, 4, 3)
+    assert opening(LINKS, {1}, {3}) == Opening(0, 3, 2)
+    assert opening(LINKS, {1}, set()) == Opening(0, 0, 1)
+    assert opening([[], []], {1}, content) == Opening(0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("word", "is_one"),
+    [("asleep", True), ("the", False), ("猫", True), ("2024", False), ("x = 1", False), (" ", False)],
+)
+def test_content_words(word: str, is_one: bool) -> None:
+    assert is_content(word) is is_one
