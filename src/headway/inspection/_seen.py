@@ -156,8 +156,9 @@ class Seen(Records):
             seen.report("report.html", text=text)
 
         All weights of all heads are in the file if they fit. Otherwise it has maps of all heads, all weights from a
-        threshold on, and some heads exactly: queries and keys in 12 bits, from which the page computes every weight. Its
-        foot says what is exact and to which error, as measured while writing. Memory grows with the tokens.
+        threshold on, and some heads exactly: queries and keys in 12 bits, from which the page computes every weight.
+        The foot of the page says what is exact and to which error, as measured while writing. Memory grows with the
+        tokens.
 
         Args:
             path: the file, in a folder that exists.

@@ -163,8 +163,8 @@ def _by_distance(term: DistanceBias, call: Call, seen: Sight) -> Tensor | str:
     n = call.q.shape[2]
     parts = values.map.maps if isinstance(values, Rows) and hasattr(values.map, "maps") else None
     maps = parts or ((values.map,) if isinstance(values, Rows) else (values,))
-    axes = {getattr(part, "axis", None) for part in maps}
-    if len(axes) != 1 or None in axes:
+    axes = {getattr(part, "axis", -1) for part in maps}
+    if len(axes) != 1 or -1 in axes:
         return "its bias depends on more than the distance"
     if isinstance(values, Stretched):
         stretch = values.stretch[0]

@@ -35,9 +35,10 @@ DENSE_STEP, LIST_STEP = 2, 8
 """Codes of weights are multiples of these below 65535, so that they compress better."""
 UNEVEN = 1.2
 """The most by which the layers that have been encoded may take more than the others."""
-ALL_CHECKED, CHECKED = 1024, 8
-"""The most tokens of which every weight of an exact head is compared; else queries of each layer: those with the longest
-vectors, which are rounded most, and as many by chance."""
+ALL_CHECKED = 1024
+"""The most tokens of which every weight of an exact head is compared with that of the model."""
+CHECKED = 8
+"""Otherwise the queries with the longest vectors, which are rounded most, and as many by chance, of each layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +161,7 @@ class _Maker:
         }  # fmt: skip
 
     def made(self) -> Report:
-        subject, n = self.subject, self.n
+        n = self.n
         cells = _plan.cells_for(n, len(self.heads), self.budget)
         start = self._json(cells, [])
         base = len("".join(page(start, [], self._title, self.language)).encode("utf-8")) + 420 * len(self.heads)
@@ -176,13 +177,14 @@ class _Maker:
         chunks = Chunks(self.prefix)
         self._add_thumbs(chunks, layers)
         self._add_ranges(chunks)
-        room = None if self.budget is None else self.budget - base
+        budget = self.budget
+        room = None if budget is None else budget - base
         if not (n <= _plan.SHORT and self._add_dense(chunks, room)):
             self._add_maps(chunks, layers, cells)
-            if room is not None and chunks.size > room:
+            if budget is not None and chunks.size > budget - base:
                 raise HeadwayError(
-                    f"the maps of {len(self.heads)} heads on {n:,} tokens do not fit into {_plan.said(self.budget or 0)}: "
-                    f"give budget={_plan.said(base + chunks.size)!r} or more"
+                    f"the maps of {len(self.heads)} heads on {n:,} tokens do not fit into {_plan.said(budget)}: give "
+                    f"budget={_plan.said(base + chunks.size)!r} or more"
                 )
             self._add_weights(chunks, layers, room, tau)
             self.exactness["map"] = _up(max(layer.cell_error for layer in layers))
@@ -339,8 +341,8 @@ class _Maker:
             if room is not None and max(added.size, every / UNEVEN) > room - chunks.size:
                 return False
         chunks.extend(added)
-        for head in self.heads_json:
-            head["form"] = "dense"
+        for entry in self.heads_json:
+            entry["form"] = "dense"
         self.exactness["dense"] = _up(worst)
         return True
 
