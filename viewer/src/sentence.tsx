@@ -1,0 +1,206 @@
+/** The text with one token kept: where it looks is shaded blue, who looks at it is underlined in orange. */
+
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { number, percent } from "./language";
+import { useReport, useValue, useWords } from "./state";
+import type { Text } from "./text";
+import { largest, type Line } from "./weights";
+
+/** How many words of a long text are shown, and how many arcs. */
+const WORDS = 80;
+const ARCS = 8;
+const FAINTEST = 0.03;
+
+interface Arc {
+  path: string;
+  weight: number;
+}
+
+/** Weights of a line, and what of it lies before and after the part of the text that is shown. */
+interface Shares {
+  /** By the token that shows them: pieces of one character add up. */
+  inside: Map<number, number>;
+  before: number;
+  after: number;
+}
+
+function sharesOf(line: Line | undefined, first: number, past: number, text: Text): Shares {
+  const shares: Shares = { inside: new Map(), before: 0, after: 0 };
+  line?.tokens.forEach((token, i) => {
+    const weight = line.weights[i]!;
+    if (!(weight > 0)) return;
+    if (token < first) shares.before += weight;
+    else if (token >= past) shares.after += weight;
+    else shares.inside.set(text.owner(token), (shares.inside.get(text.owner(token)) ?? 0) + weight);
+  });
+  return shares;
+}
+
+export function Sentence() {
+  const state = useReport();
+  const words = useWords();
+  const token = useValue(state.token);
+  const kept = useValue(state.kept);
+  const anchor = useValue(state.anchor);
+  const known = useValue(state.known);
+  const { text } = state;
+  const area = useRef<HTMLDivElement>(null);
+  const [arcs, setArcs] = useState<Arc[]>([]);
+
+  const shown = useMemo(() => text.around(anchor, WORDS), [text, anchor]);
+  const first = shown.words[0]!.first;
+  const past = shown.words.at(-1)!.past;
+  const { to, from, links } = useMemo(() => {
+    const row = token === null ? undefined : known?.weights?.row(token);
+    const column = token === null ? undefined : known?.weights?.column(token);
+    return {
+      to: sharesOf(row, first, past, text),
+      from: sharesOf(column, first, past, text),
+      links: row ? largest(row, ARCS).filter(([key, weight]) => weight >= FAINTEST && key !== token) : [],
+    };
+  }, [known, token, text, first, past]);
+
+  useLayoutEffect(() => {
+    const measure = () => setArcs(token === null ? [] : arcsOf(area.current!, text.owner(token), links, (key) => text.owner(key)));
+    measure();
+    const resized = new ResizeObserver(measure);
+    resized.observe(area.current!);
+    return () => resized.disconnect();
+  }, [links, token, text]);
+
+  // The kept token stays in sight, as far down as there is room for the lines before it.
+  useLayoutEffect(() => {
+    const box = area.current!;
+    const place = box.querySelector<HTMLElement>(`#token-${text.owner(anchor)}`);
+    if (!place) return;
+    const line = parseFloat(getComputedStyle(box).lineHeight);
+    const top = place.getBoundingClientRect().top - box.getBoundingClientRect().top + box.scrollTop;
+    if (top < box.scrollTop || top > box.scrollTop + box.clientHeight - line) {
+      box.scrollTop = line * Math.max(0, Math.floor(top / line) - Math.floor((0.7 * box.clientHeight) / line));
+    }
+  }, [anchor, text]);
+
+  const tokenAt = (event: Event) => {
+    const place = (event.target as Element).closest<HTMLElement>("[data-token]");
+    return place ? Number(place.dataset.token) : null;
+  };
+  const step = (event: KeyboardEvent) => {
+    const steps: Record<string, number> = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 };
+    const current = token ?? anchor;
+    let next = current;
+    if (event.key === "Home") next = 0;
+    else if (event.key === "End") next = text.length - 1;
+    else if (steps[event.key]) {
+      next += steps[event.key]!;
+      while (next > 0 && next < text.length && text.owner(next) !== next) next += steps[event.key]!;
+    } else return;
+    event.preventDefault();
+    if (next >= 0 && next < text.length) state.keep(text.owner(next));
+  };
+
+  const owner = token === null ? null : text.owner(token);
+  return (
+    <section class="sentence" aria-label={words.text}>
+      <div class="legend quiet">
+        <span>
+          <i class="to" /> {words.legendTo}
+        </span>
+        <span>
+          <i class="from" /> {words.legendFrom}
+        </span>
+        <span class="hint">{words.wordsHint}</span>
+      </div>
+      <div
+        class="words"
+        ref={area}
+        dir="auto"
+        role="listbox"
+        aria-label={words.words}
+        tabIndex={0}
+        aria-activedescendant={owner === null ? undefined : `token-${owner}`}
+        onKeyDown={step}
+        onPointerMove={(event) => {
+          const found = tokenAt(event);
+          if (found !== state.hover.peek()?.query) state.hover.value = found === null ? null : { query: found, key: null };
+        }}
+        onPointerLeave={() => (state.hover.value = null)}
+        onClick={(event) => {
+          const found = tokenAt(event);
+          if (found !== null) state.keep(found);
+        }}
+      >
+        {shown.before && <span class="quiet">… </span>}
+        {shown.words.map(({ first, past, gap }) => (
+          <span key={first}>
+            {gap}
+            <span class="word">
+              {Array.from({ length: past - first }, (_, i) => first + i).map((each) => {
+                const label = text.token(each);
+                if (!label) return null;
+                const [shade, line] = [to.inside.get(each) ?? 0, from.inside.get(each) ?? 0];
+                const classes = [each === owner && "on", each === kept && "kept", text.isLabel(each) && "label"];
+                return (
+                  <span
+                    key={each}
+                    id={`token-${each}`}
+                    role="option"
+                    aria-selected={each === owner}
+                    data-token={each}
+                    class={classes.filter(Boolean).join(" ") || undefined}
+                    aria-label={described(text.name(each), shade, line, words)}
+                    style={{
+                      "--to": shade > 0.001 ? Math.sqrt(Math.min(shade, 1)).toFixed(3) : 0,
+                      "--from": line > 0.001 ? Math.sqrt(Math.min(line, 1)).toFixed(3) : 0,
+                    }}
+                  >
+                    {label}
+                  </span>
+                );
+              })}
+            </span>
+          </span>
+        ))}
+        {shown.after && <span class="quiet"> …</span>}
+        <svg class="arcs" aria-hidden="true">
+          {arcs.map(({ path, weight }, i) => (
+            <path key={i} d={path} style={{ "--w": Math.sqrt(weight) }} />
+          ))}
+        </svg>
+      </div>
+      <p class="quiet outside">
+        {token === null && words.chooseWord}
+        {to.before >= 0.001 && words.earlierText(percent(to.before))}
+        {to.before >= 0.001 && to.after >= 0.001 && " · "}
+        {to.after >= 0.001 && words.laterText(percent(to.after))}
+        &nbsp;
+      </p>
+    </section>
+  );
+}
+
+function described(name: string, to: number, from: number, words: ReturnType<typeof useWords>): string {
+  const parts = [name];
+  if (to >= 0.01) parts.push(`${words.legendTo} ${number(to, 2)}`);
+  if (from >= 0.01) parts.push(`${words.legendFrom} ${number(from, 2)}`);
+  return parts.join(", ");
+}
+
+/** Arcs from the top of a token to the tops of those that it looks at. */
+function arcsOf(area: HTMLElement, token: number, links: [number, number][], owner: (token: number) => number): Arc[] {
+  const frame = area.getBoundingClientRect();
+  const origin = { left: frame.left - area.scrollLeft, top: frame.top - area.scrollTop };
+  const top = (of: number) => {
+    const box = area.querySelector(`#token-${of}`)?.getClientRects()[0];
+    return box && { x: box.left + box.width / 2 - origin.left, y: box.top - origin.top + 1 };
+  };
+  const start = top(token);
+  if (!start) return [];
+  return links.flatMap(([key, weight]) => {
+    const end = top(owner(key));
+    if (!end || owner(key) === token) return [];
+    const rise = Math.min(30, 8 + Math.abs(end.x - start.x) / 14);
+    const lift = Math.min(start.y, end.y) - rise;
+    const path = `M${start.x} ${start.y}C${start.x} ${lift} ${end.x} ${lift} ${end.x} ${end.y}`;
+    return { path, weight };
+  });
+}
