@@ -1,6 +1,7 @@
 /** Weights computed in the browser, from the codes of queries and keys. */
 
-import { everyToken, type HeadWeights, type Line } from "./weights";
+import { products, type Products } from "./products";
+import type { Complete, Line } from "./weights";
 
 export interface Coded {
   codes: Int16Array;
@@ -22,12 +23,14 @@ export interface Parts {
   cap: number | null;
 }
 
-export class Exact implements HeadWeights {
+export class Exact implements Complete {
   readonly floor = 0;
   readonly length: number;
+  private readonly products: Products;
 
   constructor(private readonly parts: Parts) {
     this.length = parts.lse.length;
+    this.products = products(parts.query.codes, parts.key.codes, parts.width);
   }
 
   sees(query: number, key: number): boolean {
@@ -35,37 +38,36 @@ export class Exact implements HeadWeights {
   }
 
   at(query: number, key: number): number {
-    return this.sees(query, key) ? this.weight(query, key) : 0;
+    if (!this.sees(query, key)) return 0;
+    return this.weight(query, key, this.products.ofQuery(query, key, key + 1)[0]!);
+  }
+
+  part(query: number, from: number, to: number): Float32Array {
+    const [first, past] = [Math.max(from, this.parts.begin[query]!), Math.min(to, this.parts.end[query]!)];
+    const weights = new Float32Array(to - from);
+    if (first >= past) return weights;
+    const found = this.products.ofQuery(query, first, past);
+    for (let key = first; key < past; key++) weights[key - from] = this.weight(query, key, found[key - first]!);
+    return weights;
   }
 
   row(query: number): Line {
-    return everyToken(this.length, (key) => this.at(query, key));
+    return { tokens: null, weights: this.part(query, 0, this.length) };
   }
 
   column(key: number): Line {
-    return everyToken(this.length, (query) => this.at(query, key));
+    const found = this.products.ofKey(key, 0, this.length);
+    const weights = Float32Array.from({ length: this.length }, (_, query) =>
+      this.sees(query, key) ? this.weight(query, key, found[query]!) : 0,
+    );
+    return { tokens: null, weights };
   }
 
-  /** The weight of a pair that the mask allows. */
-  private weight(query: number, key: number): number {
+  private weight(query: number, key: number, product: number): number {
     const { query: q, key: k, lse, bias, cap } = this.parts;
-    let score = this.product(query, key) * q.scale[query]! * k.scale[key]!;
+    let score = product * q.scale[query]! * k.scale[key]!;
     if (bias) score += bias.values[Math.min(Math.max(key - query - bias.low, 0), bias.values.length - 1)]!;
     if (cap) score = cap * Math.tanh(score / cap);
     return Math.exp(score - lse[query]!);
-  }
-
-  /** The product of codes: 12 bits each, so that 32 bits hold the sum for any width up to 512. */
-  private product(query: number, key: number): number {
-    const { width } = this.parts;
-    const q = this.parts.query.codes;
-    const k = this.parts.key.codes;
-    let even = 0;
-    let odd = 0;
-    for (let i = query * width, j = key * width, end = i + width; i < end; i += 2, j += 2) {
-      even = (even + Math.imul(q[i]!, k[j]!)) | 0;
-      odd = (odd + Math.imul(q[i + 1]!, k[j + 1]!)) | 0;
-    }
-    return (even + odd) | 0;
   }
 }

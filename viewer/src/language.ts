@@ -93,7 +93,7 @@ const chinese: Language = {
   explore: "探索",
   map: "热图",
   roles: "角色",
-  profiles: "概况",
+  profiles: "分布",
   method: "数字从何而来",
   heads: "注意力头",
   layer: "层",

@@ -6,7 +6,7 @@ import { useEffect, useMemo, useRef } from "preact/hooks";
 import { css, RAMPS, shading as shadingOf, type Rgb, type Shading } from "./color";
 import { Exact } from "./exact";
 import { number } from "./language";
-import { finished, ofCells, ofWeights, palette, picture, shadeOf, type Raster } from "./raster";
+import { BROKEN, finished, HIDDEN, ofCells, ofWeights, palette, picture, shadeOf, type Raster } from "./raster";
 import { useReport, useValue, useWords, type State, type Window } from "./state";
 import { Dense } from "./weights";
 
@@ -32,7 +32,6 @@ export class Painter {
   private colours: Rgb[] = [];
   private working = false;
   side = 0;
-  paled = false;
 
   constructor(
     private readonly state: State,
@@ -58,9 +57,9 @@ export class Painter {
       this.colours = palette(state.theme.value);
     }
     const { colours } = this;
-    this.paled = false;
+    let paled = false;
     context.imageSmoothingEnabled = false;
-    context.fillStyle = css(colours[0]!);
+    context.fillStyle = css(colours[known && state.report.heads[known.head]!.nan ? BROKEN : HIDDEN]!);
     context.fillRect(0, 0, side, side);
     if (!known) return;
     const n = state.text.length;
@@ -69,8 +68,8 @@ export class Painter {
     if (map) {
       const step = n / map.side;
       // Without exact weights blocks would look like weights: they step back as soon as they can be told apart.
-      this.paled = !(weights instanceof Exact) && step > 1 && scale * step > 10;
-      context.globalAlpha = this.paled ? 0.28 : 1;
+      paled = !(weights instanceof Exact) && step > 1 && scale * step > 10;
+      context.globalAlpha = paled ? 0.28 : 1;
       const cells = this.remember("map", () => picture(ofCells(map[state.cells.value], map.side, shading), colours));
       context.drawImage(cells, -view.key * scale, -view.query * scale, n * scale, n * scale);
       context.globalAlpha = 1;
@@ -84,19 +83,21 @@ export class Painter {
       context.drawImage(whole, x, y, whole.width * step * scale, whole.height * step * scale);
     } else if (weights instanceof Exact && state.cells.value === "maximum") {
       this.tiles(context, weights, view, scale, density);
-    } else if (listed && (this.paled || !map)) {
+    } else if (listed && (paled || !map)) {
       const size = Math.max(scale, 2.5);
       const lastQuery = Math.min(n, Math.ceil(view.query + view.span));
       for (let query = Math.max(0, Math.floor(view.query)); query < lastQuery; query++) {
         const line = listed.row(query);
-        line.tokens.forEach((key, i) => {
+        line.weights.forEach((weight, i) => {
+          const key = line.tokens?.[i] ?? i;
           if (key < view.key - 1 || key > view.key + view.span) return;
-          context.fillStyle = css(colours[shadeOf(line.weights[i]!, shading)]!);
+          context.fillStyle = css(colours[shadeOf(weight, shading)]!);
           const [x, y] = [(key + 0.5 - view.key) * scale, (query + 0.5 - view.query) * scale];
           context.fillRect(x - size / 2, y - size / 2, size, size);
         });
       }
     }
+    state.paled.value = paled;
   }
 
   /** Draws the tiles that are there, and has the others computed one after the other. */
@@ -230,7 +231,7 @@ function Controls() {
   const n = state.text.length;
   const zoom = (factor: number) => (state.window.value = zoomed(state.window.value, factor, n));
   const floor = known?.weights?.floor ?? 0;
-  const coarse = known?.map && !(known.weights instanceof Exact) && view.span < n / 3;
+  const paled = useValue(state.paled);
   return (
     <div class="controls">
       <ColourBar />
@@ -269,7 +270,7 @@ function Controls() {
         </label>
       )}
       <Readout />
-      {coarse && <p class="quiet">{words.paled(number(floor))}</p>}
+      {floor > 0 && <p class={`quiet${paled ? "" : " unsaid"}`}>{words.paled(number(floor))}</p>}
       <p class="quiet hint">{words.mapHint}</p>
     </div>
   );
@@ -317,7 +318,7 @@ function ColourBar() {
   return (
     <div class="colourbar" role="img" aria-label={`${words.colours}: 0 – ${label(shading.weight(1))}`}>
       <span class="quiet">{words.weight}</span>
-      <svg class="ramp" viewBox={`0 0 ${colours.length} 1`} preserveAspectRatio="none">
+      <svg class="ramp" viewBox={`0 0 ${colours.length} 1`} preserveAspectRatio="none" shape-rendering="crispEdges">
         {colours.map((colour, i) => (
           <rect key={i} x={i} width="1.1" height="1" fill={colour} />
         ))}

@@ -2,8 +2,7 @@
 
 import { CELLS } from "./codes";
 import { RAMPS, type Rgb, type Shading, type Theme } from "./color";
-import type { Exact } from "./exact";
-import type { Dense } from "./weights";
+import type { Complete } from "./weights";
 
 /** Shades of square cells: 0 is hidden by the mask, 1 is not a number, 2 to 255 are shades. */
 export interface Raster {
@@ -13,7 +12,7 @@ export interface Raster {
 }
 
 export const HIDDEN = 0;
-const BROKEN = 1;
+export const BROKEN = 1;
 
 export function shadeOf(weight: number, shading: Shading): number {
   return Number.isNaN(weight) ? BROKEN : 2 + Math.round(253 * shading.shade(weight));
@@ -55,7 +54,7 @@ export interface Part {
 }
 
 /** The strongest weight of each cell. It yields after each row of tokens, so that the page can be drawn in between. */
-export function* ofWeights(source: Dense | Exact, part: Part, shading: Shading): Generator<void, Raster> {
+export function* ofWeights(source: Complete, part: Part, shading: Shading): Generator<void, Raster> {
   const { query, key, side, step } = part;
   const width = Math.min(side, Math.ceil((source.length - key) / step));
   const height = Math.min(side, Math.ceil((source.length - query) / step));
@@ -64,10 +63,11 @@ export function* ofWeights(source: Dense | Exact, part: Part, shading: Shading):
   const lastKey = Math.min(source.length, key + width * step);
   for (let i = query; i < lastQuery; i++) {
     const row = Math.floor((i - query) / step) * width;
+    const weights = source.part(i, key, lastKey);
     for (let j = key; j < lastKey; j++) {
       if (!source.sees(i, j)) continue;
       const cell = row + Math.floor((j - key) / step);
-      const weight = source.at(i, j);
+      const weight = weights[j - key]!;
       if (!(weight <= strongest[cell]!)) strongest[cell] = weight;
     }
     yield;

@@ -6,8 +6,8 @@ import { useReport, useValue, useWords } from "./state";
 import type { Text } from "./text";
 import { largest, type Line } from "./weights";
 
-/** How many words of a long text are shown, and how many arcs. */
-const WORDS = 80;
+/** How many tokens of a long text are shown, and how many arcs. */
+const TOKENS = 120;
 const ARCS = 8;
 const FAINTEST = 0.03;
 
@@ -26,8 +26,8 @@ interface Shares {
 
 function sharesOf(line: Line | undefined, first: number, past: number, text: Text): Shares {
   const shares: Shares = { inside: new Map(), before: 0, after: 0 };
-  line?.tokens.forEach((token, i) => {
-    const weight = line.weights[i]!;
+  line?.weights.forEach((weight, i) => {
+    const token = line.tokens?.[i] ?? i;
     if (!(weight > 0)) return;
     if (token < first) shares.before += weight;
     else if (token >= past) shares.after += weight;
@@ -47,7 +47,11 @@ export function Sentence() {
   const area = useRef<HTMLDivElement>(null);
   const [arcs, setArcs] = useState<Arc[]>([]);
 
-  const shown = useMemo(() => text.around(anchor, WORDS), [text, anchor]);
+  const shown = useMemo(() => {
+    const kept = text.around(anchor, TOKENS);
+    const [first, past] = [kept.words[0]!.first, kept.words.at(-1)!.past];
+    return token === null || (token >= first && token < past) ? kept : text.around(token, TOKENS);
+  }, [text, anchor, token]);
   const first = shown.words[0]!.first;
   const past = shown.words.at(-1)!.past;
   const { to, from, links } = useMemo(() => {
@@ -68,17 +72,17 @@ export function Sentence() {
     return () => resized.disconnect();
   }, [links, token, text]);
 
-  // The kept token stays in sight, as far down as there is room for the lines before it.
+  // A token that was chosen elsewhere is brought into sight, below some of the lines before it.
   useLayoutEffect(() => {
     const box = area.current!;
-    const place = box.querySelector<HTMLElement>(`#token-${text.owner(anchor)}`);
+    const place = box.querySelector<HTMLElement>(`#token-${text.owner(token ?? anchor)}`);
     if (!place) return;
     const line = parseFloat(getComputedStyle(box).lineHeight);
     const top = place.getBoundingClientRect().top - box.getBoundingClientRect().top + box.scrollTop;
     if (top < box.scrollTop || top > box.scrollTop + box.clientHeight - line) {
       box.scrollTop = line * Math.max(0, Math.floor(top / line) - Math.floor((0.7 * box.clientHeight) / line));
     }
-  }, [anchor, text]);
+  }, [shown, anchor, text]);
 
   const tokenAt = (event: Event) => {
     const place = (event.target as Element).closest<HTMLElement>("[data-token]");

@@ -37,6 +37,8 @@ export class State {
   readonly anchor: Signal<number>;
   readonly cells = signal<"maximum" | "mass">("maximum");
   readonly relative = signal(false);
+  /** Whether the map is seen from nearer than its cells allow. */
+  readonly paled = signal(false);
   readonly window: Signal<Window>;
   readonly token: ReadonlySignal<number | null>;
   private requests = 0;

@@ -55,23 +55,30 @@ export class Text {
     return { first, past: this.words[word + 1]!, gap };
   }
 
-  /** The words around a token: the whole text where it is short, else some lines that begin and end where sentences do. */
+  /** The words around a token: the whole text where it is short, else about `count` tokens that begin where a sentence does. */
   around(token: number, count: number): { words: Word[]; before: boolean; after: boolean } {
-    const total = this.words.length - 1;
-    let [from, to] = [0, total];
-    if (total > count) {
-      from = Math.max(0, Math.min(this.wordOf(token) - (count >> 1), total - count));
-      to = Math.min(total, from + count);
-      for (let back = 0; back < 12 && from > 0 && !this.begins(from); back++) from--;
+    let [first, past] = [0, this.length];
+    if (this.length > count) {
+      first = Math.max(0, Math.min(token - (count >> 1), this.length - count));
+      past = first + count;
+      // A text without spaces is one word of many thousand tokens: such a word is cut.
+      const begins = [first, ...this.words.slice(this.wordOf(Math.max(0, first - 24)), this.wordOf(first) + 1)];
+      first = begins.find((each) => each >= first - 24 && this.begins(each)) ?? Math.max(first - 24, begins.at(-1)!);
+      past = Math.min(past + 24, this.words[this.wordOf(past - 1) + 1]!);
     }
-    const words = Array.from({ length: to - from }, (_, i) => this.word(from + i));
-    return { words, before: from > 0, after: to < total };
+    const words: Word[] = [];
+    for (let word = this.wordOf(first); word < this.words.length - 1 && this.words[word]! < past; word++) {
+      const whole = this.word(word);
+      words.push({ ...whole, first: Math.max(first, whole.first), past: Math.min(past, whole.past) });
+    }
+    return { words, before: first > 0, after: past < this.length };
   }
 
-  private begins(word: number): boolean {
+  /** Whether a sentence or a line begins with a token. */
+  private begins(token: number): boolean {
+    const word = this.wordOf(token);
+    if (token !== this.words[word]) return false;
     if (word === 0) return true;
-    const { gap } = this.word(word);
-    const last = this.token(this.words[word]! - 1);
-    return gap.includes("\n") || /[.!?。！？]["'”’)]*$/.test(last);
+    return this.word(word).gap.includes("\n") || /[.!?。！？]["'”’)]*$/.test(this.token(token - 1));
   }
 }

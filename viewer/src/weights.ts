@@ -3,9 +3,9 @@
 import { bisectLeft } from "d3-array";
 import { WEIGHTS } from "./codes";
 
-/** The known weights of a query, or of a key: which tokens, and how much. */
+/** The known weights of a query, or of a key: how much, and of which tokens; of all where `tokens` is null. */
 export interface Line {
-  tokens: Uint32Array;
+  tokens: Uint32Array | null;
   weights: Float32Array;
 }
 
@@ -20,8 +20,17 @@ export interface HeadWeights {
   column(key: number): Line;
 }
 
+/** A head of which every weight is known. */
+export interface Complete extends HeadWeights {
+  readonly length: number;
+  /** Whether the mask lets a query see a key. */
+  sees(query: number, key: number): boolean;
+  /** The weights of a query and the keys from one to another. */
+  part(query: number, from: number, to: number): Float32Array;
+}
+
 /** Every weight as a code: the lower triangle where the model is causal, else a square. */
-export class Dense implements HeadWeights {
+export class Dense implements Complete {
   readonly floor = 0;
 
   constructor(
@@ -43,12 +52,16 @@ export class Dense implements HeadWeights {
     return WEIGHTS[this.code(query, key)]!;
   }
 
+  part(query: number, from: number, to: number): Float32Array {
+    return Float32Array.from({ length: to - from }, (_, i) => this.at(query, from + i));
+  }
+
   row(query: number): Line {
-    return everyToken(this.length, (key) => this.at(query, key));
+    return { tokens: null, weights: this.part(query, 0, this.length) };
   }
 
   column(key: number): Line {
-    return everyToken(this.length, (query) => this.at(query, key));
+    return { tokens: null, weights: Float32Array.from({ length: this.length }, (_, query) => this.at(query, key)) };
   }
 }
 
@@ -108,23 +121,13 @@ export class Listed implements HeadWeights {
   }
 }
 
-export function everyToken(length: number, weight: (token: number) => number): Line {
-  const tokens = new Uint32Array(length);
-  const weights = new Float32Array(length);
-  for (let token = 0; token < length; token++) {
-    tokens[token] = token;
-    weights[token] = weight(token);
-  }
-  return { tokens, weights };
-}
-
 /** The largest weights of a line, largest first; of equal ones the earlier token. */
 export function largest(line: Line, count: number): [token: number, weight: number][] {
   const found: [number, number][] = [];
   line.weights.forEach((weight, i) => {
     if (!(weight > 0) || (found.length === count && weight <= found[count - 1]![1])) return;
     const place = found.findIndex(([, other]) => other < weight);
-    found.splice(place < 0 ? found.length : place, 0, [line.tokens[i]!, weight]);
+    found.splice(place < 0 ? found.length : place, 0, [line.tokens?.[i] ?? i, weight]);
     if (found.length > count) found.pop();
   });
   return found;
