@@ -2,12 +2,13 @@
 
 import { max, ticks } from "d3-array";
 import { useEffect, useRef } from "preact/hooks";
+import type { Range } from "./format";
 import { number } from "./language";
 import { useReport, useValue, useWords } from "./state";
 
 interface BarsProps {
   values: (number | null)[];
-  ranges: [number, number][];
+  ranges: Range[];
   width?: number;
   height?: number;
 }
@@ -16,13 +17,12 @@ interface BarsProps {
 export function Bars({ values, ranges, width = 260, height = 84 }: BarsProps) {
   const words = useWords();
   const all = ranges.map((range, i) => ({ range, value: values[i] ?? 0 }));
-  const worth = all.map(({ range: [low, high], value }) => value >= 0.0005 || (low <= 0 && high >= -3));
+  const worth = all.map(({ range: [low, high], value }) => value >= 0.0005 || ((low ?? -Infinity) <= 0 && (high ?? Infinity) >= -3));
   const used = all.slice(worth.indexOf(true), worth.lastIndexOf(true) + 1);
   const top = max(used, ({ value }) => value) || 1;
   const step = width / used.length;
-  const length = useReport().text.length;
-  const name = ([low, high]: [number, number]) =>
-    low === high ? sign(low) : high >= length - 1 ? `≥ ${low}` : low <= 1 - length ? `≤ ${sign(high)}` : `${sign(low)} … ${sign(high)}`;
+  const name = ([low, high]: Range) =>
+    low === high ? sign(low!) : high === null ? `≥ ${sign(low!)}` : low === null ? `≤ ${sign(high)}` : `${sign(low)} … ${sign(high)}`;
   const said = used.map(({ range, value }) => `${name(range)}: ${number(value)}`).join("; ");
   const own = used.findIndex(({ range: [low, high] }) => low === 0 && high === 0);
   return (
@@ -44,7 +44,7 @@ export function Bars({ values, ranges, width = 260, height = 84 }: BarsProps) {
         {number(top, 2)}
       </text>
       <text x="0" y={height + 14}>
-        {used[0] && used[0].range[0] < 0 ? name(used[0].range) : ""}
+        {used[0] && (used[0].range[0] ?? -1) < 0 ? name(used[0].range) : ""}
       </text>
       {own >= 0 && (
         <text x={(own + 0.5) * step} y={height + 14} text-anchor="middle">
@@ -52,7 +52,7 @@ export function Bars({ values, ranges, width = 260, height = 84 }: BarsProps) {
         </text>
       )}
       <text x={width} y={height + 14} text-anchor="end">
-        {used.at(-1) && used.at(-1)!.range[0] > 0 ? name(used.at(-1)!.range) : ""}
+        {used.at(-1) && (used.at(-1)!.range[1] ?? 1) > 0 ? name(used.at(-1)!.range) : ""}
       </text>
     </svg>
   );
@@ -60,7 +60,7 @@ export function Bars({ values, ranges, width = 260, height = 84 }: BarsProps) {
 
 const sign = (value: number) => String(value).replace("-", "−");
 
-/** Numbers along the text: of each pixel column the smallest and the largest. A click keeps the token. */
+/** Numbers along the text: of each pixel column the largest. A click keeps the token. */
 export function Along({ values, label }: { values: Float32Array; label: string }) {
   const state = useReport();
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -68,7 +68,7 @@ export function Along({ values, label }: { values: Float32Array; label: string }
   const kept = useValue(state.kept);
   useEffect(() => {
     const element = canvas.current!;
-    const draw = () => drawAlong(element, values, kept);
+    const draw = () => drawAlong(element, values, state.text.length, kept);
     draw();
     const resized = new ResizeObserver(draw);
     resized.observe(element);
@@ -83,7 +83,8 @@ export function Along({ values, label }: { values: Float32Array; label: string }
         aria-label={label}
         onClick={(event) => {
           const share = (event.offsetX - LEFT) / (event.currentTarget.clientWidth - LEFT);
-          if (share >= 0) state.keep(Math.min(values.length - 1, Math.floor(share * values.length)));
+          const { length } = state.text;
+          if (share >= 0) state.keep(Math.min(length - 1, Math.floor(share * length)));
         }}
       />
     </figure>
@@ -92,7 +93,7 @@ export function Along({ values, label }: { values: Float32Array; label: string }
 
 const LEFT = 44;
 
-function drawAlong(canvas: HTMLCanvasElement, values: Float32Array, kept: number | null): void {
+function drawAlong(canvas: HTMLCanvasElement, values: Float32Array, length: number, kept: number | null): void {
   const density = devicePixelRatio || 1;
   const [width, height] = [canvas.clientWidth, canvas.clientHeight];
   canvas.width = Math.round(width * density);
@@ -116,8 +117,8 @@ function drawAlong(canvas: HTMLCanvasElement, values: Float32Array, kept: number
     context.fillText(number(tick, 2), LEFT - 6, Math.max(7, y(tick)));
   }
   context.textAlign = "center";
-  for (const tick of ticks(0, values.length, plot.width / 90)) {
-    const x = LEFT + (tick / values.length) * plot.width;
+  for (const tick of ticks(0, length, plot.width / 90)) {
+    const x = LEFT + (tick / length) * plot.width;
     if (x < width - 16) context.fillText(tick.toLocaleString("en-US"), Math.max(LEFT + 4, x), height - 6);
   }
   context.fillStyle = style.getPropertyValue("--blue");
@@ -131,6 +132,6 @@ function drawAlong(canvas: HTMLCanvasElement, values: Float32Array, kept: number
   }
   if (kept !== null) {
     context.fillStyle = style.getPropertyValue("--orange");
-    context.fillRect(LEFT + ((kept + 0.5) / values.length) * plot.width - 0.75, 0, 1.5, plot.height);
+    context.fillRect(LEFT + ((kept + 0.5) / length) * plot.width - 0.75, 0, 1.5, plot.height);
   }
 }

@@ -1,19 +1,68 @@
 /** Codes of the file, and what they stand for. */
 
-/** A weight of 16 bits: 0 is exactly 0, any other code c is 2^((c - 65535) / 2048). */
-export const WEIGHTS = Float32Array.from({ length: 65536 }, (_, code) => (code === 0 ? 0 : 2 ** ((code - 65535) / 2048)));
+/** What codes stand for where 0 is nothing, 1 is no number, and any other code c is 2^((c - zero) / steps). */
+function powers(count: number, zero: number, steps: number): Float32Array {
+  return Float32Array.from({ length: count }, (_, code) => (code === 0 ? 0 : code === 1 ? NaN : 2 ** ((code - zero) / steps)));
+}
 
-/** A cell of a map in 8 bits: 0 is hidden by the mask, any other code c is 2^((c - 255) / 10). */
-export const CELLS = Float32Array.from({ length: 256 }, (_, code) => (code === 0 ? 0 : 2 ** ((code - 255) / 10)));
+/** A weight of 16 bits: 0 is hidden by the mask, 2 is too small to be told from 0. */
+export const WEIGHTS = powers(65536, 65535, 2048);
+WEIGHTS[2] = 0;
 
-/** Two codes of 12 bits in three bytes, as integers from -2048 to 2047. */
-export function unpack12(bytes: Uint8Array, count: number): Int16Array {
-  const codes = new Int16Array(count);
-  for (let i = 0, at = 0; i < count; i += 2, at += 3) {
-    codes[i] = (bytes[at]! | ((bytes[at + 1]! & 15) << 8)) - 2048;
-    if (i + 1 < count) codes[i + 1] = ((bytes[at + 1]! >> 4) | (bytes[at + 2]! << 4)) - 2048;
+/** A cell of a map, of 8 bits: 0 is hidden by the mask. */
+export const CELLS = powers(256, 255, 10);
+
+/** What the keys of a bin receive, of 16 bits. */
+export const RECEIVED = powers(65536, 32768, 1024);
+
+/** Bytes that are read one array after the other. */
+export class Reader {
+  private at = 0;
+
+  constructor(private readonly bytes: Uint8Array) {}
+
+  skip(count: number): void {
+    this.at += count;
   }
-  return codes;
+
+  uint8(count: number): Uint8Array {
+    return this.bytes.subarray(this.at, (this.at += count));
+  }
+
+  int32(count: number): Int32Array {
+    return new Int32Array(this.copy(4 * count));
+  }
+
+  float32(count: number): Float32Array {
+    return new Float32Array(this.copy(4 * count));
+  }
+
+  /** Whole numbers, of which all low bytes come first. */
+  planes(count: number, width = 2): Uint32Array {
+    const bytes = this.uint8(count * width);
+    const numbers = new Uint32Array(count);
+    for (let plane = 0; plane < width; plane++) {
+      const [from, shift] = [plane * count, 8 * plane];
+      for (let i = 0; i < count; i++) numbers[i]! |= bytes[from + i]! << shift;
+    }
+    return numbers;
+  }
+
+  /** Two codes of 12 bits in three bytes, as integers from -2047 to 2047. */
+  codes12(count: number): Int16Array {
+    const bytes = this.uint8((count * 3) / 2);
+    const codes = new Int16Array(count);
+    for (let i = 0, at = 0; i < count; i += 2, at += 3) {
+      codes[i] = (bytes[at]! | ((bytes[at + 1]! & 15) << 8)) - 2048;
+      codes[i + 1] = ((bytes[at + 1]! >> 4) | (bytes[at + 2]! << 4)) - 2048;
+    }
+    return codes;
+  }
+
+  /** Typed arrays need their bytes aligned. */
+  private copy(count: number): ArrayBuffer {
+    return this.uint8(count).slice().buffer;
+  }
 }
 
 /** The bytes of a chunk: base64 of zlib. */

@@ -32,6 +32,12 @@ export const RAMPS: Record<Theme, Rgb[]> = {
   dark: ramp((t) => colour(0.215 + 0.745 * t, 0.03 + 0.15 * Math.sin(Math.PI * Math.min(t * 1.05, 1)), 275 - 75 * t)),
 };
 
+/** Colours from what the other report has more of, over nothing, to what this one has more of. */
+export const DIVERGING: Record<Theme, Rgb[]> = {
+  light: ramp((t) => colour(0.975 - 0.55 * Math.abs(2 * t - 1), 0.19 * Math.abs(2 * t - 1), t < 0.5 ? 50 : 258)),
+  dark: ramp((t) => colour(0.215 + 0.55 * Math.abs(2 * t - 1), 0.17 * Math.abs(2 * t - 1), t < 0.5 ? 60 : 250)),
+};
+
 function ramp(at: (t: number) => Rgb): Rgb[] {
   return Array.from({ length: 256 }, (_, i) => at(i / 255));
 }
@@ -44,6 +50,13 @@ export interface Shading {
   weight(shade: number): number;
   ticks: number[];
 }
+
+/** Differences of weights: the square root of each side, with nothing in the middle. */
+export const DIFFERENCES: Shading = {
+  shade: (weight) => 0.5 + 0.5 * Math.sign(weight) * Math.sqrt(Math.min(Math.abs(weight), 1)),
+  weight: (shade) => Math.sign(shade - 0.5) * (2 * shade - 1) ** 2,
+  ticks: [-1, -0.25, 0, 0.25, 1],
+};
 
 /** The square root for short texts, the logarithm for long ones, where most weights are far below one. */
 export function shading(length: number, top: number): Shading {

@@ -40,7 +40,7 @@ export function Detail() {
             ))}
           </p>
         )}
-        <p>{head.nan ? words.nanHead : role ? (ROLES[role.role]?.[language][1] ?? role.says) : words.noRole}</p>
+        <p>{head.nan ? words.nanHead : role ? (ROLES[role.role]?.[language][1] ?? state.report.roles.find((each) => each.role === role.role)?.says) : words.noRole}</p>
         <dl title={words.means}>
           {numbers.map(([name, value]) => (
             <div key={name}>

@@ -13,13 +13,14 @@ export interface Parts {
   width: number;
   query: Coded;
   key: Coded;
-  /** The log-sum-exp of each query, of the coded scores. */
+  /** The log-sum-exp of each query, of the coded scores: -Infinity where it sees no key. */
   lse: Float32Array;
-  /** The bias of key - query from `low` on; the end values hold beyond. */
-  bias: { low: number; values: Float32Array } | null;
-  /** The keys that each query sees: half-open. */
-  begin: Int32Array;
-  end: Int32Array;
+  /** The bias of key - query, from `from` on; the end values hold beyond. */
+  bias: { from: number; values: Float32Array } | null;
+  /** Biases of each query and of each key. */
+  tokens: { query: Float32Array; key: Float32Array } | null;
+  /** The keys that each query sees, in one or two parts without their ends. */
+  ranges: { begin: Int32Array; end: Int32Array }[];
   cap: number | null;
 }
 
@@ -34,7 +35,7 @@ export class Exact implements Complete {
   }
 
   sees(query: number, key: number): boolean {
-    return key >= this.parts.begin[query]! && key < this.parts.end[query]!;
+    return this.parts.ranges.some(({ begin, end }) => key >= begin[query]! && key < end[query]!);
   }
 
   at(query: number, key: number): number {
@@ -43,11 +44,13 @@ export class Exact implements Complete {
   }
 
   part(query: number, from: number, to: number): Float32Array {
-    const [first, past] = [Math.max(from, this.parts.begin[query]!), Math.min(to, this.parts.end[query]!)];
     const weights = new Float32Array(to - from);
-    if (first >= past) return weights;
-    const found = this.products.ofQuery(query, first, past);
-    for (let key = first; key < past; key++) weights[key - from] = this.weight(query, key, found[key - first]!);
+    for (const { begin, end } of this.parts.ranges) {
+      const [first, past] = [Math.max(from, begin[query]!), Math.min(to, end[query]!)];
+      if (first >= past) continue;
+      const found = this.products.ofQuery(query, first, past);
+      for (let key = first; key < past; key++) weights[key - from] = this.weight(query, key, found[key - first]!);
+    }
     return weights;
   }
 
@@ -64,9 +67,11 @@ export class Exact implements Complete {
   }
 
   private weight(query: number, key: number, product: number): number {
-    const { query: q, key: k, lse, bias, cap } = this.parts;
+    const { query: q, key: k, lse, bias, tokens, cap } = this.parts;
+    if (lse[query] === -Infinity) return 0;
     let score = product * q.scale[query]! * k.scale[key]!;
-    if (bias) score += bias.values[Math.min(Math.max(key - query - bias.low, 0), bias.values.length - 1)]!;
+    if (bias) score += bias.values[Math.min(Math.max(key - query - bias.from, 0), bias.values.length - 1)]!;
+    if (tokens) score += tokens.query[query]! + tokens.key[key]!;
     if (cap) score = cap * Math.tanh(score / cap);
     return Math.exp(score - lse[query]!);
   }

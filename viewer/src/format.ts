@@ -2,40 +2,53 @@
 
 export interface Report {
   format: number;
+  version: string;
+  model: { name: string; layers: string[]; heads: number[]; causal: boolean; encoding: string | null };
   language: string | null;
-  model: { name: string; causal: boolean; encoding: string | null };
+  n: number;
   text: string;
-  /** UTF-16 offsets of each token in the text; equal where a token has no text of its own. */
-  starts: number[];
-  ends: number[];
+  gaps: number[];
+  lengths: number[];
   labels: Record<string, string>;
-  /** The first token of each word, then the number of tokens. */
   words: number[];
-  open: { layer: number; head: number; token: number };
+  open: { head: number; token: number; key: number };
   heads: Head[];
-  /** Ranges of key - query, both ends included. */
-  distances: [number, number][];
-  /** Absolute errors of a weight, and the threshold above which lists are complete. */
-  exactness: { dense: number | null; tau: number | null; exact: number | null };
+  roles: { role: string; says: string; measured: number; missing: string | null }[];
+  statistics: { name: string; says: string }[];
+  distances: Range[];
+  bins: number;
+  cells: number;
+  thumbs: number;
+  exactness: Exactness;
   chunks: Chunk[];
 }
+
+/** Two reports on one text. */
+export interface Pair {
+  reports: [Report, Report];
+  names: [string, string];
+}
+
+/** From key - query to key - query, both included; null has no bound. */
+export type Range = [number | null, number | null];
 
 export interface Head {
   layer: number;
   head: number;
-  kv: number | null;
+  kv: number;
   nan: boolean;
   roles: HeadRole[];
   statistics: Record<string, number | null>;
   distances: (number | null)[];
+  links: [query: number, key: number, weight: number][];
+  form: "dense" | "exact" | "list";
   cap: number | null;
-  links: [number, number, number][];
+  reason: string | null;
 }
 
 export interface HeadRole {
   role: string;
-  says: string | null;
-  candidate: string | null;
+  candidate: string;
   figure: number;
   low: number;
   high: number;
@@ -43,19 +56,29 @@ export interface HeadRole {
   cases: number;
 }
 
-export interface Chunk {
-  id: string;
-  kind: "thumbs" | "dense" | "map" | "edges" | "q" | "k" | "bias" | "ranges" | "profile";
-  head: number | null;
-  side?: number;
-  layer?: number;
-  kv?: number;
-  width?: number;
-  low?: number;
+export interface Exactness {
+  tau: number | null;
+  dense: number | null;
+  list: number | null;
+  exact: number | null;
+  map: number | null;
 }
+
+export type Chunk = { id: string } & (
+  | { kind: "thumbs" }
+  | { kind: "dense"; head: number }
+  | { kind: "map" | "profile"; layer: number; heads: number[] }
+  | { kind: "list"; head: number; bytes: number; keys: number }
+  | { kind: "q"; head: number; width: number }
+  | { kind: "k"; layer: number; kv: number; width: number }
+  | { kind: "bias"; heads: number[]; from: number }
+  | { kind: "tokens"; head: number }
+  | { kind: "ranges"; layers: number[]; parts: number }
+);
 
 /** Where a report comes from: a page, or the kernel behind a widget. */
 export interface Source {
   report: Report;
+  /** The bytes of a chunk, without compression. */
   chunk(id: string): Promise<Uint8Array>;
 }

@@ -131,8 +131,8 @@ function Thumbnail({ index, theme }: { index: number; theme: Theme }) {
     let gone = false;
     void state.loader.thumbnails().then((found) => {
       if (gone || !found || !canvas.current) return;
-      const { side, codes } = found;
-      const cells = codes.subarray(index * side * side, (index + 1) * side * side);
+      const side = state.report.thumbs;
+      const cells = found.subarray(index * side * side, (index + 1) * side * side);
       const { shades } = ofCells(cells, side, shading(state.text.length, 1));
       const colours = palette(theme);
       const context = canvas.current.getContext("2d")!;

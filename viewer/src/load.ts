@@ -1,7 +1,7 @@
 /** Chunks of the file as things to look at, decoded when they are first needed. */
 
-import { unpack12 } from "./codes";
-import { Exact, type Coded } from "./exact";
+import { Reader, RECEIVED, WEIGHTS } from "./codes";
+import { Exact } from "./exact";
 import type { Chunk, Source } from "./format";
 import { Dense, Listed, type HeadWeights } from "./weights";
 
@@ -9,11 +9,10 @@ import { Dense, Listed, type HeadWeights } from "./weights";
 export interface Known {
   head: number;
   weights: HeadWeights | null;
-  /** Weights from a threshold on, where not every weight is known. */
+  /** Weights from a threshold on, where the head is not dense. */
   listed: Listed | null;
   map: CellMap | null;
-  entropy: Float32Array | null;
-  received: Float32Array | null;
+  profile: Profile | null;
 }
 
 /** Codes of cells, row by row. */
@@ -23,23 +22,24 @@ export interface CellMap {
   maximum: Uint8Array;
 }
 
-/** Small maps of all heads, side by side. */
-export interface Thumbnails {
-  side: number;
-  codes: Uint8Array;
+/** Means along the text, of each bin. */
+export interface Profile {
+  entropy: Float32Array;
+  largest: Float32Array;
+  received: Float32Array;
 }
 
 /** How many heads stay decoded. */
 const KEPT = 24;
 
+type Kind = Chunk["kind"];
+type Of<K extends Kind> = Chunk extends infer C ? (C extends { kind: infer T } ? (K extends T ? C : never) : never) : never;
+
 export class Loader {
   private readonly heads = new Map<number, Promise<Known>>();
-  private readonly length: number;
-  private small: Promise<Thumbnails | null> | null = null;
+  private small: Promise<Uint8Array | null> | null = null;
 
-  constructor(private readonly source: Source) {
-    this.length = source.report.starts.length;
-  }
+  constructor(private readonly source: Source) {}
 
   head(index: number): Promise<Known> {
     const known = this.heads.get(index) ?? this.load(index);
@@ -49,11 +49,10 @@ export class Loader {
     return known;
   }
 
-  thumbnails(): Promise<Thumbnails | null> {
-    const chunk = this.find("thumbs", null);
-    return (this.small ??= chunk
-      ? this.source.chunk(chunk.id).then((codes) => ({ side: chunk.side!, codes }))
-      : Promise.resolve(null));
+  /** Codes of the small maps of all heads, one after the other. */
+  thumbnails(): Promise<Uint8Array | null> {
+    const chunk = this.find("thumbs");
+    return (this.small ??= chunk ? this.source.chunk(chunk.id) : Promise.resolve(null));
   }
 
   private async load(head: number): Promise<Known> {
@@ -62,88 +61,96 @@ export class Loader {
       this.exact(head),
       this.listed(head),
       this.map(head),
-      this.find("profile", head) && this.floats(this.find("profile", head)!),
+      this.profile(head),
     ]);
-    return {
-      head,
-      weights: dense ?? exact ?? listed,
-      listed,
-      map,
-      entropy: profile?.subarray(0, this.length) ?? null,
-      received: profile?.subarray(this.length, 2 * this.length) ?? null,
-    };
+    return { head, weights: dense ?? exact ?? listed, listed, map, profile };
   }
 
-  private async dense(head: number): Promise<HeadWeights | null> {
-    const chunk = this.find("dense", head);
+  private async dense(head: number): Promise<Dense | null> {
+    const chunk = this.find("dense", (chunk) => chunk.head === head);
     if (!chunk) return null;
-    const bytes = await this.source.chunk(chunk.id);
-    return new Dense(new Uint16Array(bytes.buffer), this.length, this.source.report.model.causal);
+    const { n, model } = this.source.report;
+    const reader = await this.read(chunk);
+    const codes = reader.planes(model.causal ? (n * (n + 1)) / 2 : n * n);
+    return new Dense(new Uint16Array(codes), n, model.causal);
   }
 
   private async listed(head: number): Promise<Listed | null> {
-    const chunk = this.find("edges", head);
+    const chunk = this.find("list", (chunk) => chunk.head === head);
     if (!chunk) return null;
-    const { buffer } = await this.source.chunk(chunk.id);
-    const starts = new Uint32Array(buffer, 0, this.length + 1);
-    const count = starts[this.length]!;
-    const keys = new Uint16Array(buffer, starts.byteLength, count);
-    return new Listed(
-      this.source.report.exactness.tau!,
-      starts,
-      keys,
-      new Uint16Array(buffer, starts.byteLength + keys.byteLength, count),
-    );
+    const { n, exactness } = this.source.report;
+    const reader = await this.read(chunk);
+    const counts = reader.planes(n, chunk.bytes);
+    const starts = new Uint32Array(n + 1);
+    for (let query = 0; query < n; query++) starts[query + 1] = starts[query]! + counts[query]!;
+    const keys = reader.planes(starts[n]!, chunk.keys / 8);
+    const limit = 2 ** chunk.keys;
+    for (let query = 0; query < n; query++) {
+      for (let edge = starts[query]!; edge < starts[query + 1]!; edge++) keys[edge] = (query - keys[edge]! + limit) % limit;
+    }
+    return new Listed(exactness.tau!, starts, keys, new Uint16Array(reader.planes(starts[n]!)));
   }
 
   private async map(head: number): Promise<CellMap | null> {
-    const chunk = this.find("map", head);
+    const chunk = this.find("map", ({ heads }) => heads.includes(head));
     if (!chunk) return null;
-    const bytes = await this.source.chunk(chunk.id);
-    const side = chunk.side!;
-    return { side, mass: bytes.subarray(0, side * side), maximum: bytes.subarray(side * side) };
+    const side = this.source.report.cells;
+    const bytes = (await this.read(chunk)).uint8(2 * side * side * chunk.heads.length);
+    const from = 2 * side * side * chunk.heads.indexOf(head);
+    const middle = from + side * side;
+    return { side, mass: bytes.subarray(from, middle), maximum: bytes.subarray(middle, middle + side * side) };
   }
 
-  private async exact(head: number): Promise<HeadWeights | null> {
-    const { heads, model } = this.source.report;
+  private async profile(head: number): Promise<Profile | null> {
+    const chunk = this.find("profile", ({ heads }) => heads.includes(head));
+    if (!chunk) return null;
+    const { bins } = this.source.report;
+    const reader = await this.read(chunk);
+    reader.skip(6 * bins * chunk.heads.indexOf(head));
+    const codes = reader.planes(3 * bins);
+    const part = (i: number) => codes.subarray(i * bins, (i + 1) * bins);
+    return {
+      entropy: Float32Array.from(part(0), (code) => (code === 65535 ? NaN : code / 4096)),
+      largest: Float32Array.from(part(1), (code) => WEIGHTS[code]!),
+      received: Float32Array.from(part(2), (code) => RECEIVED[code]!),
+    };
+  }
+
+  private async exact(head: number): Promise<Exact | null> {
+    const { heads, model, n } = this.source.report;
     const { kv, layer, cap } = heads[head]!;
-    const queries = this.find("q", head);
-    const keys = this.source.report.chunks.find((chunk) => chunk.kind === "k" && chunk.layer === layer && chunk.kv === kv);
+    const queries = this.find("q", (chunk) => chunk.head === head);
+    const keys = this.find("k", (chunk) => chunk.layer === layer && chunk.kv === kv);
     if (!queries || !keys) return null;
-    const [q, k] = await Promise.all([this.source.chunk(queries.id), this.source.chunk(keys.id)]);
-    const bias = this.find("bias", head);
-    const ranges = this.find("ranges", head);
-    const width = queries.width!;
-    const limits = ranges && new Int32Array((await this.source.chunk(ranges.id)).buffer);
-    const n = this.length;
+    const bias = this.find("bias", (chunk) => chunk.heads.includes(head));
+    const tokens = this.find("tokens", (chunk) => chunk.head === head);
+    const ranges = this.find("ranges", ({ layers }) => layers.includes(layer));
+    const [q, k, biases, added, limits] = await Promise.all(
+      [queries, keys, bias, tokens, ranges].map((chunk) => chunk && this.source.chunk(chunk.id)),
+    );
+    const { width } = queries;
+    const [query, key] = [new Reader(q!), new Reader(k!)];
+    const own = added && new Reader(added);
+    const seen = limits && new Reader(limits);
     return new Exact({
       width,
-      query: coded(q, n, width),
-      key: coded(k, n, width),
-      lse: floats(q, -n),
-      bias: bias ? { low: bias.low!, values: await this.floats(bias) } : null,
-      begin: limits?.subarray(0, n) ?? new Int32Array(n),
-      end: limits?.subarray(n) ?? Int32Array.from({ length: n }, (_, i) => (model.causal ? i + 1 : n)),
+      query: { codes: query.codes12(n * width), scale: query.float32(n) },
+      lse: query.float32(n),
+      key: { codes: key.codes12(n * width), scale: key.float32(n) },
       cap,
+      bias: biases ? { from: bias!.from, values: new Reader(biases).float32(biases.length / 4) } : null,
+      tokens: own ? { query: own.float32(n), key: own.float32(n) } : null,
+      ranges: seen
+        ? Array.from({ length: ranges!.parts }, () => ({ begin: seen.int32(n), end: seen.int32(n) }))
+        : [{ begin: new Int32Array(n), end: Int32Array.from({ length: n }, (_, i) => (model.causal ? i + 1 : n)) }],
     });
   }
 
-  private find(kind: Chunk["kind"], head: number | null): Chunk | undefined {
-    return this.source.report.chunks.find((chunk) => chunk.kind === kind && chunk.head === head);
+  private find<K extends Kind>(kind: K, fits: (chunk: Of<K>) => boolean = () => true): Of<K> | undefined {
+    return this.source.report.chunks.find((chunk) => chunk.kind === kind && fits(chunk as Of<K>)) as Of<K> | undefined;
   }
 
-  private async floats(chunk: Chunk): Promise<Float32Array> {
-    return new Float32Array((await this.source.chunk(chunk.id)).buffer);
+  private async read(chunk: Chunk): Promise<Reader> {
+    return new Reader(await this.source.chunk(chunk.id));
   }
-}
-
-function coded(bytes: Uint8Array, length: number, width: number): Coded {
-  const packed = Math.ceil((length * width * 3) / 2);
-  const scale = new Float32Array(bytes.slice(packed, packed + 4 * length).buffer);
-  return { codes: unpack12(bytes, length * width), scale };
-}
-
-/** The last floats of a chunk. */
-function floats(bytes: Uint8Array, count: number): Float32Array {
-  return new Float32Array(bytes.slice(4 * count).buffer);
 }

@@ -2,22 +2,22 @@
 
 import "./viewer.css";
 import { render } from "preact";
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { inflate } from "./codes";
 import { Detail } from "./detail";
 import { Exact } from "./exact";
-import type { Report, Source } from "./format";
+import type { Pair, Report, Source } from "./format";
 import { Heads } from "./heads";
 import { number, percent } from "./language";
+import type { Known } from "./load";
 import { HeadMap } from "./map";
 import { Method, Profiles, Roles } from "./pages";
 import { Sentence } from "./sentence";
 import { csvOf, download, pngOf, svgOf } from "./snapshot";
-import { State, StateContext, useReport, useValue, useWords, VIEWS } from "./state";
-import { Dense, Listed } from "./weights";
+import { follow, State, StateContext, useReport, useValue, useWords, VIEWS } from "./state";
+import { Dense } from "./weights";
 
-function App({ source, address }: { source: Source; address: boolean }) {
-  const state = useMemo(() => new State(source, address), [source, address]);
+function App({ state, address }: { state: State; address: boolean }) {
   const root = useRef<HTMLDivElement>(null);
   const theme = useValue(state.theme);
   const language = useValue(state.language);
@@ -44,7 +44,7 @@ function App({ source, address }: { source: Source; address: boolean }) {
       <div class="headway" data-theme={theme} lang={language === "zh" ? "zh-Hans" : "en"} ref={root}>
         <Header />
         <main>
-          <div class={`view ${view}`} role="tabpanel" id="view" aria-labelledby={`tab-${view}`}>
+          <div class={`view ${view}`} role="tabpanel" id={`${state.id}-view`} aria-labelledby={`${state.id}-${view}`}>
           {(view === "explore" || view === "map" || view === "profiles") && <Heads />}
           {view === "explore" && (
             <div class="centre">
@@ -77,7 +77,7 @@ function Header() {
     if (!step) return;
     const next = VIEWS[(VIEWS.indexOf(view) + step + VIEWS.length) % VIEWS.length]!;
     state.view.value = next;
-    tabs.current?.querySelector<HTMLElement>(`#tab-${next}`)?.focus();
+    tabs.current?.querySelector<HTMLElement>(`[data-view="${next}"]`)?.focus();
   };
   return (
     <header>
@@ -93,10 +93,11 @@ function Header() {
           <button
             type="button"
             key={name}
-            id={`tab-${name}`}
+            id={`${state.id}-${name}`}
+            data-view={name}
             role="tab"
             aria-selected={name === view}
-            aria-controls="view"
+            aria-controls={`${state.id}-view`}
             tabIndex={name === view ? 0 : -1}
             onClick={() => (state.view.value = name)}
           >
@@ -144,23 +145,24 @@ function Foot() {
   const state = useReport();
   const words = useWords();
   const known = useValue(state.known);
-  const { exactness, heads } = state.report;
-  const weights = known?.weights;
   return (
     <footer class="quiet" aria-live="polite">
-      {!known
-        ? words.loading
-        : heads[known.head]!.nan
-          ? words.nanHead
-          : weights instanceof Dense
-            ? words.exactAll(percent(exactness.dense ?? 0))
-            : weights instanceof Exact
-              ? words.exactCodes(number(exactness.exact, 4))
-              : weights instanceof Listed
-                ? words.exactList(number(exactness.tau))
-                : words.exactMap}
+      {known ? exactness(state.report, known, words) : words.loading}
     </footer>
   );
+}
+
+function exactness({ exactness, heads }: Report, { head, weights }: Known, words: ReturnType<typeof useWords>): string {
+  const { nan, reason } = heads[head]!;
+  const map = percent(exactness.map ?? 0);
+  if (nan) return words.nanHead;
+  if (weights instanceof Dense) {
+    const all = heads.every(({ form }) => form === "dense");
+    return (all ? words.exactAll : words.exactDense)(number(exactness.dense, 4));
+  }
+  if (weights instanceof Exact) return words.exactCodes(number(exactness.exact, 4));
+  const known = weights ? words.exactList(number(exactness.tau), number(exactness.list, 4), map) : words.exactMap(map);
+  return reason ? `${known} ${reason}` : known;
 }
 
 async function save(state: State, button: HTMLElement, form: "png" | "svg" | "csv"): Promise<void> {
@@ -171,17 +173,33 @@ async function save(state: State, button: HTMLElement, form: "png" | "svg" | "cs
   download(name, form === "svg" ? new Blob([svg], { type: "image/svg+xml" }) : await pngOf(svg));
 }
 
-/** Draws a report into an element; returns what removes it. With `address`, the page's address follows what is chosen. */
-export function mount(element: Element, source: Source, address = false): () => void {
-  render(<App source={source} address={address} />, element);
-  return () => render(null, element);
+/**
+ * Draws a report into an element, or two side by side; returns what removes them. With `address`, the address of the
+ * page follows what is chosen in the first.
+ */
+export function mount(element: Element, sources: Source | [Source, Source], address = false): () => void {
+  const states = (Array.isArray(sources) ? sources : [sources]).map((source, i) => new State(source, address && i === 0));
+  const stop = states.length === 2 ? follow(states[0]!, states[1]!) : () => {};
+  element.classList.toggle("headway-pair", states.length === 2);
+  render(
+    states.map((state, i) => (
+      <div key={i} class="headway-page">
+        <App state={state} address={address && i === 0} />
+      </div>
+    )),
+    element,
+  );
+  return () => {
+    stop();
+    render(null, element);
+  };
 }
 
 const held = document.getElementById("headway-report");
 if (held) {
-  const source: Source = {
-    report: JSON.parse(held.textContent!) as Report,
-    chunk: (id) => inflate(document.getElementById(id)!.textContent!),
-  };
-  mount(document.getElementById("headway")!, source, true);
+  const found = JSON.parse(held.textContent!) as Report | Pair;
+  const chunk = (id: string) => inflate(document.getElementById(id)!.textContent!);
+  const source = (report: Report): Source => ({ report, chunk });
+  const [a, b] = "reports" in found ? found.reports : [found];
+  mount(document.getElementById("headway")!, b ? [source(a!), source(b)] : source(a!), true);
 }

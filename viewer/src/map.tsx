@@ -3,12 +3,12 @@
 import { batch, effect } from "@preact/signals-core";
 import { ticks } from "d3-array";
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import { css, RAMPS, shading as shadingOf, type Rgb, type Shading } from "./color";
+import { css, DIFFERENCES, DIVERGING, RAMPS, shading as shadingOf, type Rgb, type Shading } from "./color";
 import { Exact } from "./exact";
 import { number } from "./language";
 import { BROKEN, finished, HIDDEN, ofCells, ofWeights, palette, picture, shadeOf, type Raster } from "./raster";
 import { useReport, useValue, useWords, type State, type Window } from "./state";
-import { Dense } from "./weights";
+import { Dense, isComplete, type Complete } from "./weights";
 
 /** Where axes stand, in CSS pixels: labels of queries at the left, of keys at the top. */
 const MARGIN = { left: 68, top: 60 };
@@ -18,7 +18,16 @@ const COARSEST = 4;
 const SLICE = 6;
 const SMALLEST_SPAN = 6;
 
+/** The same head of the other report, where the map is to show the difference and every weight is known. */
+function compared(state: State): Complete | null {
+  const { other } = state;
+  if (!other || !state.difference.value || !state.text.alike(other.text)) return null;
+  const [mine, others] = [state.known.value, other.known.value];
+  return isComplete(mine?.weights) && isComplete(others?.weights) ? others.weights : null;
+}
+
 export function currentShading(state: State): Shading {
+  if (compared(state)) return DIFFERENCES;
   const most = state.report.heads[state.head.value]!.statistics.largest;
   return shadingOf(state.text.length, state.relative.value && most ? Math.min(1, most) : 1);
 }
@@ -49,12 +58,13 @@ export class Painter {
     const known = state.known.value;
     const shading = currentShading(state);
     const view = state.window.value;
-    const name = [known?.head, state.theme.value, state.relative.value, state.cells.value].join();
+    const other = compared(state);
+    const name = [known?.head, state.theme.value, state.relative.value, state.cells.value, other && state.other?.head.value].join();
     if (name !== this.painted) {
       this.pictures.clear();
       this.wanted.clear();
       this.painted = name;
-      this.colours = palette(state.theme.value);
+      this.colours = palette(state.theme.value, other ? DIVERGING[state.theme.value] : undefined);
     }
     const { colours } = this;
     let paled = false;
@@ -77,12 +87,12 @@ export class Painter {
     if (weights instanceof Dense) {
       const step = Math.max(1, Math.ceil(1 / (scale * density)));
       const whole = this.remember(`all ${step}`, () =>
-        picture(finished(ofWeights(weights, { query: 0, key: 0, side: Math.ceil(n / step), step }, shading)), colours),
+        picture(finished(ofWeights(weights, { query: 0, key: 0, side: Math.ceil(n / step), step }, shading, other)), colours),
       );
       const [x, y] = [-view.key * scale, -view.query * scale];
       context.drawImage(whole, x, y, whole.width * step * scale, whole.height * step * scale);
     } else if (weights instanceof Exact && state.cells.value === "maximum") {
-      this.tiles(context, weights, view, scale, density);
+      this.tiles(context, weights, other, view, scale, density);
     } else if (listed && (paled || !map)) {
       const size = Math.max(scale, 2.5);
       const lastQuery = Math.min(n, Math.ceil(view.query + view.span));
@@ -101,7 +111,14 @@ export class Painter {
   }
 
   /** Draws the tiles that are there, and has the others computed one after the other. */
-  private tiles(context: CanvasRenderingContext2D, weights: Exact, view: Window, scale: number, density: number): void {
+  private tiles(
+    context: CanvasRenderingContext2D,
+    weights: Exact,
+    other: Complete | null,
+    view: Window,
+    scale: number,
+    density: number,
+  ): void {
     let step = 1;
     while (step * scale * density < 0.75) step *= 2;
     const missing = new Set<string>();
@@ -119,7 +136,7 @@ export class Painter {
           context.drawImage(tile, x, y, tile.width * step * scale, tile.height * step * scale);
         } else {
           missing.add(name);
-          if (!this.wanted.has(name)) this.wanted.set(name, ofWeights(weights, { query, key, side: TILE, step }, shading));
+          if (!this.wanted.has(name)) this.wanted.set(name, ofWeights(weights, { query, key, side: TILE, step }, shading, other));
         }
       }
     }
@@ -191,7 +208,7 @@ export function HeadMap() {
     resized.observe(element);
     const stop = effect(() => {
       void [state.known.value, state.window.value, state.theme.value, state.relative.value, state.cells.value];
-      void [state.kept.value, state.hover.value];
+      void [state.kept.value, state.hover.value, state.difference.value, state.other?.known.value];
       draw();
     });
     const gone = gestures(state, painter, canvas.current!);
@@ -228,6 +245,7 @@ function Controls() {
   const known = useValue(state.known);
   const cells = useValue(state.cells);
   const relative = useValue(state.relative);
+  const difference = useValue(state.difference);
   const n = state.text.length;
   const zoom = (factor: number) => (state.window.value = zoomed(state.window.value, factor, n));
   const floor = known?.weights?.floor ?? 0;
@@ -250,11 +268,19 @@ function Controls() {
       <label>
         <span>{words.colours}</span>
         <select
-          value={relative ? "own" : "same"}
-          onChange={(event) => (state.relative.value = event.currentTarget.value === "own")}
+          value={difference ? "difference" : relative ? "own" : "same"}
+          onChange={({ currentTarget: { value } }) =>
+            batch(() => {
+              state.relative.value = value === "own";
+              state.difference.value = value === "difference";
+            })
+          }
         >
           <option value="same">{words.shadingSame}</option>
           <option value="own">{words.shadingOwn}</option>
+          {state.other && state.text.alike(state.other.text) && (
+            <option value="difference">{words.shadingDifference(state.other.report.model.name)}</option>
+          )}
         </select>
       </label>
       {known?.map && (
@@ -283,9 +309,11 @@ function Readout() {
   const hover = useValue(state.hover);
   const known = useValue(state.known);
   useValue(state.head);
+  useValue(state.difference);
   if (!hover || hover.key === null || !known) return <p class="readout" />;
   const { query, key } = hover;
   const weight = known.weights?.at(query, key) ?? NaN;
+  const other = compared(state);
   const broken = state.report.heads[known.head]!.nan;
   const unseen = state.report.model.causal && key > query;
   const value = unseen
@@ -294,7 +322,9 @@ function Readout() {
       ? broken
         ? words.broken
         : words.below(number(known.weights?.floor))
-      : number(weight);
+      : other
+        ? signed(weight - other.at(query, key))
+        : number(weight);
   return (
     <p class="readout">
       <bdi>{state.text.name(query)}</bdi>
@@ -306,15 +336,20 @@ function Readout() {
   );
 }
 
+const signed = (value: number) => (value > 0 ? "+" : value < 0 ? "−" : "") + number(Math.abs(value));
+
 function ColourBar() {
   const state = useReport();
   const words = useWords();
   const theme = useValue(state.theme);
   useValue(state.relative);
   useValue(state.head);
+  useValue(state.known);
+  useValue(state.difference);
   const shading = currentShading(state);
-  const colours = useMemo(() => RAMPS[theme].filter((_, i) => i % 5 === 0).map(css), [theme]);
-  const label = (tick: number) => (tick === 0 ? "0" : tick >= 0.01 ? String(Number(tick.toPrecision(2))) : tick.toExponential(0).replace("e-", "e−"));
+  const ramp = shading === DIFFERENCES ? DIVERGING[theme] : RAMPS[theme];
+  const colours = useMemo(() => ramp.filter((_, i) => i % 5 === 0).map(css), [ramp]);
+  const label = (tick: number) => (tick === 0 ? "0" : Math.abs(tick) >= 0.01 ? String(Number(tick.toPrecision(2))) : tick.toExponential(0).replace("e-", "e−"));
   return (
     <div class="colourbar" role="img" aria-label={`${words.colours}: 0 – ${label(shading.weight(1))}`}>
       <span class="quiet">{words.weight}</span>

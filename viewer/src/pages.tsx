@@ -14,10 +14,10 @@ export function Roles() {
   const rows = state.report.heads.flatMap((head, index) => head.roles.map((role) => ({ head, index, role })));
   const order = [...new Set(rows.map(({ role }) => role.role))];
   rows.sort((a, b) => order.indexOf(a.role.role) - order.indexOf(b.role.role) || b.role.figure - a.role.figure);
-  if (rows.length === 0) return <p class="page">{words.noRoles}</p>;
+  const missing = state.report.roles.filter(({ missing }) => missing !== null);
   return (
     <div class="page">
-      <p class="lead">{words.rolesLead}</p>
+      <p class="lead">{rows.length > 0 ? words.rolesLead : words.noRoles}</p>
       <div class="scroll" tabIndex={0} role="region" aria-label={words.roles}>
         <table>
           <thead>
@@ -77,6 +77,18 @@ export function Roles() {
           </tbody>
         </table>
       </div>
+      {missing.length > 0 && (
+        <>
+          <h2>{words.notMeasured}</h2>
+          <ul>
+            {missing.map(({ role, missing }) => (
+              <li key={role}>
+                {roleName(role)} <span class="quiet">{missing}</span>
+              </li>
+            ))}
+          </ul>
+        </>
+      )}
     </div>
   );
 }
@@ -95,8 +107,15 @@ export function Profiles() {
   return (
     <div class="page profiles">
       <p class="lead">{words.profilesLead(words.headName(head.layer, head.head))}</p>
-      {known?.entropy ? <Along values={known.entropy} label={words.entropyAlong} /> : <p>{words.noProfile}</p>}
-      {known?.received ? <Along values={known.received} label={words.receivedAlong} /> : <p>{words.noProfile}</p>}
+      {known?.profile ? (
+        <>
+          <Along values={known.profile.entropy} label={words.entropyAlong} />
+          <Along values={known.profile.largest} label={words.largestAlong} />
+          <Along values={known.profile.received} label={words.receivedAlong} />
+        </>
+      ) : (
+        <p>{words.noProfile}</p>
+      )}
       <div class="pair">
         <figure>
           <figcaption>{words.byDistance}</figcaption>

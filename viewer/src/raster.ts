@@ -19,8 +19,7 @@ export function shadeOf(weight: number, shading: Shading): number {
 }
 
 /** Colours of all shades. */
-export function palette(theme: Theme): Rgb[] {
-  const ramp = RAMPS[theme];
+export function palette(theme: Theme, ramp = RAMPS[theme]): Rgb[] {
   const paper: Rgb = theme === "light" ? [240, 240, 238] : [36, 37, 41];
   const broken: Rgb = theme === "light" ? [214, 190, 190] : [96, 66, 70];
   return Array.from({ length: 256 }, (_, shade) =>
@@ -53,26 +52,34 @@ export interface Part {
   step: number;
 }
 
-/** The strongest weight of each cell. It yields after each row of tokens, so that the page can be drawn in between. */
-export function* ofWeights(source: Complete, part: Part, shading: Shading): Generator<void, Raster> {
+/** The strongest weight of each cell, or the largest difference to another head. It yields after each row of tokens, so that the page can be drawn in between. */
+export function* ofWeights(
+  source: Complete,
+  part: Part,
+  shading: Shading,
+  other: Complete | null = null,
+): Generator<void, Raster> {
   const { query, key, side, step } = part;
   const width = Math.min(side, Math.ceil((source.length - key) / step));
   const height = Math.min(side, Math.ceil((source.length - query) / step));
-  const strongest = new Float32Array(width * height).fill(-1);
+  const strongest = new Float32Array(width * height);
+  const seen = new Uint8Array(width * height);
   const lastQuery = Math.min(source.length, query + height * step);
   const lastKey = Math.min(source.length, key + width * step);
   for (let i = query; i < lastQuery; i++) {
     const row = Math.floor((i - query) / step) * width;
     const weights = source.part(i, key, lastKey);
+    const others = other?.part(i, key, lastKey);
     for (let j = key; j < lastKey; j++) {
-      if (!source.sees(i, j)) continue;
+      if (!source.sees(i, j) && !other?.sees(i, j)) continue;
       const cell = row + Math.floor((j - key) / step);
-      const weight = weights[j - key]!;
-      if (!(weight <= strongest[cell]!)) strongest[cell] = weight;
+      const weight = weights[j - key]! - (others?.[j - key] ?? 0);
+      if (!(Math.abs(weight) <= Math.abs(strongest[cell]!))) strongest[cell] = weight;
+      seen[cell] = 1;
     }
     yield;
   }
-  const shades = Uint8Array.from(strongest, (weight) => (weight < 0 ? HIDDEN : shadeOf(weight, shading)));
+  const shades = Uint8Array.from(strongest, (weight, cell) => (seen[cell] ? shadeOf(weight, shading) : HIDDEN));
   return { width, height, shades };
 }
 

@@ -75,7 +75,7 @@ export function Sentence() {
   // A token that was chosen elsewhere is brought into sight, below some of the lines before it.
   useLayoutEffect(() => {
     const box = area.current!;
-    const place = box.querySelector<HTMLElement>(`#token-${text.owner(token ?? anchor)}`);
+    const place = box.querySelector<HTMLElement>(`[data-token="${text.owner(token ?? anchor)}"]`);
     if (!place) return;
     const line = parseFloat(getComputedStyle(box).lineHeight);
     const top = place.getBoundingClientRect().top - box.getBoundingClientRect().top + box.scrollTop;
@@ -121,7 +121,7 @@ export function Sentence() {
         role="listbox"
         aria-label={words.words}
         tabIndex={0}
-        aria-activedescendant={owner === null ? undefined : `token-${owner}`}
+        aria-activedescendant={owner === null ? undefined : `${state.id}-${owner}`}
         onKeyDown={step}
         onPointerMove={(event) => {
           const found = tokenAt(event);
@@ -146,7 +146,7 @@ export function Sentence() {
                 return (
                   <span
                     key={each}
-                    id={`token-${each}`}
+                    id={`${state.id}-${each}`}
                     role="option"
                     aria-selected={each === owner}
                     data-token={each}
@@ -194,7 +194,7 @@ function arcsOf(area: HTMLElement, token: number, links: [number, number][], own
   const frame = area.getBoundingClientRect();
   const origin = { left: frame.left - area.scrollLeft, top: frame.top - area.scrollTop };
   const top = (of: number) => {
-    const box = area.querySelector(`#token-${of}`)?.getClientRects()[0];
+    const box = area.querySelector(`[data-token="${of}"]`)?.getClientRects()[0];
     return box && { x: box.left + box.width / 2 - origin.left, y: box.top - origin.top + 1 };
   };
   const start = top(token);

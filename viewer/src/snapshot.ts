@@ -146,13 +146,13 @@ function tableOf(state: State): Row[] {
     return [["layer", "head", "role", "candidate", "figure", "low", "high", "baseline", "cases"], ...rows];
   }
   if (state.view.peek() === "profiles") {
-    const rows = Array.from({ length: text.length }, (_, i): Row => [
-      i,
-      name(i),
-      known?.entropy?.[i] ?? null,
-      known?.received?.[i] ?? null,
-    ]);
-    return [["token", "text", "entropy", "received"], ...rows];
+    const { bins, n } = report;
+    const profile = known?.profile;
+    const rows = Array.from({ length: profile ? bins : 0 }, (_, bin): Row => {
+      const [first, past] = [Math.ceil((bin * n) / bins), Math.ceil(((bin + 1) * n) / bins)];
+      return [first, past - 1, name(first), profile!.entropy[bin]!, profile!.largest[bin]!, profile!.received[bin]!];
+    });
+    return [["first_token", "last_token", "text", "entropy", "largest", "received"], ...rows];
   }
   const pairs: Row[] = [];
   const weights = known?.weights;

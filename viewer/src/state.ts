@@ -19,7 +19,13 @@ export interface Window {
   span: number;
 }
 
+let states = 0;
+
 export class State {
+  /** Sets the ids of elements of one report apart from those of another on the same page. */
+  readonly id = `headway-${++states}`;
+  /** The report beside this one. */
+  other: State | null = null;
   readonly text: Text;
   readonly loader: Loader;
   readonly view = signal<View>("explore");
@@ -37,6 +43,8 @@ export class State {
   readonly anchor: Signal<number>;
   readonly cells = signal<"maximum" | "mass">("maximum");
   readonly relative = signal(false);
+  /** Whether the map shows this report minus the other. */
+  readonly difference = signal(false);
   /** Whether the map is seen from nearer than its cells allow. */
   readonly paled = signal(false);
   readonly window: Signal<Window>;
@@ -53,7 +61,7 @@ export class State {
     this.loader = new Loader(source);
     const asked = report.language ?? navigator.language;
     this.language = signal<Code>(asked.startsWith("zh") ? "zh" : "en");
-    this.head = signal(this.indexOf(report.open.layer, report.open.head) ?? 0);
+    this.head = signal(report.open.head);
     this.kept = signal<number | null>(report.open.token);
     this.anchor = signal(report.open.token);
     this.window = signal(this.whole);
@@ -151,6 +159,40 @@ export class State {
       if (view) this.view.value = view;
     });
   }
+}
+
+/** Lets two reports on one text show the same head, word, part of the map and view. Returns what parts them. */
+export function follow(a: State, b: State): () => void {
+  [a.other, b.other] = [b, a];
+  const same = <T>(left: Signal<T>, right: Signal<T>, there = (value: T) => value, back = there) => {
+    let last: [T, T] = [left.peek(), there(left.peek())];
+    right.value = last[1];
+    return effect(() => {
+      const now: [T, T] = [left.value, right.value];
+      if (now[0] !== last[0]) last = [now[0], there(now[0])];
+      else if (now[1] !== last[1]) last = [back(now[1]), now[1]];
+      [left.value, right.value] = last;
+    });
+  };
+  const head = (from: State, to: State) => (index: number) => {
+    const { layer, head } = from.report.heads[index]!;
+    return to.indexOf(layer, head) ?? to.head.peek();
+  };
+  const token = (from: State, to: State) => (token: number) => to.text.tokenAt(from.text.starts[token]!);
+  const kept = (from: State, to: State) => (at: number | null) => (at === null ? null : token(from, to)(at));
+  const stops = [
+    same(a.view, b.view),
+    same(a.language, b.language),
+    same(a.theme, b.theme),
+    same(a.relative, b.relative),
+    same(a.cells, b.cells),
+    same(a.difference, b.difference),
+    same(a.head, b.head, head(a, b), head(b, a)),
+    same(a.kept, b.kept, kept(a, b), kept(b, a)),
+    same(a.anchor, b.anchor, token(a, b), token(b, a)),
+    ...(a.text.alike(b.text) ? [same(a.window, b.window)] : []),
+  ];
+  return () => stops.forEach((stop) => stop());
 }
 
 export const StateContext = createContext<State>(null!);

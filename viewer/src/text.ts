@@ -12,16 +12,25 @@ export interface Word {
 
 export class Text {
   readonly length: number;
-  private readonly words: number[];
+  /** UTF-16 offsets of tokens; equal where a token has no text of its own. */
+  readonly starts: number[] = [];
+  readonly ends: number[] = [];
+  /** The first token of each word, then the number of tokens. */
+  private readonly words: number[] = [0];
 
   constructor(private readonly report: Report) {
-    this.length = report.starts.length;
-    this.words = report.words;
+    this.length = report.n;
+    let end = 0;
+    report.gaps.forEach((gap, token) => {
+      this.starts.push(end + gap);
+      this.ends.push((end += gap + report.lengths[token]!));
+    });
+    for (const count of report.words) this.words.push(this.words.at(-1)! + count);
   }
 
   /** What a token shows in the running text: empty for the second piece of a character. */
   token(token: number): string {
-    return this.report.labels[token] ?? this.report.text.slice(this.report.starts[token], this.report.ends[token]);
+    return this.report.labels[token] ?? this.report.text.slice(this.starts[token], this.ends[token]);
   }
 
   isLabel(token: number): boolean {
@@ -44,12 +53,26 @@ export class Text {
     return owner;
   }
 
+  /** Whether another text has the same tokens. */
+  alike(other: Text): boolean {
+    return (
+      this.length === other.length &&
+      this.starts.every((start, i) => start === other.starts[i] && this.ends[i] === other.ends[i])
+    );
+  }
+
+  /** The token at a place in the text. */
+  tokenAt(offset: number): number {
+    return Math.max(0, bisectRight(this.starts, offset) - 1);
+  }
+
   wordOf(token: number): number {
     return bisectRight(this.words, token) - 1;
   }
 
   word(word: number): Word {
-    const { starts, ends, text } = this.report;
+    const { starts, ends } = this;
+    const { text } = this.report;
     const first = this.words[word]!;
     const gap = first === 0 ? text.slice(0, starts[0]) : text.slice(ends[first - 1], starts[first]);
     return { first, past: this.words[word + 1]!, gap };

@@ -29,6 +29,8 @@ export interface Complete extends HeadWeights {
   part(query: number, from: number, to: number): Float32Array;
 }
 
+export const isComplete = (weights: HeadWeights | null | undefined): weights is Complete => !!weights && "part" in weights;
+
 /** Every weight as a code: the lower triangle where the model is causal, else a square. */
 export class Dense implements Complete {
   readonly floor = 0;
@@ -40,7 +42,7 @@ export class Dense implements Complete {
   ) {}
 
   sees(query: number, key: number): boolean {
-    return !this.causal || key <= query;
+    return this.code(query, key) !== 0;
   }
 
   private code(query: number, key: number): number {
@@ -72,7 +74,7 @@ export class Listed implements HeadWeights {
   constructor(
     readonly floor: number,
     readonly starts: Uint32Array,
-    readonly keys: Uint32Array | Uint16Array,
+    readonly keys: Uint32Array,
     readonly codes: Uint16Array,
   ) {}
 
