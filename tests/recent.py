@@ -217,6 +217,13 @@ GROUPS = {
         ("tests/study/planted/test_weights.py", "tests/study/planted/test_sentences.py"),
         (*CALL, COMMON, NN, MODELS, INSPECTION, STUDY, *encodings("rope")),
     ),
+    "reports in a browser": Group(
+        ("tests/inspection/report/test_viewer.py",),
+        (
+            *("src/headway/inspection/report/", "src/headway/__init__.py", "viewer/"),
+            *("tests/inspection/report/browser.py", "tests/inspection/report/drawn_reports.py"),
+        ),
+    ),
     "training, and what is killed": Group(
         ("tests/study/test_comparison.py", "tests/study/test_word_vectors.py", "tests/test_long_runs.py"),
         (

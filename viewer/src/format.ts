@@ -3,7 +3,7 @@
 export interface Report {
   format: number;
   version: string;
-  model: { name: string; layers: string[]; heads: number[]; causal: boolean; encoding: string | null };
+  model: { name: string; layers: string[]; heads: number[]; causal: boolean };
   language: string | null;
   n: number;
   text: string;

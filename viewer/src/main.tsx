@@ -85,7 +85,6 @@ function Header() {
         <bdi>{report.model.name}</bdi>
         <span class="quiet">
           {words.tokens(state.text.length.toLocaleString("en-US"))} · {words.headCount(String(report.heads.length))}
-          {report.model.encoding && ` · ${report.model.encoding}`}
         </span>
       </h1>
       <div class="tabs" role="tablist" ref={tabs} onKeyDown={move}>

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+AXE = Path(__file__).parents[3] / "viewer" / "node_modules" / "axe-core" / "axe.min.js"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 

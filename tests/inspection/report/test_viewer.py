@@ -1,0 +1,386 @@
+"""Reports, opened in a browser without a network."""
+
+from __future__ import annotations
+
+import csv
+import html
+import math
+import re
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))  # for `import browser`
+
+from browser import AXE, Opened, browser, url
+from drawn_reports import Made, write
+
+VIEWS = ("explore", "map", "roles", "profiles", "method")
+
+
+SENTENCE = (
+    "The cat did not cross the street because it was tired, and the dog that saw it from the window slept.\nSo it goes."
+)
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return write(tmp_path_factory.mktemp("short") / "short.html", SENTENCE)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return write(tmp_path_factory.mktemp("long") / "long.html", f"{SENTENCE} " * 26, causal=True, long=True)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(chromium: Any) -> Iterator[Any]:
+    """opened(url, …) is a page of it. After the test it is closed, and must not have complained or asked for more."""
+    pages: list[Opened] = []
+
+    def open_it(address: str, **options: Any) -> Any:
+        pages.append(Opened(chromium, address, **options))
+        return pages[-1].page
+
+    yield open_it
+    for page in pages:
+        page.close()
+        assert page.complaints == []
+        assert [request for request in page.requests if not request.startswith(("file:", "blob:", "data:"))] == []
+
+
+def table(page: Any, path: Path) -> list[dict[str, str]]:
+    """What the page saves as CSV."""
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    download.value.save_as(path)
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def show(page: Any, view: str) -> None:
+    page.locator(f"[data-view={view}]").click()
+
+
+def address(page: Any) -> dict[str, str]:
+    return dict(part.split("=") for part in page.evaluate("location.hash.slice(1)").split("&") if part)
+
+
+def chosen(page: Any) -> str:
+    return page.locator(".head[aria-pressed=true]").get_attribute("aria-label").split(":")[0]
+
+
+def test_every_view_opens(short: Any, opened: Any) -> None:
+    page = opened(url(short.path))
+    for view in VIEWS:
+        show(page, view)
+        assert page.locator(f".view.{view}").is_visible()
+        assert len(page.locator(".view").inner_text()) > 40
+
+
+def test_the_first_screen(short: Any, opened: Any) -> None:
+    page = opened(url(short.path))
+    entry = short.report["heads"][short.report["open"]["head"]]
+    assert chosen(page) == f"Layer {entry['layer']}, head {entry['head']}" == page.locator(".detail h2").inner_text()
+    kept = page.locator(".words .kept")
+    assert kept.get_attribute("data-token") == str(short.report["open"]["token"])
+    assert kept.evaluate("element => parseFloat(getComputedStyle(element).fontSize)") == 20
+    first = page.locator(".lists .to li button").first
+    assert first.is_visible()
+    assert page.locator(".arcs path").count() >= 1
+    assert page.locator("footer").inner_text().startswith("Exact: every weight of every head, to ±")
+    assert page.locator(".head canvas").count() == len(short.report["heads"])
+    pixels = "new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)"
+    painted = f"canvas => new Set({pixels}).size"
+    assert page.locator(".plot canvas").evaluate(painted) > 8
+
+
+def test_weights_read_from_the_page_are_those_of_the_model(short: Any, opened: Any, tmp_path: Path) -> None:
+    page = opened(url(short.path, "layer=0&head=0&token=1&view=map"))
+    compared = 0
+    for head, entry in list(enumerate(short.report["heads"]))[:: max(1, len(short.report["heads"]) // 4)]:
+        page.locator(f"[data-head='{head}']").click()
+        for row in table(page, tmp_path / "weights.csv"):
+            assert (int(row["layer"]), int(row["head"])) == (entry["layer"], entry["head"])
+            true = float(short.weights[entry["layer"]][entry["head"]][int(row["query"])][int(row["key"])])
+            assert abs(float(row["weight"]) - true) <= short.report["exactness"]["dense"] + 1e-6
+            compared += 1
+    assert compared >= 200
+
+
+def test_lists_show_the_strongest_weights(short: Any, opened: Any) -> None:
+    token = short.report["n"] - 2
+    page = opened(url(short.path, f"layer=1&head=1&token={token}"))
+    weights = short.weights[1][1]
+    for kind, line in (("to", weights[token]), ("from", weights[:, token])):
+        best = sorted(range(len(line)), key=lambda i: -float(line[i]))[:5]
+        entries = page.locator(f".lists .{kind} li button")
+        for place, other in enumerate(best):
+            assert entries.nth(place).get_attribute("data-token") == str(other)
+            shown = float(entries.nth(place).locator(".weight").inner_text().replace("−", "-"))
+            assert shown == pytest.approx(float(line[other]), abs=6e-4)
+
+
+def test_a_long_text_has_exact_heads_and_lists(long: Any, opened: Any, tmp_path: Path) -> None:
+    for form, error in (("exact", "exact"), ("list", "list")):
+        entry = next(entry for entry in long.report["heads"] if entry["form"] == form)
+        at = f"layer={entry['layer']}&head={entry['head']}&token={long.report['n'] // 2}"
+        page = opened(url(long.path, at))
+        rows = table(page, tmp_path / "row.csv")
+        assert rows or form == "list"
+        for row in rows:
+            true = float(long.weights[entry["layer"]][entry["head"]][int(row["query"])][int(row["key"])])
+            assert abs(float(row["weight"]) - true) <= 1.5 * long.report["exactness"][error] + 1e-6
+        said = page.locator("footer").inner_text()
+        assert "12-bit" in said if form == "exact" else f"{long.report['exactness']['tau']:.3f}" in said
+
+
+@pytest.mark.slow
+def test_a_map_zooms_to_single_weights(long: Any, opened: Any) -> None:
+    entry = next(entry for entry in long.report["heads"] if entry["form"] == "list")
+    page = opened(url(long.path, f"layer={entry['layer']}&head={entry['head']}&token=9&view=map"))
+    plot = page.locator(".plot canvas")
+    across = page.locator(".controls .row .quiet")
+    assert across.inner_text().startswith(f"{long.report['n']:,} ")
+    plot.hover(position={"x": 300, "y": 300})
+    for _ in range(40):
+        page.mouse.wheel(0, -120)
+    page.wait_for_function("parseInt(document.querySelector('.controls .row .quiet').textContent) <= 6")
+    assert page.locator(".controls p.quiet", has_text="Cells are coarser").is_visible()
+    assert re.search(r"\d → ", page.locator(".readout").inner_text())
+    plot.focus()
+    plot.press("0")
+    assert across.inner_text().startswith(f"{long.report['n']:,} ")
+
+
+@pytest.mark.slow
+def test_both_ways_of_multiplying_are_equal(long: Any, opened: Any, tmp_path: Path) -> None:
+    entry = next(entry for entry in long.report["heads"] if entry["form"] == "exact")
+    at = url(long.path, f"layer={entry['layer']}&head={entry['head']}&token={long.report['n'] // 2}")
+    vectors = table(opened(at), tmp_path / "a.csv")
+    plain = table(opened(at, script="delete globalThis.WebAssembly"), tmp_path / "b.csv")
+    assert len(vectors) > 100
+    assert vectors == plain
+
+
+def test_the_head_that_was_asked_for_last_is_shown(short: Any, opened: Any, tmp_path: Path) -> None:
+    page = opened(url(short.path))
+    page.evaluate("document.querySelectorAll('.head').forEach(head => head.click())")
+    last = short.report["heads"][-1]
+    assert chosen(page) == f"Layer {last['layer']}, head {last['head']}"
+    page.wait_for_timeout(100)
+    rows = table(page, tmp_path / "last.csv")
+    for row in rows:
+        true = float(short.weights[last["layer"]][last["head"]][int(row["query"])][int(row["key"])])
+        assert abs(float(row["weight"]) - true) <= short.report["exactness"]["dense"] + 1e-6
+
+
+def test_hover_shows_a_click_keeps_and_escape_lets_go(short: Any, opened: Any) -> None:
+    page = opened(url(short.path))
+    name = page.locator(".lists .to h3 bdi")
+    before = name.inner_text()
+    other = page.locator(".words [data-token='1']")
+    other.hover()
+    assert name.inner_text() == other.inner_text() != before
+    page.mouse.move(5, 5)
+    assert name.inner_text() == before
+    other.click()
+    page.mouse.move(5, 5)
+    assert name.inner_text() == other.inner_text()
+    assert address(page)["token"] == "1"
+    page.keyboard.press("Escape")
+    assert page.locator(".kept").count() == 0
+    assert "token" not in address(page)
+
+
+def test_the_keyboard_is_enough(short: Any, opened: Any) -> None:
+    page = opened(url(short.path, "layer=0&head=0&token=2"))
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".view.map").is_visible()
+    page.keyboard.press("ArrowLeft")
+    reached = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        here = page.evaluate(
+            "document.activeElement.closest('.head, .words, .plot canvas, .lists button')?.className ?? ''"
+        )
+        if "head" in here.split():
+            page.keyboard.press("ArrowDown")
+            page.keyboard.press("ArrowRight")
+            assert chosen(page) == "Layer 1, head 1"
+            reached.add("heads")
+        elif here == "words":
+            page.keyboard.press("ArrowRight")
+            assert page.locator(".kept").get_attribute("data-token") == "3"
+            page.keyboard.press("Home")
+            assert page.locator(".kept").get_attribute("data-token") == "0"
+            reached.add("words")
+        elif page.evaluate("document.activeElement.matches('.plot canvas')"):
+            across = page.locator(".controls .row .quiet").inner_text()
+            page.keyboard.press("+")
+            assert page.locator(".controls .row .quiet").inner_text() != across
+            page.keyboard.press("Escape")  # lets go of the token
+            page.keyboard.press("Escape")  # shows the whole text
+            assert page.locator(".controls .row .quiet").inner_text() == across
+            page.locator(".words").focus()
+            page.keyboard.press("Home")
+            page.locator(".plot canvas").focus()
+            reached.add("map")
+        elif page.evaluate("document.activeElement.matches('.lists button')"):
+            token = page.evaluate("document.activeElement.dataset.token")
+            page.keyboard.press("Enter")
+            assert address(page)["token"] == token
+            reached.add("lists")
+            break
+    assert reached == {"heads", "words", "map", "lists"}
+
+
+def test_the_address_says_what_is_shown(short: Any, opened: Any) -> None:
+    page = opened(url(short.path, "layer=1&head=2&token=3&view=profiles"))
+    assert page.locator(".view.profiles").is_visible()
+    assert chosen(page) == "Layer 1, head 2"
+    show(page, "explore")
+    assert address(page) == {"layer": "1", "head": "2", "token": "3"}
+    page.evaluate("location.hash = 'layer=0&head=1&token=4'")
+    page.wait_for_function("document.querySelector('.kept').dataset.token === '4'")
+    assert chosen(page) == "Layer 0, head 1"
+    page.evaluate("location.hash = 'layer=99&head=-1&token=1e9&view=nothing'")
+    page.wait_for_timeout(50)
+    assert chosen(page) == "Layer 0, head 1"
+
+
+@pytest.mark.slow
+def test_two_languages(short: Any, opened: Any) -> None:
+    page = opened(url(short.path), locale="en-GB")
+    assert page.locator(".tabs button").all_inner_texts()[:2] == ["Explore", "Map"]
+    page.get_by_role("button", name="中文").click()
+    assert page.locator(".headway").get_attribute("lang") == "zh-Hans"
+    assert page.locator(".tabs button").all_inner_texts() == ["探索", "热图", "角色", "分布", "数字从何而来"]
+    for view in VIEWS[1:]:
+        show(page, view)
+        left = re.findall(r"\b(?:weight|head|layer|tokens?|query|the)\b", page.locator(".view").inner_text())
+        assert [word for word in left if word not in SENTENCE] == []
+    page.get_by_role("button", name="English").click()
+    assert page.locator(".headway").get_attribute("lang") == "en"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: `npm ci` in viewer/")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_stands_in_the_way_of_screen_readers(short: Any, opened: Any, scheme: str) -> None:
+    page = opened(url(short.path), color_scheme=scheme, bypass_csp=True)
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    for view in VIEWS:
+        show(page, view)
+        found = page.evaluate(
+            "axe.run().then(({ violations }) => violations.map(({ id, nodes }) => [id, nodes[0].html]))"
+        )
+        assert found == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [400, 900, 1280])
+def test_it_fits(short: Any, long: Any, opened: Any, width: int) -> None:
+    for report in (short, long):
+        page = opened(url(report.path), viewport={"width": width, "height": 800})
+        for view in VIEWS:
+            show(page, view)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sandbox", ["", 'sandbox="allow-scripts"'], ids=["srcdoc", "sandbox"])
+def test_it_works_within_a_frame(short: Any, opened: Any, tmp_path: Path, sandbox: str) -> None:
+    outer = tmp_path / "outer.html"
+    inner = html.escape(short.path.read_text(encoding="utf-8"))
+    outer.write_text(
+        f'<!doctype html><meta charset="utf-8"><p class="page">A frame:</p>'
+        f'<iframe {sandbox} style="width: 1280px; height: 760px" srcdoc="{inner}"></iframe>',
+        encoding="utf-8",
+    )
+    frame = opened(url(outer)).frames[1]
+    frame.locator("[data-head='1']").click()
+    frame.locator(".words [data-token='2']").click()
+    assert frame.locator(".words .kept").get_attribute("data-token") == "2"
+    assert frame.evaluate("location.hash") == "#layer=0&head=1&token=2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        'one </script><script>alert(1)</script> <!-- & "two" ]]> <b>three</b> \\u003c',
+        "def fib(n):\n    return n if n < 2 else fib(n - 1)\n\n\nprint(fib(30))",
+        "لم تعبر القطة الشارع لأنها كانت متعبة ، ونام الكلب",
+        "बिल्ली ने सड़क पार नहीं की क्योंकि वह थकी हुई थी",
+        "小猫没有过马路，因为它太累了。 窗边看着它的狗也睡着了",
+        "a👩‍👩‍👧‍👦b 🇮🇳 naïve e\u0301te\u0301",
+    ],
+    ids=["page", "code", "arabic", "devanagari", "chinese", "joined"],
+)
+def test_text_is_shown_as_it_is_written(opened: Any, tmp_path: Path, text: str) -> None:
+    made = write(tmp_path / "text.html", text)
+    page = opened(url(made.path))
+    assert page.locator("body script").count() == len(made.report["chunks"]) + 2
+    assert page.locator(".words").evaluate("element => element.textContent") == text
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_characters_without_a_space(opened: Any, tmp_path: Path) -> None:
+    made = write(tmp_path / "text.html", "x" * 99_600 + "-x" * 200)
+    page = opened(url(made.path, "layer=0&head=0&token=300"))
+    assert page.locator(".words [data-token]").count() < 200
+    assert page.locator(".words .kept").is_visible()
+
+
+def test_heads_that_are_not_numbers(opened: Any, tmp_path: Path) -> None:
+    broken = write(tmp_path / "broken.html", SENTENCE, nan=True)
+    entry = next(entry for entry in broken.report["heads"] if entry["nan"])
+    page = opened(url(broken.path, f"layer={entry['layer']}&head={entry['head']}&token=1"))
+    assert "not numbers" in page.locator("footer").inner_text()
+    assert page.locator(".head[aria-pressed=true]").get_attribute("aria-label").endswith("not a number")
+    for view in VIEWS:
+        show(page, view)
+
+
+@pytest.mark.slow
+def test_pictures_and_tables_are_saved(short: Any, opened: Any, tmp_path: Path) -> None:
+    page = opened(url(short.path))
+    for form, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg"), ("CSV", b"layer,head,query")):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=form).click()
+        download.value.save_as(tmp_path / form)
+        assert (tmp_path / form).read_bytes().startswith(start)
+    drawn = (tmp_path / "SVG").read_text(encoding="utf-8")
+    assert f">{page.locator('.words .kept').inner_text()}</text>" in drawn
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_are_even_in_lightness(short: Any, opened: Any, scheme: str) -> None:
+    page = opened(url(short.path), color_scheme=scheme)
+    fills = page.locator(".ramp rect").evaluate_all("all => all.map(rect => rect.getAttribute('fill'))")
+    lightness = [_oklab_lightness([int(part) for part in re.findall(r"\d+", fill)]) for fill in fills]
+    steps = [after - before for before, after in pairwise(lightness)]
+    mean = sum(steps) / len(steps)
+    assert all(abs(step - mean) < 0.35 * abs(mean) for step in steps)
+
+
+def _oklab_lightness(colour: list[int]) -> float:
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (c / 255 for c in colour))
+    return (
+        0.2104542553 * math.cbrt(0.4122214708 * red + 0.5363325363 * green + 0.0514459929 * blue)
+        + 0.793617785 * math.cbrt(0.2119034982 * red + 0.6806995451 * green + 0.1073969566 * blue)
+        - 0.0040720468 * math.cbrt(0.0883024619 * red + 0.2817188376 * green + 0.6299787005 * blue)
+    )
