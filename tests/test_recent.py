@@ -36,8 +36,9 @@ HEAVY = re.compile(
 @cache
 def files() -> list[str]:
     """The files of the repository, as git names them."""
-    folders = [ROOT / name for name in ("src", "tests", "examples", "docs", "cmake", ".ci")]
-    found = [path for folder in folders for path in folder.rglob("*")] + list(ROOT.iterdir())
+    folders = [ROOT / name for name in ("src", "tests", "examples", "docs", "cmake", ".ci", "viewer/src")]
+    found = [path for folder in folders for path in folder.rglob("*")]
+    found += [path for folder in (ROOT, ROOT / "viewer") for path in folder.iterdir()]
     return [path.relative_to(ROOT).as_posix() for path in found if path.is_file() and "__pycache__" not in path.parts]
 
 

@@ -6,8 +6,9 @@ import { Bars } from "./chart";
 import { useReport, useValue, useWords } from "./state";
 import { largest, type Line } from "./weights";
 
-/** Entries of each list. */
+/** Entries of each list, and the weight from which one is worth a line. */
 const LISTED = 8;
+const FAINTEST = 0.0005;
 
 export function Detail() {
   const state = useReport();
@@ -84,7 +85,7 @@ function Ranked({ token, verb, line, kind, rest }: RankedProps) {
   const state = useReport();
   const words = useWords();
   const floor = useValue(state.known)?.weights?.floor ?? 0;
-  const found = line ? largest(line, LISTED) : [];
+  const found = line ? largest(line, LISTED).filter(([, weight]) => weight >= FAINTEST) : [];
   const left = floor > 0 && line ? 1 - line.weights.reduce((sum, weight) => sum + weight, 0) : 0;
   return (
     <section class={kind}>
@@ -108,7 +109,7 @@ function Ranked({ token, verb, line, kind, rest }: RankedProps) {
           </li>
         ))}
       </ol>
-      {found.length === 0 && <p class="quiet">{floor > 0 ? words.nothingKnown(number(floor)) : words.nothing}</p>}
+      {found.length === 0 && <p class="quiet">{floor > 0 ? words.nothingKnown(number(floor)) : words.nothingKnown(number(FAINTEST, 4))}</p>}
       {rest && left > 0.005 && <p class="quiet">{words.rest(percent(left), number(floor))}</p>}
     </section>
   );

@@ -25,7 +25,6 @@ const english = {
   earlierText: (share: string) => `${share} to earlier text`,
   laterText: (share: string) => `${share} to later text`,
   nothingKnown: (floor: string) => `no weight of ${floor} or more`,
-  nothing: "nothing",
   rest: (share: string, floor: string) => `${share} lies in weights below ${floor}`,
   query: "query",
   key: "key",
@@ -118,7 +117,6 @@ const chinese: Language = {
   earlierText: (share) => `${share} 落在前文`,
   laterText: (share) => `${share} 落在后文`,
   nothingKnown: (floor) => `没有达到 ${floor} 的权重`,
-  nothing: "无",
   rest: (share, floor) => `另有 ${share} 分散在低于 ${floor} 的权重中`,
   query: "查询",
   key: "键",
@@ -300,7 +298,7 @@ export const METHOD: Record<Code, [heading: string, text: string][]> = {
   ],
 };
 
-/** A weight as it is read: three digits, never rounded up to one or down to zero. */
+/** A number as it is read: three digits, never rounded down to zero. */
 export function number(value: number | null | undefined, digits = 3): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value === 0) return "0";
