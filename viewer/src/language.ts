@@ -62,9 +62,8 @@ const english = {
   dark: "Dark",
   theme: "Colours of the page",
   languageName: "中文",
-  exactAll: (error: string) => `Exact: every weight of every head, to ±${error}.`,
-  exactDense: (error: string) => `Exact: every weight of this head, to ±${error}.`,
-  exactCodes: (error: string) => `Exact: every weight of this head, to ±${error}, computed from 12-bit queries and keys.`,
+  exact: (error: string, all: boolean, codes: boolean) =>
+    `Exact: every weight of ${all ? "every" : "this"} head, to ±${error}${codes ? ", computed from 12-bit queries and keys" : ""}.`,
   exactList: (tau: string, error: string, map: string) =>
     `Exact: all weights of this head of ${tau} or more, to ±${error}. The others are shown in cells, to ±${map}.`,
   exactMap: (map: string) => `Of this head, the map is known, to ±${map} of a cell.`,
@@ -154,9 +153,8 @@ const chinese: Language = {
   dark: "深色",
   theme: "页面配色",
   languageName: "English",
-  exactAll: (error) => `精确：所有头的每个权重，误差不超过 ±${error}。`,
-  exactDense: (error) => `精确：本头的每个权重，误差不超过 ±${error}。`,
-  exactCodes: (error) => `精确：本头的每个权重由 12 位查询与键算出，误差不超过 ±${error}。`,
+  exact: (error, all, codes) =>
+    `精确：${all ? "所有头" : "本头"}的每个权重${codes ? "由 12 位查询与键算出" : ""}，误差不超过 ±${error}。`,
   exactList: (tau, error, map) => `精确：本头不低于 ${tau} 的全部权重，误差不超过 ±${error}；其余以格子显示，误差 ±${map}。`,
   exactMap: (map) => `本头只有热图，每格误差 ±${map}。`,
   nanHead: "本头的权重不是数值。",

@@ -155,11 +155,9 @@ function exactness({ exactness, heads }: Report, { head, weights }: Known, words
   const { nan, reason } = heads[head]!;
   const map = percent(exactness.map ?? 0);
   if (nan) return words.nanHead;
-  if (weights instanceof Dense) {
-    const all = heads.every(({ form }) => form === "dense");
-    return (all ? words.exactAll : words.exactDense)(number(exactness.dense, 4));
-  }
-  if (weights instanceof Exact) return words.exactCodes(number(exactness.exact, 4));
+  const all = heads.every(({ form }) => form !== "list");
+  if (weights instanceof Dense) return words.exact(number(exactness.dense, 4), all, false);
+  if (weights instanceof Exact) return words.exact(number(exactness.exact, 4), all, true);
   const known = weights ? words.exactList(number(exactness.tau), number(exactness.list, 4), map) : words.exactMap(map);
   return reason ? `${known} ${reason}` : known;
 }

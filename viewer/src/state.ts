@@ -155,7 +155,7 @@ export class State {
       if (layer !== null && head !== null) this.head.value = this.indexOf(layer, head) ?? this.head.peek();
       if (token !== null && token < this.text.length) {
         if (token !== this.kept.peek()) this.keep(token);
-      } else this.kept.value = null;
+      } else if (layer !== null && token === null) this.kept.value = null;
       if (view) this.view.value = view;
     });
   }

@@ -22,11 +22,12 @@ TAU = 0.05
 
 @dataclass(frozen=True)
 class Made:
-    """A report on disk, its JSON, and the weights [layers, heads, n, n] that it shows."""
+    """A report on disk, its JSON, the weights [layers, heads, n, n] that it shows, and its chunks by id."""
 
     path: Path
     report: dict[str, Any]
     weights: Tensor
+    contents: dict[str, bytes]
 
 
 def drawn(n: int, layers: int = 2, heads: int = 3, width: int = 16) -> tuple[Tensor, Tensor]:
@@ -36,7 +37,9 @@ def drawn(n: int, layers: int = 2, heads: int = 3, width: int = 16) -> tuple[Ten
     return q / width**0.5 * 2, k
 
 
-def write(path: Path, text: str, *, causal: bool = False, long: bool = False, nan: bool = False) -> Made:
+def write(
+    path: Path, text: str, *, causal: bool = False, long: bool = False, nan: bool = False, prefix: str = "c"
+) -> Made:
     """Writes a report. If it is long, head 0 of each layer is exact and the others are lists; else all are dense.
 
     A token is a run of letters or one other character.
@@ -57,12 +60,12 @@ def write(path: Path, text: str, *, causal: bool = False, long: bool = False, na
     ranges = [(None, -8), (-7, -4), (-3, -2), (-1, -1), (0, 0), (1, 1), (2, 3), (4, 7), (8, None)]
     bins, cells, thumbs = min(n, 512), 64 if long else 0, min(n, 24)
     chunks: list[dict[str, Any]] = []
-    contents: list[bytes] = []
+    contents: dict[str, bytes] = {}
     entries: list[dict[str, Any]] = []
 
     def add(kind: str, content: bytes, **fields: Any) -> None:
-        chunks.append({"id": f"c{len(chunks)}", "kind": kind, **fields})
-        contents.append(content)
+        chunks.append({"id": f"{prefix}{len(chunks)}", "kind": kind, **fields})
+        contents[chunks[-1]["id"]] = content
 
     small = [_cells(_pooled(own, visible, thumbs)) for own in weights.flatten(0, 1)]
     add("thumbs", b"".join(small))
@@ -133,11 +136,11 @@ def write(path: Path, text: str, *, causal: bool = False, long: bool = False, na
         },
         "chunks": chunks,
     }
-    path.write_text(page(report, dict(zip((chunk["id"] for chunk in chunks), contents, strict=True))), encoding="utf-8")
-    return Made(path, report, weights)
+    path.write_text(framed(report, contents), encoding="utf-8")
+    return Made(path, report, weights, contents)
 
 
-def page(report: dict[str, Any], contents: dict[str, bytes]) -> str:
+def framed(report: dict[str, Any], contents: dict[str, bytes]) -> str:
     """A page that asks for nothing, and may run nothing but the viewer."""
     script = (PACKAGE / "viewer.js").read_text(encoding="utf-8")
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

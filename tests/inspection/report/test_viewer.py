@@ -17,7 +17,8 @@ import pytest
 sys.path.append(str(Path(__file__).parent))  # for `import browser`
 
 from browser import AXE, Opened, browser, url
-from drawn_reports import Made, write
+from drawn_reports import Made, framed, write
+from reports import FORMS, seen
 
 VIEWS = ("explore", "map", "roles", "profiles", "method")
 
@@ -146,6 +147,24 @@ def test_a_long_text_has_exact_heads_and_lists(long: Any, opened: Any, tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("form", "n"), [("none", 60), ("window", 60), ("both ways", 300), ("cap", 300), ("two ranges", 300)]
+)
+def test_files_that_headway_writes(opened: Any, tmp_path: Path, form: str, n: int) -> None:
+    found = seen(n, **FORMS[form])
+    path = found.report(tmp_path / "report.html", tokens=[str(token) for token in range(n)])
+    weights = found.weights(1, head=2)[0]
+    page = opened(url(path, f"layer=1&head=2&token={n // 2}"))
+    stated = re.search(r"±(\d+\.\d+)", page.locator("footer").inner_text())
+    assert stated is not None
+    rows = table(page, tmp_path / "line.csv")
+    assert len(rows) >= 5
+    for row in rows:
+        true = float(weights[int(row["query"]), int(row["key"])])
+        assert abs(float(row["weight"]) - true) <= float(stated[1]) + 5e-5
+
+
+@pytest.mark.slow
 def test_a_map_zooms_to_single_weights(long: Any, opened: Any) -> None:
     entry = next(entry for entry in long.report["heads"] if entry["form"] == "list")
     page = opened(url(long.path, f"layer={entry['layer']}&head={entry['head']}&token=9&view=map"))
@@ -174,12 +193,21 @@ def test_both_ways_of_multiplying_are_equal(long: Any, opened: Any, tmp_path: Pa
 
 
 def test_the_head_that_was_asked_for_last_is_shown(short: Any, opened: Any, tmp_path: Path) -> None:
-    page = opened(url(short.path))
+    later_is_sooner = """
+        const inflated = Response.prototype.arrayBuffer;
+        let wait = 600;
+        Response.prototype.arrayBuffer = async function () {
+            await new Promise((resolve) => setTimeout(resolve, (wait -= 20)));
+            return inflated.call(this);
+        };
+    """
+    page = opened(url(short.path), script=later_is_sooner)
     page.evaluate("document.querySelectorAll('.head').forEach(head => head.click())")
     last = short.report["heads"][-1]
     assert chosen(page) == f"Layer {last['layer']}, head {last['head']}"
-    page.wait_for_timeout(100)
+    page.wait_for_timeout(700)
     rows = table(page, tmp_path / "last.csv")
+    assert rows
     for row in rows:
         true = float(short.weights[last["layer"]][last["head"]][int(row["query"])][int(row["key"])])
         assert abs(float(row["weight"]) - true) <= short.report["exactness"]["dense"] + 1e-6
@@ -352,6 +380,29 @@ def test_heads_that_are_not_numbers(opened: Any, tmp_path: Path) -> None:
     assert page.locator(".head[aria-pressed=true]").get_attribute("aria-label").endswith("not a number")
     for view in VIEWS:
         show(page, view)
+
+
+@pytest.mark.slow
+def test_two_reports_follow_each_other(opened: Any, tmp_path: Path) -> None:
+    a, b = (write(tmp_path / f"{name}.html", SENTENCE, causal=name == "b", prefix=f"{name}-") for name in "ab")
+    both = tmp_path / "both.html"
+    report = {"format": 1, "names": ["a", "b"], "reports": [a.report, b.report]}
+    both.write_text(framed(report, {**a.contents, **b.contents}), encoding="utf-8")
+    page = opened(url(both), viewport={"width": 1600, "height": 900})
+    left, right = page.locator(".headway").all()
+    right.locator("[data-head='4']").click()
+    left.locator(".words [data-token='6']").click()
+    for side, made in ((left, a), (right, b)):
+        assert side.locator(".head[aria-pressed=true]").get_attribute("data-head") == "4"
+        assert side.locator(".kept").get_attribute("data-token") == "6"
+        shown = float(side.locator(".lists .to .weight").first.inner_text())
+        assert shown == pytest.approx(float(made.weights[1, 1, 6].max()), abs=6e-4)
+    left.locator(".controls select").first.select_option("difference")
+    plot = left.locator(".plot canvas")
+    side = plot.evaluate("canvas => canvas.clientWidth - 70")
+    plot.hover(position={"x": 68 + side * 2.5 / a.report["n"], "y": 60 + side * 6.5 / a.report["n"]})
+    shown = float(left.locator(".readout strong").inner_text().replace("−", "-"))
+    assert shown == pytest.approx(float(a.weights[1, 1, 6, 2] - b.weights[1, 1, 6, 2]), abs=1e-3)
 
 
 @pytest.mark.slow
