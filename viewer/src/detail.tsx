@@ -84,7 +84,9 @@ interface RankedProps {
 function Ranked({ token, verb, line, kind, rest }: RankedProps) {
   const state = useReport();
   const words = useWords();
-  const floor = useValue(state.known)?.weights?.floor ?? 0;
+  const known = useValue(state.known);
+  const floor = known?.weights?.floor ?? 0;
+  const none = known && !known.weights ? words.onlyMap : words.nothingKnown(number(floor || FAINTEST, 4));
   const found = line ? largest(line, LISTED).filter(([, weight]) => weight >= FAINTEST) : [];
   const left = floor > 0 && line ? 1 - line.weights.reduce((sum, weight) => sum + weight, 0) : 0;
   return (
@@ -109,7 +111,7 @@ function Ranked({ token, verb, line, kind, rest }: RankedProps) {
           </li>
         ))}
       </ol>
-      {found.length === 0 && <p class="quiet">{floor > 0 ? words.nothingKnown(number(floor)) : words.nothingKnown(number(FAINTEST, 4))}</p>}
+      {found.length === 0 && <p class="quiet">{none}</p>}
       {rest && left > 0.005 && <p class="quiet">{words.rest(percent(left), number(floor))}</p>}
     </section>
   );

@@ -148,17 +148,25 @@ def test_a_long_text_has_exact_heads_and_lists(long: Any, opened: Any, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("form", "n"), [("none", 60), ("window", 60), ("both ways", 300), ("cap", 300), ("two ranges", 300)]
+    ("form", "stored"),
+    [("none", "dense"), ("window", "dense"), ("both ways", "exact"), ("cap", "exact"), ("two ranges", "exact")],
 )
-def test_files_that_headway_writes(opened: Any, tmp_path: Path, form: str, n: int) -> None:
+def test_files_that_headway_writes(opened: Any, tmp_path: Path, form: str, stored: str) -> None:
+    n = 300 if stored == "exact" else 60
     found = seen(n, **FORMS[form])
-    path = found.report(tmp_path / "report.html", tokens=[str(token) for token in range(n)])
+    tokens = [str(token) for token in range(n)]
+    path = found.report(tmp_path / "report.html", tokens=tokens)
+    if stored == "exact":
+        path = found.report(path, int(0.9 * path.stat().st_size), tokens=tokens, exact=[(1, 2)])
     weights = found.weights(1, head=2)[0]
     page = opened(url(path, f"layer=1&head=2&token={n // 2}"))
-    stated = re.search(r"±(\d+\.\d+)", page.locator("footer").inner_text())
+    said = page.locator("footer").inner_text()
+    stated = re.search(r"±(\d+\.\d+)", said)
     assert stated is not None
+    assert ("12-bit" in said) == (stored == "exact")
     rows = table(page, tmp_path / "line.csv")
-    assert len(rows) >= 5
+    own = [float(row["weight"]) for row in rows if int(row["query"]) == n // 2]
+    assert sum(own) == pytest.approx(1, abs=0.02)
     for row in rows:
         true = float(weights[int(row["query"]), int(row["key"])])
         assert abs(float(row["weight"]) - true) <= float(stated[1]) + 5e-5
