@@ -86,7 +86,7 @@ function Ranked({ token, verb, line, kind, rest }: RankedProps) {
   const words = useWords();
   const known = useValue(state.known);
   const floor = known?.weights?.floor ?? 0;
-  const none = known && !known.weights ? words.onlyMap : words.nothingKnown(number(floor || FAINTEST, 4));
+  const none = known && !known.weights ? words.onlyMap : words.nothingKnown(String(floor || FAINTEST));
   const found = line ? largest(line, LISTED).filter(([, weight]) => weight >= FAINTEST) : [];
   const left = floor > 0 && line ? 1 - line.weights.reduce((sum, weight) => sum + weight, 0) : 0;
   return (
@@ -112,7 +112,7 @@ function Ranked({ token, verb, line, kind, rest }: RankedProps) {
         ))}
       </ol>
       {found.length === 0 && <p class="quiet">{none}</p>}
-      {rest && left > 0.005 && <p class="quiet">{words.rest(percent(left), number(floor))}</p>}
+      {rest && left > 0.005 && <p class="quiet">{words.rest(percent(left), String(floor))}</p>}
     </section>
   );
 }

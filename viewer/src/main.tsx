@@ -158,7 +158,7 @@ function exactness({ exactness, heads }: Report, { head, weights }: Known, words
   const all = heads.every(({ form }) => form !== "list");
   if (weights instanceof Dense) return words.exact(number(exactness.dense, 4), all, false);
   if (weights instanceof Exact) return words.exact(number(exactness.exact, 4), all, true);
-  const known = weights ? words.exactList(number(exactness.tau), number(exactness.list, 4), map) : words.exactMap(map);
+  const known = weights ? words.exactList(String(exactness.tau), number(exactness.list, 4), map) : words.exactMap(map);
   return reason ? `${known} ${reason}` : known;
 }
 

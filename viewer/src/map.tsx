@@ -296,7 +296,7 @@ function Controls() {
         </label>
       )}
       <Readout />
-      {floor > 0 && <p class={`quiet${paled ? "" : " unsaid"}`}>{words.paled(number(floor))}</p>}
+      {floor > 0 && <p class={`quiet${paled ? "" : " unsaid"}`}>{words.paled(String(floor))}</p>}
       <p class="quiet hint">{words.mapHint}</p>
     </div>
   );
@@ -321,7 +321,7 @@ function Readout() {
     : Number.isNaN(weight)
       ? broken
         ? words.broken
-        : words.below(number(known.weights?.floor))
+        : words.below(String(known.weights?.floor))
       : other
         ? signed(weight - other.at(query, key))
         : number(weight);
@@ -462,7 +462,7 @@ function axes(context: CanvasRenderingContext2D, state: State, side: number, sty
       context.save();
       context.translate(place, -6);
       if (scale >= 11) context.rotate(-Math.PI / 2);
-      context.textAlign = scale >= 11 ? "left" : "center";
+      context.textAlign = scale >= 11 ? "left" : place > side - 20 ? "right" : "center";
       context.fillText(label, 0, scale >= 11 ? 0 : -4, MARGIN.top - 8);
       context.restore();
     },

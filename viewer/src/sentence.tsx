@@ -115,7 +115,7 @@ export function Sentence() {
         <span class="hint">{words.wordsHint}</span>
       </div>
       <div
-        class="words"
+        class={`words${shown.before || shown.after ? " cut" : ""}`}
         ref={area}
         dir="auto"
         role="listbox"

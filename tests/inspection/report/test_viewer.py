@@ -143,7 +143,7 @@ def test_a_long_text_has_exact_heads_and_lists(long: Any, opened: Any, tmp_path:
             true = float(long.weights[entry["layer"]][entry["head"]][int(row["query"])][int(row["key"])])
             assert abs(float(row["weight"]) - true) <= 1.5 * long.report["exactness"][error] + 1e-6
         said = page.locator("footer").inner_text()
-        assert "12-bit" in said if form == "exact" else f"{long.report['exactness']['tau']:.3f}" in said
+        assert "12-bit" in said if form == "exact" else f"{long.report['exactness']['tau']} or more" in said
 
 
 @pytest.mark.slow
