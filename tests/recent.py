@@ -220,8 +220,8 @@ GROUPS = {
     "reports in a browser": Group(
         ("tests/inspection/report/test_viewer.py",),
         (
-            *("src/headway/inspection/report/", "src/headway/__init__.py", "viewer/"),
-            *("tests/inspection/report/browser.py", "tests/inspection/report/drawn_reports.py"),
+            *(*CALL, INSPECTION, "viewer/", *encodings("rope", "alibi")),
+            *(f"tests/inspection/report/{name}.py" for name in ("browser", "drawn_reports", "reports")),
         ),
     ),
     "training, and what is killed": Group(
