@@ -1,0 +1,167 @@
+/** What is known of a head, drawn onto a canvas: cells, weights, and tiles that are computed in slices. */
+
+import { css, DIFFERENCES, DIVERGING, shading as shadingOf, type Rgb, type Shading } from "./color";
+import { Exact } from "./exact";
+import { BROKEN, finished, HIDDEN, ofCells, ofWeights, palette, picture, shadeOf, type Raster } from "./raster";
+import type { State, Window } from "./state";
+import { Dense, isComplete, type Complete } from "./weights";
+
+/** The side of a tile, the most tokens that a cell of a tile covers, and for how long tiles are computed at a time. */
+const TILE = 128;
+const COARSEST = 4;
+const SLICE = 6;
+
+/** The same head of the other report, where the map is to show the difference and every weight is known. */
+export function compared(state: State): Complete | null {
+  const { other } = state;
+  if (!other || !state.difference.value || !state.text.alike(other.text)) return null;
+  const [mine, others] = [state.known.value, other.known.value];
+  return isComplete(mine?.weights) && isComplete(others?.weights) ? others.weights : null;
+}
+
+export function currentShading(state: State): Shading {
+  if (compared(state)) return DIFFERENCES;
+  const most = state.report.heads[state.head.value]!.statistics.largest;
+  return shadingOf(state.text.length, state.relative.value && most ? Math.min(1, most) : 1);
+}
+
+/** Draws what is known of a head; keeps pictures of tiles until the head or the colours change. */
+export class Painter {
+  private readonly pictures = new Map<string, HTMLCanvasElement>();
+  private painted = "";
+  /** Tiles that are in sight and not there yet: the first is being computed. */
+  private readonly wanted = new Map<string, Generator<void, Raster>>();
+  private colours: Rgb[] = [];
+  private working = false;
+  side = 0;
+
+  constructor(
+    private readonly state: State,
+    private readonly repaint: () => void,
+  ) {}
+
+  /** Pixels of a token. */
+  get scale(): number {
+    return this.side / this.state.window.peek().span;
+  }
+
+  paint(context: CanvasRenderingContext2D, side: number, density: number): void {
+    const { state } = this;
+    this.side = side;
+    const known = state.known.value;
+    const shading = currentShading(state);
+    const view = state.window.value;
+    const other = compared(state);
+    const name = [known?.head, state.theme.value, state.relative.value, state.cells.value, other && state.other?.head.value].join();
+    if (name !== this.painted) {
+      this.pictures.clear();
+      this.wanted.clear();
+      this.painted = name;
+      this.colours = palette(state.theme.value, other ? DIVERGING[state.theme.value] : undefined);
+    }
+    const { colours } = this;
+    let paled = false;
+    context.imageSmoothingEnabled = false;
+    context.fillStyle = css(colours[known && state.report.heads[known.head]!.nan ? BROKEN : HIDDEN]!);
+    context.fillRect(0, 0, side, side);
+    if (!known) return;
+    const n = state.text.length;
+    const scale = side / view.span;
+    const { map, weights, listed } = known;
+    if (map) {
+      const step = n / map.side;
+      // Without exact weights blocks would look like weights: they step back as soon as they can be told apart.
+      paled = !(weights instanceof Exact) && step > 1 && scale * step > 10;
+      context.globalAlpha = paled ? 0.28 : 1;
+      const cells = this.remember("map", () => picture(ofCells(map[state.cells.value], map.side, shading), colours));
+      context.drawImage(cells, -view.key * scale, -view.query * scale, n * scale, n * scale);
+      context.globalAlpha = 1;
+    }
+    if (weights instanceof Dense) {
+      const step = Math.max(1, Math.ceil(1 / (scale * density)));
+      const whole = this.remember(`all ${step}`, () =>
+        picture(finished(ofWeights(weights, { query: 0, key: 0, side: Math.ceil(n / step), step }, shading, other)), colours),
+      );
+      const [x, y] = [-view.key * scale, -view.query * scale];
+      context.drawImage(whole, x, y, whole.width * step * scale, whole.height * step * scale);
+    } else if (weights instanceof Exact && state.cells.value === "maximum") {
+      this.tiles(context, weights, other, view, scale, density);
+    } else if (listed && (paled || !map)) {
+      const size = Math.max(scale, 2.5);
+      const lastQuery = Math.min(n, Math.ceil(view.query + view.span));
+      for (let query = Math.max(0, Math.floor(view.query)); query < lastQuery; query++) {
+        const line = listed.row(query);
+        line.weights.forEach((weight, i) => {
+          const key = line.tokens?.[i] ?? i;
+          if (key < view.key - 1 || key > view.key + view.span) return;
+          context.fillStyle = css(colours[shadeOf(weight, shading)]!);
+          const [x, y] = [(key + 0.5 - view.key) * scale, (query + 0.5 - view.query) * scale];
+          context.fillRect(x - size / 2, y - size / 2, size, size);
+        });
+      }
+    }
+    state.paled.value = paled;
+  }
+
+  /** Draws the tiles that are there, and has the others computed one after the other. */
+  private tiles(
+    context: CanvasRenderingContext2D,
+    weights: Exact,
+    other: Complete | null,
+    view: Window,
+    scale: number,
+    density: number,
+  ): void {
+    let step = 1;
+    while (step * scale * density < 0.75) step *= 2;
+    const missing = new Set<string>();
+    const covers = TILE * step;
+    const shading = currentShading(this.state);
+    const last = (edge: number) => Math.min(weights.length - 1, Math.floor(edge + view.span));
+    const rows = step > COARSEST ? -1 : Math.floor(last(view.query) / covers);
+    for (let row = Math.floor(view.query / covers); row <= rows; row++) {
+      for (let column = Math.floor(view.key / covers); column * covers <= last(view.key); column++) {
+        const name = `tile ${step} ${row} ${column}`;
+        const [query, key] = [row * covers, column * covers];
+        const tile = this.pictures.get(name);
+        if (tile) {
+          const [x, y] = [(key - view.key) * scale, (query - view.query) * scale];
+          context.drawImage(tile, x, y, tile.width * step * scale, tile.height * step * scale);
+        } else {
+          missing.add(name);
+          if (!this.wanted.has(name)) this.wanted.set(name, ofWeights(weights, { query, key, side: TILE, step }, shading, other));
+        }
+      }
+    }
+    for (const name of this.wanted.keys()) if (!missing.has(name)) this.wanted.delete(name);
+    this.work();
+  }
+
+  private remember(name: string, make: () => HTMLCanvasElement): HTMLCanvasElement {
+    let made = this.pictures.get(name);
+    if (!made) {
+      this.pictures.set(name, (made = make()));
+      if (this.pictures.size > 400) this.pictures.delete(this.pictures.keys().next().value!);
+    }
+    return made;
+  }
+
+  /** Computes tiles for a slice of time and paints: on this thread, since not every page may have workers. */
+  private work(): void {
+    if (this.working || this.wanted.size === 0) return;
+    this.working = true;
+    setTimeout(() => {
+      this.working = false;
+      const until = performance.now() + SLICE;
+      for (const [name, steps] of this.wanted) {
+        let next = steps.next();
+        while (!next.done && performance.now() < until) next = steps.next();
+        if (!next.done) break;
+        this.wanted.delete(name);
+        this.remember(name, () => picture(next.value as Raster, this.colours));
+        if (performance.now() > until) break;
+      }
+      this.repaint();
+    });
+  }
+}
