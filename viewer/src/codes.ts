@@ -29,6 +29,10 @@ export class Reader {
     return this.bytes.subarray(this.at, (this.at += count));
   }
 
+  uint16(count: number): Uint16Array {
+    return new Uint16Array(this.copy(2 * count));
+  }
+
   int32(count: number): Int32Array {
     return new Int32Array(this.copy(4 * count));
   }

@@ -68,7 +68,7 @@ export type Chunk = { id: string } & (
   | { kind: "thumbs" }
   | { kind: "dense"; head: number }
   | { kind: "map" | "profile"; layer: number; heads: number[] }
-  | { kind: "list"; head: number; bytes: number; keys: number }
+  | { kind: "list"; head: number; bytes: 1 | 2 }
   | { kind: "q"; head: number; width: number }
   | { kind: "k"; layer: number; kv: number; width: number }
   | { kind: "bias"; heads: number[]; from: number }

@@ -80,11 +80,12 @@ export class Loader {
     if (!chunk) return null;
     const { n, exactness } = this.source.report;
     const reader = await this.read(chunk);
-    const counts = reader.planes(n, chunk.bytes);
+    const counts = chunk.bytes === 1 ? reader.uint8(n) : reader.uint16(n);
     const starts = new Uint32Array(n + 1);
     for (let query = 0; query < n; query++) starts[query + 1] = starts[query]! + counts[query]!;
-    const keys = reader.planes(starts[n]!, chunk.keys / 8);
-    const limit = 2 ** chunk.keys;
+    const width = n <= 65536 ? 2 : 4;
+    const keys = reader.planes(starts[n]!, width);
+    const limit = 256 ** width;
     for (let query = 0; query < n; query++) {
       for (let edge = starts[query]!; edge < starts[query + 1]!; edge++) keys[edge] = (query - keys[edge]! + limit) % limit;
     }

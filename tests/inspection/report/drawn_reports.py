@@ -80,9 +80,11 @@ def write(
                 largest = _cells(_pooled(own, visible, cells))
                 add("map", 2 * largest, layer=layer, heads=[index])
                 queries, keys = (own >= TAU).nonzero(as_tuple=True)
-                counts = bytes(torch.bincount(queries, minlength=n).tolist())
+                counts = torch.bincount(queries, minlength=n)
+                width = 1 + head % 2
+                counted = b"".join(count.to_bytes(width, "little") for count in counts.tolist())
                 codes = _weights(own, visible)[queries, keys]
-                add("list", counts + _planes((queries - keys) % 65536) + _planes(codes), head=index, bytes=1, keys=16)
+                add("list", counted + _planes((queries - keys) % 65536) + _planes(codes), head=index, bytes=width)
             if form == "exact":
                 row = lse[layer, head]
                 query = _packed(q_codes[layer, head]) + _floats(q_scale[layer, head]) + _floats(row)

@@ -133,15 +133,15 @@ def test_lists_show_the_strongest_weights(short: Any, opened: Any) -> None:
 
 
 def test_a_long_text_has_exact_heads_and_lists(long: Any, opened: Any, tmp_path: Path) -> None:
-    for form, error in (("exact", "exact"), ("list", "list")):
-        entry = next(entry for entry in long.report["heads"] if entry["form"] == form)
+    for entry in long.report["heads"][:3]:
+        form = entry["form"]
         at = f"layer={entry['layer']}&head={entry['head']}&token={long.report['n'] // 2}"
         page = opened(url(long.path, at))
         rows = table(page, tmp_path / "row.csv")
-        assert rows or form == "list"
+        assert rows
         for row in rows:
             true = float(long.weights[entry["layer"]][entry["head"]][int(row["query"])][int(row["key"])])
-            assert abs(float(row["weight"]) - true) <= 1.5 * long.report["exactness"][error] + 1e-6
+            assert abs(float(row["weight"]) - true) <= 1.5 * long.report["exactness"][form] + 1e-6
         said = page.locator("footer").inner_text()
         assert "12-bit" in said if form == "exact" else f"{long.report['exactness']['tau']} or more" in said
 
@@ -149,27 +149,35 @@ def test_a_long_text_has_exact_heads_and_lists(long: Any, opened: Any, tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "stored"),
-    [("none", "dense"), ("window", "dense"), ("both ways", "exact"), ("cap", "exact"), ("two ranges", "exact")],
+    [
+        *(("none", "dense"), ("window", "dense"), ("alibi", "list")),
+        *(("both ways", "exact"), ("cap", "exact"), ("two ranges", "exact")),
+    ],
 )
 def test_files_that_headway_writes(opened: Any, tmp_path: Path, form: str, stored: str) -> None:
-    n = 300 if stored == "exact" else 60
+    n = 60 if stored == "dense" else 300
     found = seen(n, **FORMS[form])
     tokens = [str(token) for token in range(n)]
     path = found.report(tmp_path / "report.html", tokens=tokens)
-    if stored == "exact":
-        path = found.report(path, int(0.9 * path.stat().st_size), tokens=tokens, exact=[(1, 2)])
+    if stored != "dense":
+        exact = [(1, 2)] if stored == "exact" else []
+        path = found.report(path, int(0.9 * path.stat().st_size), tokens=tokens, exact=exact)
     weights = found.weights(1, head=2)[0]
     page = opened(url(path, f"layer=1&head=2&token={n // 2}"))
     said = page.locator("footer").inner_text()
-    stated = re.search(r"±(\d+\.\d+)", said)
+    threshold = re.search(r"weights of this head of (\d\.\d+) or more", said)
+    stated = re.search(r"to ±(\d+\.\d+)", said)
     assert stated is not None
-    assert ("12-bit" in said) == (stored == "exact")
+    assert (threshold is not None, "12-bit" in said) == (stored == "list", stored == "exact")
     rows = table(page, tmp_path / "line.csv")
-    own = [float(row["weight"]) for row in rows if int(row["query"]) == n // 2]
-    assert sum(own) == pytest.approx(1, abs=0.02)
-    for row in rows:
-        true = float(weights[int(row["query"]), int(row["key"])])
-        assert abs(float(row["weight"]) - true) <= float(stated[1]) + 5e-5
+    shown = {(int(row["query"]), int(row["key"])): float(row["weight"]) for row in rows}
+    floor = float(threshold[1]) if threshold else 1e-6
+    for token in range(n):
+        for pair in ((n // 2, token), (token, n // 2)):
+            true = float(weights[pair])
+            if true >= floor + float(stated[1]):
+                assert abs(shown[pair] - true) <= float(stated[1]) + 5e-5
+    assert len(shown) >= 5
 
 
 @pytest.mark.slow
