@@ -158,6 +158,13 @@ def test_as_torch_computes_it(scale: float | None) -> None:
     assert_rows(hw.attention(q, k, k, scale=scale), [x[None] for x in expected.unbind()])
 
 
+def test_an_encoding_by_name() -> None:
+    q = call(heads_of([3, 5]))
+    named = hw.attention(q, q, q, encoding="alibi", mask="causal")
+    right = hw.attention(q, q, q, encoding=hw.encoding("alibi", num_heads=4), mask=Causal())
+    torch.testing.assert_close(named.values(), right.values(), rtol=0, atol=0)
+
+
 def test_the_log_sum_exp_is_jagged() -> None:
     q, k = heads_of(LENGTHS), heads_of(OTHERS, seed=1)
     sinks = [torch.randn(4, n, dtype=torch.float64) for n in LENGTHS]

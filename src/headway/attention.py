@@ -115,13 +115,13 @@ def attention(
     """
     if others:
         refuse("attention", attention, others)
-    if isinstance(encoding, str):
+    if isinstance(encoding, str) and not jagged.is_nested(q, k, v):  # the row of jagged tensors looks it up
         encoding = encoding_for(encoding, q, head_shard)
     if isinstance(mask, str):
         mask = as_mask(mask)
     request = key = out = None
     plain = terms is None and sink is None and soft_cap is None and type(dropout) in (float, int) and not dropout
-    if plain and dropout_seed is None and head_shard is None and not observers:
+    if plain and dropout_seed is None and head_shard is None and not observers and not isinstance(encoding, str):
         request = plans.Request(q, k, v, encoding, mask, scale, q_positions, k_positions, prepared_by, kernel)
         key = plans.key_of(request)
         plan = None if key is None else plans.find(encoding, key)
