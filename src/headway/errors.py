@@ -5,6 +5,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
+from operator import index
 from typing import NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -133,6 +134,15 @@ def need_positive(**sizes: float) -> None:
             raise HeadwayError(f"{name} is {value!r}: give a whole number of at least 1")
         if value < 1:
             raise HeadwayError(f"{name} is {value}: give at least 1")
+
+
+def need_whole(**sizes: object) -> None:
+    """Raises HeadwayError unless each size is a whole number, of Python or of another library."""
+    for name, value in sizes.items():
+        try:
+            index(value)  # type: ignore[arg-type]
+        except TypeError:
+            raise HeadwayError(f"{name} is {value!r}: give a whole number") from None
 
 
 def need_finite(**values: float | None) -> None:

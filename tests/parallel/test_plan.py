@@ -80,7 +80,7 @@ def test_one_rank_needs_no_method() -> None:
 
 def test_sizes_and_rates() -> None:
     assert [parse_size(text) for text in ("1M", "32k", "0.5K", "1,000", 7)] == [1 << 20, 32 << 10, 512, 1000, 7]
-    assert [parse_rate(text, "flops") for text in ("400T", "2.5G", "1e12")] == [4e14, 2.5e9, 1e12]
+    assert [parse_rate(text, "flops") for text in ("400T", "2.5G", "1e12", 2e16)] == [4e14, 2.5e9, 1e12, 2e16]
     assert [in_bytes(count) for count in (1, 1536, 3 << 40)] == ["1 B", "1.5 KiB", "3.0 TiB"]
     assert [in_rate(rate) for rate in (2e6, 1.25e10, 2.413e12)] == ["2 MB/s", "12.5 GB/s", "2,413 GB/s"]
 
@@ -92,6 +92,12 @@ def test_sizes_and_rates() -> None:
         ({"tokens": 3}, "tokens is 3 for 4 ranks"),
         ({"flops": "fast"}, "flops is 'fast'"),
         ({"link": "-3"}, "link is '-3'"),
+        ({"tokens": "1,5k"}, "tokens is '1,5k'"),
+        ({"tokens": "k"}, "tokens is 'k'"),
+        ({"tokens": "1e300"}, r"tokens is '1e300': give a number up to 1e\+24"),
+        ({"ranks": 1.5}, "ranks is 1.5: give a whole number"),
+        ({"batch": 2.5}, "batch is 2.5: give a whole number"),
+        ({"heads": None}, "heads is None: give a whole number"),
         ({"heads": 0}, "heads is 0"),
         ({"kv_heads": 3}, "kv_heads 3 does not divide heads 8"),
         ({"dtype": "int8"}, "dtype"),

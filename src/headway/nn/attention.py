@@ -14,7 +14,7 @@ from typing_extensions import Never
 from ..attention import attention
 from ..call import Arguments, placed_keys
 from ..coordinates import Coordinates
-from ..errors import HeadwayError, need_positive, refuse, refuses_others, right_call
+from ..errors import HeadwayError, need_positive, need_whole, refuse, refuses_others, right_call
 from ..heads import HeadShard
 from ..jagged import Sequences, is_nested, need_none, row_of
 from ..masks import AnyMask, Mask, mask_or_tensor
@@ -465,9 +465,7 @@ def _check_sizes(
     sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
     given = {name: value for name, value in (sizes | widths).items() if value is not None}
     need_positive(**given)
-    for name, value in given.items():
-        if isinstance(value, float):
-            raise HeadwayError(f"{name} is {value}: give a whole number")
+    need_whole(**given)
     if head_dim is None and embed_dim % num_heads:
         lower = embed_dim // num_heads * num_heads
         choices = " or ".join(str(size) for size in (lower, lower + num_heads) if size)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from .._common.table import Cell, Table
-from ..errors import HeadwayError, need_positive, unknown
+from ..errors import HeadwayError, need_positive, need_whole, unknown
 from ._attention import SHORT
 
 ITEM = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
@@ -20,12 +19,18 @@ STATED = {"a100": 312e12, "h100": 989e12, "h200": 989e12}
 BACKWARD = 2.5
 """The products of a backward pass as a share of those of forward: five in place of two."""
 
+NUMBER = r"((?:[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?|[0-9]*\.?[0-9]+)(?:[eE]\+?[0-9]+)?) ?([kKMGT]?)"
+"""A number, with commas between thousands or without, and the letter of a power."""
+
+LARGEST = 1e24
+"""The largest size or rate, far above any; products of two of them are still finite."""
+
 SHARE = 0.1
 """The share of the time of computing at which communication that does not overlap is called small."""
 
 
 def parse_size(text: int | str, name: str = "tokens") -> int:
-    """Returns a number of tokens, such as 32768, "32k" (1,024 times 32) or "1M" (1,024² tokens).
+    """Returns a number of tokens, such as 32768, "32k" (1,024 times 32) or "1M" (1,024² tokens), rounded.
 
     Args:
         text: the number, or what was written.
@@ -51,10 +56,11 @@ def parse_rate(text: float | str, name: str) -> float:
 
 
 def _scaled(text: float | str, name: str, base: int, such_as: str) -> float:
-    found = re.fullmatch(r"([0-9]*\.?[0-9]+(?:[eE][0-9]+)?) ?([kKMGT]?)", str(text).strip().replace(",", ""))
-    value = float(found[1]) * base ** " KMGT".index(found[2].upper() or " ") if found else 0.0
-    if not 0 < value < math.inf:
-        raise HeadwayError(f"{name} is {text!r}: give a number above 0, such as {such_as}")
+    found = re.fullmatch(NUMBER, str(text).strip())
+    value = float(found[1].replace(",", "")) * base ** " KMGT".index(found[2].upper() or " ") if found else 0.0
+    if not 0 < value <= LARGEST:
+        bound = f"up to {LARGEST:.0e}" if value else "above 0"
+        raise HeadwayError(f"{name} is {text!r}: give a number {bound}, such as {such_as}")
     return value
 
 
@@ -272,11 +278,13 @@ def plan(
         ``link``, too, times, by which it chooses.
 
     Raises:
-        HeadwayError: if a size is below 1 or does not fit, or a text is no number.
+        HeadwayError: if a size is below 1, not whole or does not fit, or a text is no number.
     """
     count = parse_size(tokens, "tokens")
     kv_heads = heads if kv_heads is None else kv_heads
-    need_positive(heads=heads, head_dim=head_dim, ranks=ranks, kv_heads=kv_heads, batch=batch)
+    sizes = {"heads": heads, "head_dim": head_dim, "ranks": ranks, "kv_heads": kv_heads, "batch": batch}
+    need_whole(**sizes)
+    need_positive(**sizes)
     if heads % kv_heads:
         raise HeadwayError(f"kv_heads {kv_heads} does not divide heads {heads}: give a number that divides them")
     if count < ranks:
