@@ -107,6 +107,8 @@ def make_call(
     _check_tensors(q, k, v, prepared=prepared)
     sizes = _sizes(q, k, v)
     if head_shard is not None:
+        if not isinstance(head_shard, HeadShard):
+            raise HeadwayError(f"head_shard is a {type(head_shard).__name__}: give HeadShard(first, count, total)")
         head_shard.check(q, k)
         sizes = head_shard.whole(sizes)
     _check_options(sizes, scale, dropout, sink)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .coordinates import Coordinates
-from .errors import HeadwayError
+from .errors import HeadwayError, need_whole
 from .masks import Mask
 from .positions._base import Input, PositionEncoding, Restore, Terms
 from .records import Record
@@ -46,7 +46,7 @@ class HeadShard:
             its own heads.
 
     Raises:
-        HeadwayError: if the heads are not among ``total``.
+        HeadwayError: if the heads are not among ``total``, or a number is not whole.
     """
 
     first: int
@@ -55,6 +55,7 @@ class HeadShard:
     shared: Callable[[Tensor], Tensor] = _unchanged
 
     def __post_init__(self) -> None:
+        need_whole(first=self.first, count=self.count, total=self.total)
         if not (self.count > 0 and 0 <= self.first <= self.total - self.count):
             raise HeadwayError(
                 f"heads {self.first} to {self.first + self.count - 1} are not among {self.total}: give first ≥ 0, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -232,7 +233,16 @@ def refused(group: dist.ProcessGroup) -> dict[str, str]:
     twice = sharded(hw.nn.MultiHeadAttention(16, 4), group)
     other = sharded(hw.nn.MultiHeadAttention(16, 4, encoding=hw.encoding("alibi", num_heads=2)), group)
     mixing = sharded(hw.nn.MultiHeadAttention(16, 4, encoding=hw.encoding("dape", num_heads=4)), group)
+    inspected = nn.Sequential(nn.Identity(), twice)
+
+    def within(block: AbstractContextManager[Any]) -> None:
+        with block:
+            inspected(x)
+
     cases: dict[str, Callable[[], Any]] = {
+        "capture": lambda: within(hw.capture(inspected)),
+        "ablate": lambda: within(hw.ablate(inspected, {(0, 1): "zero"})),
+        "prepack": lambda: hw.nn.prepack(twice),
         "heads": lambda: tensor_plan(heads, mesh),
         "keys": lambda: tensor_plan(hw.nn.Block(16, 4, attention=keys), mesh),
         "hidden": lambda: tensor_plan(hw.nn.FeedForward(16, 9), mesh),

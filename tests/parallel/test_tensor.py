@@ -41,6 +41,9 @@ def test_is_one_process(pool: Pool, case: str) -> None:
 def test_what_does_not_divide_is_refused_with_what_does(pool: Pool) -> None:
     for found in pool.run(2, tensor_cases.refused):
         said = {
+            "capture": "'1' computes heads [02] to [13] of 4, and capture counts those of whole layers",
+            "ablate": "'1' computes heads [02] to [13] of 4, and ablate counts those of whole layers",
+            "prepack": "q_proj.weight is sharded over processes",
             "heads": "num_heads is 3, which 2 processes do not divide: use 1, 3$",
             "keys": r"attention.num_kv_heads is 1, .* use 1$",
             "hidden": "hidden_dim is 9",
@@ -73,6 +76,10 @@ def test_a_shard_that_does_not_fit_is_refused() -> None:
     of_three = hw.terms.DistanceBias(hw.terms.Linear(torch.ones(3), torch.ones(3)))
     with pytest.raises(hw.HeadwayError, match="heads 3 to 4 are not among 4"):
         HeadShard(3, 2, 4)
+    with pytest.raises(hw.HeadwayError, match=r"count is 0\.5: give a whole number"):
+        HeadShard(0, 0.5, 4)
+    with pytest.raises(hw.HeadwayError, match=r"head_shard is a tuple: give HeadShard\(first, count, total\)"):
+        hw.attention(q, k, k, head_shard=(0, 2, 4))
     with pytest.raises(hw.HeadwayError, match="q has 2 heads but head_shard counts 3"):
         hw.attention(q, k, k, head_shard=HeadShard(0, 3, 6))
     with pytest.raises(hw.HeadwayError, match="cuts a group of 2 that share keys"):

@@ -116,11 +116,11 @@ def save(model: nn.Module, path: str | Path) -> None:
 
     Raises:
         HeadwayError: if the model was not made by ``load``, so that its config is unknown, or if it is prepacked or
-            sharded by FSDP.
+            sharded, by FSDP or by heads.
     """
     if is_sharded(model):
         raise HeadwayError(
-            "the model is sharded by FSDP: gather its tensors with torch.distributed.checkpoint.state_dict."
+            "the model is sharded: gather its tensors with torch.distributed.checkpoint.state_dict."
             "get_model_state_dict and StateDictOptions(full_state_dict=True), load them into a model of headway.load, "
             "and save that"
         )

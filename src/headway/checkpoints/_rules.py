@@ -183,7 +183,7 @@ def unwrapped_name(name: str) -> str:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether FSDP has sharded the model, so that each process has parts of its tensors."""
+    """Whether FSDP or tensor parallelism has sharded the model, so that each process has parts of its tensors."""
     wrapped = any(SHARDED in name.split(".") for name, _ in model.named_modules())
     return wrapped or any(hasattr(parameter, "full_tensor") for parameter in model.parameters())
 

@@ -48,9 +48,10 @@ def ablate(model: nn.Module, heads: Mapping[tuple[int | str, int], str]) -> Iter
 
     Raises:
         HeadwayError: before the block, if a layer or head does not exist (the nearest is named) or the model is
-            compiled or scripted; in it, if a mean would be over a single query, if an ``autograd.Function`` other than
-            torch's checkpoint runs a layer for a gradient, or if a backward pass runs a layer for a forward pass that
-            may be outside of the block; at its end, if the model ran and a layer did not attend.
+            compiled, scripted or divided by heads; in it, if a mean would be over a single query, if an
+            ``autograd.Function`` other than torch's checkpoint runs a layer for a gradient, or if a backward pass runs
+            a layer for a forward pass that may be outside of the block; at its end, if the model ran and a layer did
+            not attend.
 
     References:
         Michel et al. 2019, "Are Sixteen Heads Really Better than One?".

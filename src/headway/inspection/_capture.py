@@ -83,9 +83,9 @@ def capture(
         A ``Seen``, which fills while the model runs.
 
     Raises:
-        HeadwayError: before the block, if an argument does not fit or the model is compiled or scripted; in it, before
-            anything is computed, if weights would take more than 1 GiB, and if an attention call cannot be captured; at
-            its end, if the model ran and no attention was found.
+        HeadwayError: before the block, if an argument does not fit or the model is compiled, scripted or divided by
+            heads; in it, before anything is computed, if weights would take more than 1 GiB, and if an attention call
+            cannot be captured; at its end, if the model ran and no attention was found.
     """
     observer = _Capture(model, keep, statistics, layers, heads, rows)
     with observer.watching():

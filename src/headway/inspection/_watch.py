@@ -26,6 +26,7 @@ from .._torch import (
     without_function_modes,
 )
 from ..errors import HeadwayError
+from ..heads import HeadShard
 from ..kernels import Call
 from ..reductions import Reduction
 from ._numbers import whole
@@ -307,7 +308,7 @@ class Observer(Finder):
 
     ``around`` gets each call once. If a backward pass computes a call again, for ``torch.utils.checkpoint``, a
     ``Recomputation`` applies the same change as the first time, also after the block and in the threads of autograd.
-    Raises HeadwayError if the model is not a module, or is compiled or scripted.
+    Raises HeadwayError if the model is not a module, is compiled or scripted, or has a layer with some of its heads.
     """
 
     def __init__(self, model: nn.Module, purpose: str, sources: Collection[Source]) -> None:
@@ -322,6 +323,12 @@ class Observer(Finder):
             if isinstance(module, torch.jit.ScriptModule):
                 raise HeadwayError(
                     f"{_said(name)} is scripted, which does not show its attention: {purpose} takes the nn.Module"
+                )
+            shard = getattr(module, "head_shard", None)
+            if isinstance(shard, HeadShard) and shard.count < shard.total:  # whose first head here is not head 0
+                raise HeadwayError(
+                    f"{_said(name)} computes heads {shard.first} to {shard.first + shard.count - 1} of {shard.total}, "
+                    f"and {purpose} counts those of whole layers: give the model as it was before parallelize_module"
                 )
         super().__init__(purpose, sources, {module: name for name, module in model.named_modules()}, [])
         self.model = model

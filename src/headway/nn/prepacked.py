@@ -106,7 +106,7 @@ def prepack(model: M) -> M:
         The same model.
 
     Raises:
-        HeadwayError: if model is no module, torch is built without oneDNN, or a parameter is not on the CPU.
+        HeadwayError: if model is no module, torch is built without oneDNN, or a parameter is not on the CPU or sharded.
 
     Example:
         model = headway.nn.prepack(headway.load(path))
@@ -118,6 +118,9 @@ def prepack(model: M) -> M:
     elsewhere = next((name for name, held in model.named_parameters() if held.device.type != "cpu"), None)
     if elsewhere is not None:
         raise HeadwayError(f"{elsewhere} is not on the CPU: move the model there, or leave it as it is")
+    sharded = next((name for name, held in model.named_parameters() if hasattr(held, "full_tensor")), None)
+    if sharded is not None:
+        raise HeadwayError(f"{sharded} is sharded over processes: prepack models that one process has as a whole")
     read = {id(part) for one in model.modules() if isinstance(one, PositionEncoding) for part in one.modules()}
     for owner in list(model.modules()):
         head, embedding = getattr(owner, "head", None), getattr(owner, "embedding", None)
