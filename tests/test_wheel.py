@@ -11,7 +11,7 @@ import pytest
 from headway.kernels.cpu import _library
 
 ROOT = Path(__file__).parents[1]
-NEWEST_GLIBC = (2, 28)
+NEWEST_GLIBC = (2, 27)
 MOST_BYTES = 6_000_000
 
 pytestmark = [
