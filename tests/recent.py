@@ -197,7 +197,8 @@ GROUPS = {
     "models over several processes": Group(
         tuple(f"tests/parallel/test_{name}.py" for name in ("scaling_page", "tensor", "training")),
         (
-            *(*CALL, COMMON, NN, MODELS, PARALLEL, POSITIONS, "src/headway/testing/inputs.py", "docs/scaling.md"),
+            *(*CALL, COMMON, NN, MODELS, PARALLEL, POSITIONS, f"{INSPECTION}_*.py", "docs/scaling.md"),
+            *("src/headway/testing/__init__.py", "src/headway/testing/inputs.py"),
             *("tests/parallel/processes.py", "tests/parallel/tensor_cases.py", "tests/parallel/training_cases.py"),
         ),
     ),
@@ -220,7 +221,7 @@ GROUPS = {
     "reports in a browser": Group(
         ("tests/inspection/report/test_viewer.py",),
         (
-            *(*CALL, INSPECTION, "viewer/", *encodings("rope", "alibi")),
+            *(*CALL, COMMON, INSPECTION, "viewer/", *encodings("rope", "alibi")),
             *(f"tests/inspection/report/{name}.py" for name in ("browser", "drawn_reports", "reports")),
         ),
     ),
@@ -294,7 +295,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/models/": (*ABOVE, CHECKPOINTS),
     "tests/integrations/": (*ABOVE, INTEGRATIONS),
     "tests/checkpoints/": (*ABOVE, CHECKPOINTS, "docs/models.md"),
-    "tests/inspection/": (*ABOVE, CHECKPOINTS, INTEGRATIONS, INSPECTION),
+    "tests/inspection/": (
+        *(*ABOVE, CHECKPOINTS, INTEGRATIONS, INSPECTION),
+        *("tests/inspection/report/decoded.py", "tests/inspection/report/reports.py"),
+    ),
     "tests/vectors/": (*ABOVE, CHECKPOINTS, VECTORS),
     "tests/study/": (*ABOVE, CHECKPOINTS, INSPECTION, VECTORS, STUDY),
     "tests/test_pictures.py": (*ABOVE, INSPECTION, VECTORS, STUDY, BENCH),
