@@ -70,9 +70,9 @@ def tensor_plan(module: nn.Module, mesh: DeviceMesh) -> dict[str, ParallelStyle]
 
     Heads of each ``MultiHeadAttention`` and hidden features of each ``FeedForward`` are divided among the processes;
     whatever else the module has stays whole on each. Outputs and gradients are those of one process, to rounding,
-    with any encoding. Only an encoding that mixes the scores of different heads, such as DAPE, is refused, in the first
-    call. An encoding that transforms queries or keys by head, and not by a rotation, does it for all heads on each
-    process.
+    with any encoding that computes each head apart. One that is built for a number of heads and mixes their scores,
+    such as DAPE, is refused, in the first call. An encoding that transforms queries or keys by head, and not by a
+    rotation, does it for all heads on each process.
 
     Each process must get the same inputs, and the same seed where there is dropout.
 
