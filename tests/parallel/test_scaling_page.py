@@ -109,3 +109,9 @@ def test_a_long_sequence(scripts: Path) -> None:
     text = printed(scripts, "long_attention.py")
     assert float(re.findall(r"largest difference (\S+)", text)[0]) < 1e-5
     assert "method: " in text
+
+
+def test_a_model_of_a_long_sequence(scripts: Path) -> None:
+    text = printed(scripts, "train_long.py")
+    assert losses(text) == pytest.approx(of_one(scripts, 3)[0], abs=2e-5)
+    assert text.count("stack.blocks") == 4
