@@ -21,7 +21,7 @@ from headway.nn._coordinates import continued
 from headway.nn._token_buffer import Slots, TokenBuffer
 from headway.nn._transaction import transaction
 from headway.nn.cache import Retention, reads_others
-from headway.positions import ENCODINGS, Compose, Interpolated, PositionEncoding, RoPE
+from headway.positions import ENCODINGS, SHAPE, Compose, Interpolated, PositionEncoding, RoPE
 from headway.positions._base import IN_ATTENTION
 
 
@@ -1008,6 +1008,46 @@ def test_tokens_that_are_counted_stand_where_given_ones_do(name: str, change: st
     assert torch.equal(place.position, expected_place.position)
     facts = [(at.start, at.length, at.is_stream) for at in (place, expected_place)]
     assert facts[0] == facts[1]
+
+
+@torch.no_grad()
+def test_a_stream_of_which_no_token_is_kept_goes_on() -> None:
+    layer, x = MultiHeadAttention(32, 4, encoding=RoPE(8)), torch.randn(1, 6, 32)
+    for positions in (None, Coordinates.span(6)):
+        cache = KeyValueCache()
+        layer(x, mask=Causal(), cache=cache, positions=positions)
+        cache.keep(0, 0)
+        layer(x[:, :2], mask=Causal(), cache=cache)
+        assert cache.coordinates is not None
+        assert cache.coordinates.position.flatten().tolist() == [6, 7]
+        assert cache.coordinates.length == 8
+
+
+@torch.no_grad()
+def test_what_is_drawn_for_the_tokens_of_a_call_is_drawn_once_with_a_cache_too() -> None:
+    layer, x = MultiHeadAttention(32, 4, encoding=Compose(SHAPE(500), RoPE(8))).train(), torch.randn(1, 6, 32)
+    expected = MultiHeadAttention(32, 4, encoding=RoPE(8))  # which a shift of all tokens does not change
+    expected.load_state_dict(layer.state_dict())
+    found = layer(x, mask=Causal(), cache=KeyValueCache())
+    torch.testing.assert_close(found, expected(x, mask=Causal()), atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_positions_of_all_keys_are_not_forgotten_in_silence() -> None:
+    layer, x, cache = MultiHeadAttention(32, 4, encoding=RoPE(8)), torch.randn(1, 5, 32), KeyValueCache()
+    layer(x[:, :3], mask=Causal(), cache=cache)
+    layer(x[:, 3:4], mask=Causal(), cache=cache, key_positions=torch.tensor([0, 2, 4, 9]))
+    with pytest.raises(HeadwayError, match="give one for each token"):
+        layer(x[:, 4:], mask=Causal(), cache=cache)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("width", [4, 16])
+def test_keys_of_another_width_than_the_encoding_are_refused_by_name(width: int) -> None:
+    layer, cache = MultiHeadAttention(32, 4, encoding=None), KeyValueCache()
+    with pytest.raises(HeadwayError, match=f"built with head_dim={width} and is given a last dimension of 8"):
+        layer(torch.randn(1, 5, 32), mask=Causal(), cache=cache, encoding=RoPE(width))
+    assert len(cache) == 0
 
 
 def test_a_call_that_fails_leaves_the_count_as_it_was() -> None:

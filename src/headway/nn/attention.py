@@ -290,8 +290,10 @@ class MultiHeadAttention(nn.Module):
             key_positions = positions if is_self_attention else key_positions
             arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
         elif cache is not None and is_self_attention:
-            new = None
-            if positions is not None or key_positions is not None or not cache.count(query):
+            new, given = None, positions is not None or key_positions is not None
+            # what may draw positions places keys and queries by one draw, so that they need the same object
+            drawn = caches_prepared(encoding) and encoding is not None and encoding.plan_key() is None
+            if given or drawn or not cache.count(query):
                 new = continued(cache.coordinates, positions, query.shape[1], query.device)
                 check_coordinates(new, query)
             if new is None or not new.padding:
@@ -413,7 +415,7 @@ class MultiHeadAttention(nn.Module):
                 all_keys = replace(all_keys, position=given.position)
             cache.coordinates = all_keys.as_given()
         else:
-            all_keys = given
+            all_keys, cache.coordinates = given, past  # those of this call alone: the cache no longer counts
         if prepared_by is not None:
             k, v, placed = prepared_keys_and_values(prepared_by, k, v, new, self.kernel, head_shard=self.head_shard)
             assert placed is not None  # since new is given

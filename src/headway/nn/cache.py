@@ -177,12 +177,14 @@ class KeyValueCache(Transactional):
     def count(self, new: Tensor) -> bool:
         """Returns whether coordinates are, from now on, known by the number of tokens.
 
-        They are if no call has given any, on a CPU where no compiler follows.
+        They are if no call has given any and no token was removed from their stream, on a CPU where no compiler
+        follows.
 
         Args:
             new: the input of the tokens that follow.
         """
-        if (len(self) and not self._counts) or not new.is_cpu or watched():
+        started = len(self) > 0 or self._coordinates is not None  # keep(0, 0) leaves no token, and its stream goes on
+        if (started and not self._counts) or not new.is_cpu or watched():
             return False
         self._coordinates, self._counts = None, True
         return True

@@ -179,13 +179,13 @@ class RotationByRows:
         rotation: the rotation of all rows, one for all rows of a batch and all heads.
     """
 
-    __slots__ = ("rotation", "row_bytes", "rows", "version", "words")
+    __slots__ = ("rotation", "row_bytes", "rows", "version", "width", "words")
 
     def __init__(self, rotation: Rotation) -> None:
         cos, sin = rotation.cos, rotation.sin
         self.rotation, self.rows, self.row_bytes = rotation, cos.shape[2], cos.stride(2) * cos.itemsize
-        self.version = writes_of(cos) + writes_of(sin)
-        first = torch.empty(1, 1, self.rows, rotation.start + 2 * cos.shape[3])
+        self.version, self.width = writes_of(cos) + writes_of(sin), rotation.start + 2 * cos.shape[3]
+        first = torch.empty(1, 1, self.rows, self.width)
         self.words = array("q", _rotation_words(first, first, cos, sin, rotation.layout, rotation.start))
 
     @staticmethod
@@ -202,7 +202,7 @@ class RotationByRows:
         """Returns x [batch, heads, n, head_dim] rotated by n rows; None if the library cannot read it or has no rows.
 
         Args:
-            x: a plain tensor on a CPU, of a width that the rotation fits.
+            x: a plain tensor on a CPU.
             row: the first of the rows.
         """
         cos, sin = self.rotation.cos, self.rotation.sin
@@ -210,7 +210,7 @@ class RotationByRows:
         if row < 0 or row + shape[2] > self.rows or writes_of(cos) + writes_of(sin) != self.version:
             return None
         address = x.data_ptr()
-        if strides[3] != 1 or x.dtype not in FLOATS or address % x.itemsize:
+        if strides[3] != 1 or shape[3] < self.width or x.dtype not in FLOATS or address % x.itemsize:
             return None
         y, words = torch.empty_like(x), self.words[:]
         out = y.stride()
