@@ -23,7 +23,7 @@ const english = {
   laterText: (share: string) => `${share} to later text`,
   nothingKnown: (floor: string) => `no weight of ${floor} or more`,
   onlyMap: "The file holds only the map of this head.",
-  rest: (share: string, floor: string) => `${share} lies in weights below ${floor}`,
+  rest: (share: string, floor: string) => `${share} lies in weights below ${floor}, or in a learned sink`,
   weight: "weight",
   below: (floor: string) => `below ${floor}`,
   hidden: "hidden by the mask",
@@ -104,7 +104,7 @@ const chinese: Language = {
   laterText: (share) => `${share} 落在后文`,
   nothingKnown: (floor) => `没有达到 ${floor} 的权重`,
   onlyMap: "文件中只有本头的热图。",
-  rest: (share, floor) => `另有 ${share} 分散在低于 ${floor} 的权重中`,
+  rest: (share, floor) => `另有 ${share} 分散在低于 ${floor} 的权重中，或落在可学习的汇上`,
   weight: "权重",
   below: (floor) => `低于 ${floor}`,
   hidden: "被掩码遮住",
@@ -226,7 +226,7 @@ export const METHOD: Record<Code, [heading: string, text: string][]> = {
     ],
     [
       "What is exact",
-      "A short report holds every weight in 16 bits (±0.02 % of itself). A long one holds maps of all heads in 8 bits (±3.5 %), every weight above a threshold in 16 bits, and for chosen heads queries and keys in 12 bits, from which the page computes every weight. The foot of the page says which of these it shows, and the largest error that was measured when the file was written.",
+      "A short report holds every weight in 16 bits (±0.04 % of itself). A long one holds maps of all heads in 8 bits (±3.6 %), every weight above a threshold in 16 bits (±0.14 %), and for chosen heads queries and keys in 12 bits, from which the page computes every weight. The foot of the page says which of these it shows, and the largest error that was measured when the file was written: of all weights, except that above 1,024 tokens the weights that are computed are checked for some of the queries.",
     ],
     [
       "Tokens attended to",
@@ -247,7 +247,7 @@ export const METHOD: Record<Code, [heading: string, text: string][]> = {
     ],
     [
       "Which link opens first",
-      "The strongest link of a content word by a head with a role. Without roles, by any head; first and delimiting tokens do not count as keys.",
+      "The strongest link between two content words by a head whose role depends on words. Without one, that by any head, then one from a content word, then any. The first token and tokens without text do not count as keys.",
     ],
   ],
   zh: [
@@ -262,7 +262,7 @@ export const METHOD: Record<Code, [heading: string, text: string][]> = {
     ],
     [
       "哪些是精确的",
-      "短文本的报告以 16 位保存每个权重（相对误差 ±0.02 %）。长文本保存所有头的 8 位热图（±3.5 %）、高于阈值的全部权重（16 位），以及选定头的 12 位查询与键，页面由此算出每个权重。页脚说明当前显示的是哪一种，以及写文件时测得的最大误差。",
+      "短文本的报告以 16 位保存每个权重（相对误差 ±0.04 %）。长文本保存所有头的 8 位热图（±3.6 %）、高于阈值的全部权重（16 位，±0.14 %），以及选定头的 12 位查询与键，页面由此算出每个权重。页脚说明当前显示的是哪一种，以及写文件时对全部权重测得的最大误差；超过 1,024 个词元时，算出的权重只抽查部分查询。",
     ],
     ["有效关注词元数", "熵的指数：多少个等权词元会有同样的熵。熵为 −Σ A·ln A，单位奈特。"],
     ["平均距离", "每个查询的 Σ A·|键 − 查询|，以词元计，再对全文取平均。"],
@@ -272,7 +272,7 @@ export const METHOD: Record<Code, [heading: string, text: string][]> = {
       "角色",
       "角色是文献中的定义，带有一个数值、一个不需要模型的基线和一个阈值。候选在隔篇文本上选出，数值与 95 % 自助法区间来自其余文本。两半文本上都成立，角色才成立。",
     ],
-    ["首先打开哪个连接", "有角色的头在实词上最强的连接；没有角色时看所有的头，且首词元与分隔词元不算作键。"],
+    ["首先打开哪个连接", "角色取决于词的头在两个实词之间最强的连接；没有时看所有的头，再看从实词出发的连接，最后看任意连接。首词元与没有文本的词元不算作键。"],
   ],
 };
 
@@ -283,6 +283,11 @@ export function number(value: number | null | undefined, digits = 3): string {
   if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en-US");
   if (Math.abs(value) >= 1) return value.toFixed(Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2);
   return Math.abs(value) < 10 ** -digits ? value.toExponential(0).replace("e-", "e−") : value.toFixed(digits);
+}
+
+/** A largest error, which the file has in two digits: fewer would make it smaller than it is. */
+export function bound(error: number | null): string {
+  return error === null ? "–" : String(Number(error.toPrecision(2))).replace("e-", "e−");
 }
 
 export function percent(share: number): string {

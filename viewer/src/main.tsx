@@ -8,7 +8,7 @@ import { Detail } from "./detail";
 import { Exact } from "./exact";
 import type { Pair, Report, Source } from "./format";
 import { Heads } from "./heads";
-import { number, percent } from "./language";
+import { bound } from "./language";
 import type { Known } from "./load";
 import { HeadMap } from "./map";
 import { Method, Profiles, Roles } from "./pages";
@@ -153,12 +153,12 @@ function Foot() {
 
 function exactness({ exactness, heads }: Report, { head, weights }: Known, words: ReturnType<typeof useWords>): string {
   const { nan, reason } = heads[head]!;
-  const map = percent(exactness.map ?? 0);
+  const map = exactness.map === null ? "–" : `${bound(100 * exactness.map)} %`;
   if (nan) return words.nanHead;
   const all = heads.every(({ form }) => form !== "list");
-  if (weights instanceof Dense) return words.exact(number(exactness.dense, 4), all, false);
-  if (weights instanceof Exact) return words.exact(number(exactness.exact, 4), all, true);
-  const known = weights ? words.exactList(String(exactness.tau), number(exactness.list, 4), map) : words.exactMap(map);
+  if (weights instanceof Dense) return words.exact(bound(exactness.dense), all, false);
+  if (weights instanceof Exact) return words.exact(bound(exactness.exact), all, true);
+  const known = weights ? words.exactList(String(exactness.tau), bound(exactness.list), map) : words.exactMap(map);
   return reason ? `${known} ${reason}` : known;
 }
 

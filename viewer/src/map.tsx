@@ -143,7 +143,9 @@ function Readout() {
     : Number.isNaN(weight)
       ? broken
         ? words.broken
-        : words.below(String(known.weights?.floor))
+        : known.weights
+          ? words.below(String(known.weights.floor))
+          : words.onlyMap
       : other
         ? signed(weight - other.at(query, key))
         : number(weight);

@@ -103,6 +103,8 @@ export function Sentence() {
   };
 
   const owner = token === null ? null : text.owner(token);
+  // Of a list of weights it is the sum of those that are known.
+  const share = (sum: number) => `${known?.weights?.floor ? "≥ " : ""}${percent(sum)}`;
   return (
     <section class="sentence" aria-label={words.text}>
       <div class="legend quiet">
@@ -173,9 +175,9 @@ export function Sentence() {
       </div>
       <p class="quiet outside">
         {token === null && words.chooseWord}
-        {to.before >= 0.001 && words.earlierText(percent(to.before))}
+        {to.before >= 0.001 && words.earlierText(share(to.before))}
         {to.before >= 0.001 && to.after >= 0.001 && " · "}
-        {to.after >= 0.001 && words.laterText(percent(to.after))}
+        {to.after >= 0.001 && words.laterText(share(to.after))}
         &nbsp;
       </p>
     </section>

@@ -137,7 +137,7 @@ export function csvOf(state: State): string {
 function tableOf(state: State): Row[] {
   const { text, report } = state;
   const known = state.known.peek();
-  const head = report.heads[state.head.peek()]!;
+  const head = report.heads[known?.head ?? state.head.peek()]!; // another may be loading
   const name = (token: number) => text.name(token);
   if (state.view.peek() === "roles") {
     const rows = report.heads.flatMap(({ layer, head, roles }) =>

@@ -138,6 +138,7 @@ REASONS: dict[str, tuple[dict[str, Any], str]] = {
     "relative keys": ({"encoding": hw.encoding("shaw", head_dim=16, max_distance=8)}, "relative keys"),
     "dense bias": ({"terms": (hw.terms.DenseBias(torch.zeros(150, 150)),)}, "bias of each pair"),
     "no range": ({"mask": hw.masks.Dilated(3)}, "no range of keys"),
+    "wide": ({"width": 520}, "more than 512 components"),
 }
 
 

@@ -388,6 +388,31 @@ def test_a_hundred_thousand_characters_without_a_space(opened: Any, tmp_path: Pa
     assert page.locator(".words .kept").is_visible()
 
 
+def test_the_foot_says_no_less_than_the_file(short: Any, opened: Any, tmp_path: Path) -> None:
+    report = {**short.report, "exactness": {**short.report["exactness"], "dense": 0.00014}}
+    (tmp_path / "report.html").write_text(framed(report, short.contents), encoding="utf-8")
+    page = opened(url(tmp_path / "report.html"))
+    assert "to ±0.00014." in page.locator("footer").inner_text()
+
+
+def test_a_map_alone_says_nothing_of_weights(long: Any, opened: Any, tmp_path: Path) -> None:
+    chunks = [chunk for chunk in long.report["chunks"] if chunk["kind"] in ("thumbs", "map")]
+    heads = [{**head, "form": "list"} for head in long.report["heads"]]
+    exactness = {**long.report["exactness"], "tau": None}
+    contents = {chunk["id"]: long.contents[chunk["id"]] for chunk in chunks}
+    report = {**long.report, "chunks": chunks, "heads": heads, "exactness": exactness}
+    (tmp_path / "report.html").write_text(framed(report, contents), encoding="utf-8")
+    page = opened(url(tmp_path / "report.html"))
+    page.locator(".plot canvas").hover(position={"x": 80, "y": 300})
+    assert page.locator(".readout strong").inner_text() == "The file holds only the map of this head."
+
+
+def test_a_character_of_several_tokens_is_shown_once(opened: Any, tmp_path: Path) -> None:
+    offsets, tokens = [(0, 1), (1, 2), (2, 3), (2, 3), (2, 3), (3, 4)], ["a", "Ġ", "中", "中", "中", "文"]
+    path = seen(6, **FORMS["none"]).report(tmp_path / "report.html", text="a 中文", offsets=offsets, tokens=tokens)
+    assert opened(url(path)).locator(".words").inner_text().strip() == "a 中文"
+
+
 def test_heads_that_are_not_numbers(opened: Any, tmp_path: Path) -> None:
     broken = write(tmp_path / "broken.html", SENTENCE, nan=True)
     entry = next(entry for entry in broken.report["heads"] if entry["nan"])

@@ -29,6 +29,8 @@ REASONS = {
     "Normalizer": "its weights are no softmax of scores",
 }
 """Why a term cannot be computed from vectors and a bias by distance."""
+WIDEST = 512
+"""The most components of a vector of which a reader adds the products in 32 bits: 512·2047² is below 2³¹."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +126,8 @@ def scores_of(call: Call, seen: Sight) -> Scores | str:
             return f"its scores have {type(term).__name__}"
     if sum(isinstance(term, SoftCap) for term in call.terms) > 1:
         return "its scores are bounded twice"
+    if call.q.shape[-1] > WIDEST:
+        return f"its queries and keys have more than {WIDEST} components"
     if not seen.whole:
         return "its mask is no range of keys"
     with torch.no_grad(), without_autocast(call.q):

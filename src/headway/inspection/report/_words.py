@@ -21,7 +21,7 @@ class Layout:
     Attributes:
         spans: start and stop of each token in characters, which rise; empty for a token without text of its own.
         words: the number of tokens of each word.
-        labels: how tokens without text are called, by their numbers.
+        labels: how tokens that the model adds are called, by their numbers. A further piece of a grapheme has none.
     """
 
     spans: tuple[Span, ...]
@@ -63,13 +63,13 @@ def layout(text: str, tokens: Sequence[str], spans: Sequence[Span], word_of: Seq
     placed: list[Span] = []
     labels, done = {}, 0
     for number, (start, stop) in enumerate(spans):
+        if start == stop:
+            labels[number] = tokens[number]
         start = max(start, done)
         stop = done if stop <= start else ends[bisect_right(ends, stop - 1)]
         start = min(start, stop)
         placed.append((start, stop))
         done = stop
-        if start == stop:
-            labels[number] = tokens[number]
     known = _words_of(text, placed) if word_of is None else word_of
     return Layout(tuple(placed), _counted(spans, placed, known), labels)
 

@@ -213,7 +213,8 @@ class _Maker:
         return max(_plan.first_tau(counts, n, len(self.heads), room), 1 / n)
 
     def _measured(self, cells: int, tau: float) -> list[Measured]:
-        silent = sorted({0, *self.subject.told.layout.labels})
+        spans = self.subject.told.layout.spans
+        silent = sorted({0, *(token for token, (start, stop) in enumerate(spans) if start == stop)})
         layers = []
         for layer, call in enumerate(self.subject.calls):
             self.tell(f"measuring {self.subject.layers[layer]}", 0.02 + 0.7 * layer / len(self.subject.calls))
