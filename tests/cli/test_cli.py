@@ -109,6 +109,7 @@ def test_a_command_that_was_interrupted_says_how_to_go_on(
         (["compare", "--seeds", "many"], "--seeds is 'many'"),
         (["compare", "--settings", "none.json"], "none.json has no settings of a comparison"),
         (["compare", "--settings", "none.json", "--steps", "3"], "--settings none.json and --steps are both given"),
+        (["compare", "--settings", "none.json", "--layers", "2"], "--settings none.json and --layers are both given"),
         (["encodings", "rop"], "no encoding 'rop'"),
         (["encodings", "randomized+rope"], "with blanks around +, 'randomized + rope'"),
         (["encodings", "旋转"], "`headway encodings` lists the names"),

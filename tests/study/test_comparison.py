@@ -342,6 +342,7 @@ def test_too_few_minutes_are_refused_with_what_would_do(text_file: Path, tiny: d
         (["rope"], {"seeds": 0}, "seeds is 0"),
         (["rope"], {"seeds": (3, 3)}, "none twice"),
         (["rope"], {"seeds": ()}, "at least one"),
+        (["rope"], {"seeds": (0, 1.5)}, "give whole numbers"),
         (["rope"], {"minutes": 1.0}, "both given"),
         (["rope"], {"learning_rate": 0.1, "learning_rates": (0.1, 0.2)}, "both given"),
         (["rope"], {"learning_rates": (0.1, -0.2)}, "learning_rate is -0.2"),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 @options_of(Protocol, device=Device)
 def run(
+    context: typer.Context,
     corpus: Annotated[
         str | None, typer.Argument(help="A file of UTF-8 text. Default: the topics of Python's manual.")
     ] = None,
@@ -82,7 +83,7 @@ def run(
         settings["lengths"] = numbers(settings["lengths"])
     if settings["learning_rates"] is not None:
         settings["learning_rates"] = numbers(settings["learning_rates"], "learning_rates", float, "0.002,0.005")
-    protocol = Protocol(**settings) if settings_file is None else _again(settings_file, settings)
+    protocol = Protocol(**settings) if settings_file is None else _again(settings_file, settings, context)
     say, telling = consoles(as_json, quiet)
     with going_on(out), LossScreen(telling) as screen:
         results = study.compare(
@@ -101,10 +102,11 @@ def run(
         conclude(say, results, out)
 
 
-def _again(path: Path, given: Mapping[str, Any]) -> Protocol:
+def _again(path: Path, given: Mapping[str, Any], context: typer.Context) -> Protocol:
     """The settings of an earlier comparison. Raises HeadwayError if one of them is given as an option too."""
     for one in fields(Protocol):
-        if one.name != "device" and given[one.name] != one.default:
+        source = context.get_parameter_source(one.name)  # an option may be given what is its default
+        if one.name != "device" and source is not None and source.name == "COMMANDLINE":
             flag = one.metadata.get("option", f"--{one.name.replace('_', '-')}")
             raise HeadwayError(f"--settings {path} and {flag} are both given: give one of them")
     return Protocol.read(path, device=given["device"])

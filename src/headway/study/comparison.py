@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from inspect import signature
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,10 @@ def _seeds(given: int | Sequence[int] | None, default: int) -> tuple[int, ...]:
         if count < 1:
             raise HeadwayError(f"seeds is {count}: give at least 1")
         return tuple(range(count))
-    seeds = tuple(given)
+    try:
+        seeds = tuple(map(index, given))
+    except TypeError:
+        raise HeadwayError(f"seeds is {given!r}: give whole numbers, such as (3, 4, 5)") from None
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise HeadwayError(f"seeds is {list(seeds)}: give at least one, none below 0 and none twice")
     return seeds
@@ -186,9 +190,8 @@ class _Comparison:
                 self.paces[model.equal] = pace.measured(build, language, protocol)
             tries = 1
             if several > 1 and not model.by_the_clock and seed == self.seeds[0]:
-                tries = several + (
-                    seed != FIRST_SEED
-                )  # rates are tried with the first seed, even if it is not asked for
+                # rates are tried with the first seed, even if it is not asked for
+                tries = several + (seed != FIRST_SEED)
             works.append(Work(model.equal, len(model.rows), tries, model.by_the_clock))
         return pace.expected(works, self.paces, language, protocol)
 
