@@ -1010,6 +1010,15 @@ def test_tokens_that_are_counted_stand_where_given_ones_do(name: str, change: st
     assert facts[0] == facts[1]
 
 
+def test_the_slots_that_are_kept_are_on_the_device_of_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, k = KeyValueCache(), torch.randn(2, 3, 6, 4, device="meta")
+    cache.append(k, k)
+    taken: list[Slots] = []
+    monkeypatch.setattr(cache, "take", taken.append)
+    cache.keep(1, 2)
+    assert taken[0].first.is_meta
+
+
 @torch.no_grad()
 def test_a_stream_of_which_no_token_is_kept_goes_on() -> None:
     layer, x = MultiHeadAttention(32, 4, encoding=RoPE(8)), torch.randn(1, 6, 32)

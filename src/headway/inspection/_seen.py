@@ -168,7 +168,7 @@ class Seen(Records):
             offsets: start and stop of each token in the text, in characters; equal for tokens that the model adds.
             roles: what ``head_roles`` has measured of the model.
             exact: heads of which every weight is to be exact, as pairs of layer and head, the first of them first.
-                Default: the heads with roles, as many as fit.
+                Default: as many as fit, those with roles first.
             name: what the model is called. Default: the name of its class.
             language: "en" or "zh". Default: the language of the reader.
             example: the row of the batch.

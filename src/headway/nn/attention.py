@@ -291,9 +291,7 @@ class MultiHeadAttention(nn.Module):
             arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
         elif cache is not None and is_self_attention:
             new, given = None, positions is not None or key_positions is not None
-            # what may draw positions places keys and queries by one draw, so that they need the same object
-            drawn = caches_prepared(encoding) and encoding is not None and encoding.plan_key() is None
-            if given or drawn or not cache.count(query):
+            if given or not cache.count(query, encoding if caches_prepared(encoding) else None):
                 new = continued(cache.coordinates, positions, query.shape[1], query.device)
                 check_coordinates(new, query)
             if new is None or not new.padding:

@@ -174,7 +174,7 @@ class KeyValueCache(Transactional):
     def coordinates(self, at: Coordinates | None) -> None:
         self._coordinates, self._counts = at, False
 
-    def count(self, new: Tensor) -> bool:
+    def count(self, new: Tensor, prepared_by: PositionEncoding | None) -> bool:
         """Returns whether coordinates are, from now on, known by the number of tokens.
 
         They are if no call has given any and no token was removed from their stream, on a CPU where no compiler
@@ -182,10 +182,13 @@ class KeyValueCache(Transactional):
 
         Args:
             new: the input of the tokens that follow.
+            prepared_by: the encoding that prepares their keys; None if the cache holds them as projected.
         """
         started = len(self) > 0 or self._coordinates is not None  # keep(0, 0) leaves no token, and its stream goes on
         if (started and not self._counts) or not new.is_cpu or watched():
             return False
+        if prepared_by is not None and prepared_by.plan_key() is None:
+            return False  # it may draw positions, and one draw places keys and queries
         self._coordinates, self._counts = None, True
         return True
 
@@ -273,10 +276,12 @@ class KeyValueCache(Transactional):
             HeadwayError: if a number is below 0.
         """
         at = self.coordinates
-        slots = kept(Coordinates.span(len(self)) if at is None else at, first, last)
+        if at is None:
+            at = Coordinates.span(len(self), device=self.keys.device if len(self) else None)
+        slots = kept(at, first, last)
         if slots is not None:
             self.take(slots)
-            if at is not None:
+            if self._counts or self._coordinates is not None:
                 self.coordinates = remaining(at, slots)
 
     def take(self, slots: Slots) -> None:
