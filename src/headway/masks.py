@@ -502,7 +502,7 @@ class Documents(Mask):
         if self.ids is None or self.query_ids is not None:
             return self
         ids = _by_row(self.ids)
-        return Documents(ids, ids[:, ids.shape[1] - n :])
+        return self._with(ids=ids, query_ids=ids[:, ids.shape[1] - n :])
 
     def block(self, start: int, stop: int, n: int) -> Mask:
         return self._with_query_ids(n).cut("queries", start, stop)
@@ -579,7 +579,7 @@ class Padding(Mask):
             return self
         lengths = torch.as_tensor(self.lengths).long()
         here = lengths - start if self.side == "right" else lengths - (m - stop)
-        return Padding(here.clamp(0, stop - start), self.side)
+        return self._with(lengths=here.clamp(0, stop - start), longest=None)
 
     def _real(self, k: Coordinates) -> Tensor:
         """Returns the real tokens of each row, [b, 1], in int64, since small or unsigned integers would wrap around."""
