@@ -468,6 +468,7 @@ class Coordinates(Record):
             index=pick(self.index),
             document=None if self.document is None else pick(self.document),
             length=pick(length) if isinstance(length, Tensor) else length,
+            shard=None if self.shard is None else self.shard._with(whole=self.shard.whole.select(rows)),
         )
 
     def rows(self, start: int, stop: int) -> Coordinates:
@@ -484,6 +485,7 @@ class Coordinates(Record):
             start=None if self.start is None else self.start + start,
             rising=document if self.documents_in_order else None,
             spanned=position if self.consecutive else None,
+            shard=None if self.shard is None else self.shard.rows(start, stop),
         )
 
     def take(self, runs: Sequence[tuple[int, int]]) -> Coordinates:
@@ -546,6 +548,20 @@ class Shard(Record):
     whole: Coordinates
     runs: tuple[tuple[int, int], ...]
     scans: Scans | None = None
+
+    def rows(self, start: int, stop: int) -> Shard:
+        """The shard of its tokens ``start`` … ``stop`` − 1 alone.
+
+        Args:
+            start: the number of the first one among the tokens of the shard.
+            stop: the number after the last one.
+        """
+        found, before = [], 0
+        for first, last in self.runs:
+            low, high = max(first, first + start - before), min(last, first + stop - before)
+            found += [(low, high)] if low < high else []
+            before += last - first
+        return self._with(runs=tuple(found))
 
     def connected(self) -> Scans:
         """Returns what reaches the tokens of other processes.

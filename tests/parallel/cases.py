@@ -262,6 +262,64 @@ def sweep_cases(group: Any, method: str, shape: str, names: list[str]) -> dict[s
 # ---------------------------------------------------------------- other facts
 
 
+class EvenOfDocument(M.Documents):
+    """A user's class, which hides more than its base, like the next one."""
+
+    def allowed(self, q: hw.Coordinates, k: hw.Coordinates) -> Tensor:
+        return super().allowed(q, k) & (k.index % 2 == 0)[:, None, None]
+
+
+class EvenOfPadded(M.Padding):
+    def allowed(self, q: hw.Coordinates, k: hw.Coordinates) -> Tensor:
+        return super().allowed(q, k) & (k.index % 2 == 0)[:, None, None]
+
+
+def masks_of_subclasses(group: Any, method: str) -> list[float]:
+    masks = (EvenOfDocument(IDS), EvenOfPadded([N, 15]), EvenOfPadded([N - 3, 15], "left"))
+    return [compare(group, None, method, "contiguous", mask) for mask in masks]
+
+
+def written_mask(group: Any, method: str) -> float:
+    """The difference of a second call, after the tensor of the mask was written to."""
+    (q, k, v), _ = arguments_of(None)
+    shards = Shards.contiguous(N, group)
+    local = shards.take(q, k, v, dim=2)[:3]
+    values = torch.zeros(N, N, dtype=torch.bool)
+    values[:, : N // 2] = True
+    for _ in range(2):
+        out = parallel.attention(*local, shards=shards, method=method, mask=values)
+        values.fill_(True)
+    return difference(shards.join(out, dim=2), hw.attention(q, k, v))
+
+
+def chosen_rows(group: Any) -> float:
+    """The difference of a call on some rows of the batch, whose coordinates are selected after they are taken."""
+    rows = torch.tensor([1, 0, 1])
+    q, k, v = (x[rows] for x in arguments_of(None)[0])
+    shards = Shards.zigzag(N, group)
+    at = hw.Coordinates.padded([N - 3, 15], N)
+    (local_at,) = shards.take(coordinates=at)
+    local = shards.take(q, k, v, dim=2)[:3]
+    out = parallel.attention(
+        *local, shards=shards, encoding="alibi", mask=M.Causal(), q_positions=local_at.select(rows)
+    )
+    there = at.select(rows)
+    whole = hw.attention(q, k, v, encoding="alibi", mask=M.Causal(), q_positions=there, k_positions=there)
+    return difference(shards.join(out, dim=2), whole)
+
+
+def trained_after_inference(group: Any, method: str) -> float:
+    (q, k, v), _ = arguments_of(None)
+    shards = Shards.zigzag(N, group)
+    local = [x.clone().requires_grad_() for x in shards.take(q, k, v, dim=2)[:3]]
+    encoding = layer_of("fire").encoding
+    with torch.inference_mode():
+        before = parallel.attention(*local, shards=shards, method=method, encoding=encoding, mask=M.Causal())
+    out = parallel.attention(*local, shards=shards, method=method, encoding=encoding, mask=M.Causal())
+    out.sum().backward()
+    return difference(out.detach(), before)
+
+
 def kinds_of_numbers(group: Any) -> dict[str, float]:
     """The worst difference of float32 by the kernel that "auto" takes, and of bfloat16, from float64 in one process."""
     found = {}
@@ -413,11 +471,17 @@ def refuses(group: Any, what: str) -> None:
     elif what == "appended":
         at.append(hw.Coordinates.span(1, start=N))
     elif what == "other shards":
-        parallel.attention(q, k, v, shards=Shards([[(0, N)], []], group), q_positions=at)
+        parallel.attention(q, k, v, shards=Shards([[(0, N - 1)], [(N - 1, N)]], group), q_positions=at)
     elif what == "encoding outside":
         hw.encoding("forgetting", embed_dim=32, num_heads=4).terms(at, at, None, torch.randn(1, len(at.index[0]), 32))
     elif what == "undeclared":
         parallel.attention(q, k, v, shards=shards, encoding=Undeclared(), mask=M.Causal(), method="ring")
+    elif what == "no tokens":
+        Shards([[(0, N)], []], group)
+    elif what == "some of a shard":
+        parallel.attention(q, k, v, shards=shards, q_positions=at.rows(0, 3))
+    elif what == "unknown method":
+        parallel.attention(q, k, v, shards=Shards.contiguous(len(q[0, 0]), None), method="rign")
     elif what == "pairs":
         bias = hw.terms.DenseBias(torch.zeros(q.shape[2], k.shape[2]).double())
         parallel.attention(q, k, v, shards=shards, terms=[bias], method="ring")

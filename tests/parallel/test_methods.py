@@ -88,6 +88,25 @@ def test_all_ranks_draw_what_the_first_one_draws(pool: Pool, method: str) -> Non
     assert max(pool.run(2, cases.drawn, method)) < 1e-5
 
 
+def test_masks_of_a_users_subclass(pool: Pool) -> None:
+    for method in METHODS:
+        assert max(map(max, pool.run(2, cases.masks_of_subclasses, method))) < CLOSE
+
+
+def test_a_mask_may_be_written_to_between_calls(pool: Pool) -> None:
+    for method in METHODS:
+        assert max(pool.run(2, cases.written_mask, method)) < CLOSE
+
+
+def test_rows_of_taken_coordinates(pool: Pool) -> None:
+    assert max(pool.run(2, cases.chosen_rows)) < CLOSE
+
+
+def test_shards_of_inference_serve_in_training(pool: Pool) -> None:
+    for method in METHODS:
+        assert max(pool.run(2, cases.trained_after_inference, method)) < CLOSE
+
+
 def test_what_is_taken_is_joined(pool: Pool) -> None:
     for count in (2, 3):
         assert all(pool.run(count, cases.joined))
@@ -137,6 +156,9 @@ SAID = {
     "plain masked": "positions are those of a shard",
     "appended": "cannot be continued",
     "other shards": "tokens but rank",
+    "no tokens": "a rank or a run without tokens",
+    "some of a shard": "those of other shards",
+    "unknown method": "rign",
     "encoding outside": "positions are those of a shard",
     "undeclared": "does not declare across_shards = True",
     "pairs": "a tensor of all pairs",

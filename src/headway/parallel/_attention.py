@@ -141,6 +141,7 @@ def computed(
             "attention over several processes runs in eager mode alone: leave torch.compile, torch.export and "
             "torch.func out, or compile what stands around it"
         )
+    _need_method(name)
     if call.group.size == 1:
         whole = make_call(
             call.q, call.k, call.v, encoding=call.encoding, terms=call.terms, mask=call.mask, q_positions=call.q_at,
@@ -160,6 +161,11 @@ def computed(
     return chosen.run(_with_seeds(call))
 
 
+def _need_method(name: str) -> None:
+    if name != "auto" and name not in METHODS:
+        raise unknown("method", name, ("auto", *METHODS))
+
+
 def _chosen(call: SharedCall, name: str) -> Method:
     """Returns the method of a call.
 
@@ -167,8 +173,6 @@ def _chosen(call: SharedCall, name: str) -> Method:
         HeadwayError: if the one that is asked for cannot compute it, or none can.
     """
     if name != "auto":
-        if name not in METHODS:
-            raise unknown("method", name, ("auto", *METHODS))
         if (why := METHODS[name].why_not(call)) is not None:
             others = [other for other in METHODS if other != name and METHODS[other].why_not(call) is None]
             instead = f"give method='{others[0]}'" if others else "no other method can either"
@@ -422,6 +426,7 @@ def explain(
         refuse("explain", explain, others)
     if isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor):
         raise HeadwayError("positions are tensors, of which other processes have a part: give those of Shards.take")
+    _need_method(method)
     call = shared_call(
         q, k, v, shards, k_shards, return_lse, encoding, terms, mask, q_positions, k_positions, q_input, k_input,
         kernel, {"scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": dropout_seed},
@@ -430,8 +435,6 @@ def explain(
         return Explanation(LOCAL, {}, dict.fromkeys(METHODS, "every rank has all keys"), shards)
     reasons = {name: why for name, one in METHODS.items() if (why := one.why_not(call)) is not None}
     traffic = {name: one.traffic(call) for name, one in METHODS.items() if name not in reasons}
-    if method != "auto" and method not in METHODS:
-        raise unknown("method", method, ("auto", *METHODS))
     order = [one.name for one in _in_order(call) if one.name not in reasons]
     chosen = (order[0] if order else None) if method == "auto" else (None if method in reasons else method)
     return Explanation(chosen, traffic, reasons, shards)

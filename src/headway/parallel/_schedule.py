@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
+from ..constants import writes
+from ..kernels._ops import flatten
+from ..masks import is_python
 from ._call import SharedCall
 from ._sight import sight
 
@@ -39,16 +44,21 @@ class Schedule:
 
 
 def schedule_of(call: SharedCall) -> Schedule:
-    """Returns the schedule of a call, which is computed once for a mask and the coordinates.
+    """Returns the schedule of a call, which is computed once for a mask and the coordinates until these are written to.
 
     Args:
         call: the call.
     """
-    mask = call.mask
+    mask, tensors = call.mask, list[Tensor]()
+    if mask is not None and is_python(mask):  # what a user's mask depends on is not known
+        return _schedule(call)
+    flatten((mask, call.q_at.facts(), call.k_at.facts()), tensors)
+    if any(x.is_inference() for x in tensors):  # writing into them leaves no trace
+        return _schedule(call)
     key = None if mask is None else mask.plan_key()
-    about = (call.given_mask, call.q_at, call.k_at)
-    identity = ("ring", key if key is not None or mask is None else id(call.given_mask), id(call.q_at), id(call.k_at))
-    return call.k_shards.fact((*identity, id(call.q_shards)), (*about, call.q_shards), lambda: _schedule(call))
+    about = (call.given_mask, call.q_at, call.k_at, call.q_shards)
+    key = key if key is not None or mask is None else id(call.given_mask)
+    return call.k_shards.fact(("ring", key, *map(id, about[1:]), writes(tensors)), about, lambda: _schedule(call))
 
 
 def _schedule(call: SharedCall) -> Schedule:

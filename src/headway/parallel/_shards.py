@@ -51,7 +51,7 @@ class Shards:
         group: the processes, with a communicator of their own.
 
     Raises:
-        HeadwayError: if the layout is not that of as many ranks, or its runs are not all tokens once.
+        HeadwayError: if the layout is not that of as many ranks, its runs are not all tokens once, or a rank has none.
     """
 
     def __init__(self, layout: Sequence[Sequence[tuple[int, int]]], mesh: Mesh) -> None:
@@ -66,6 +66,8 @@ class Shards:
         ends = [0, *(stop for _, stop in every)]
         if any(start != end for (start, _), end in zip(every, ends, strict=False)):
             raise HeadwayError(f"layout has the runs {every!s:.80}: give every token from 0 on once")
+        if any(not runs or any(stop == start for start, stop in runs) for runs in self.layout):
+            raise HeadwayError("layout has a rank or a run without tokens: give each at least one")
         if any(list(runs) != sorted(runs) for runs in self.layout) or any(stop < start for start, stop in every):
             raise HeadwayError("layout has runs that do not rise: give the runs of a rank in the order of the tokens")
         self._facts: OrderedDict[Hashable, tuple[Any, Any]] = OrderedDict()
@@ -235,7 +237,8 @@ class Shards:
             device: where they are.
         """
         device = torch.device("cpu") if device is None else torch.device(device)
-        return self.fact(("span", device), (), lambda: Coordinates.span(self.whole, device=device))
+        with torch.inference_mode(False):  # an inference tensor could not be saved for a backward pass later
+            return self.fact(("span", device), (), lambda: Coordinates.span(self.whole, device=device))
 
     def fact(self, key: Hashable, about: Any, compute: Callable[[], Fact]) -> Fact:
         """Returns a fact about calls on these shards that is computed once for the objects that it is about.
