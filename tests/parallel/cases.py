@@ -220,6 +220,13 @@ CASES: dict[str, Any] = {
     "padded convolutions": lambda: {
         "mask": M.Causal(), "at": hw.Coordinates.padded([N - 3, 15], N), "name": "selective-rope",
     },
+    "padded gates on the right": lambda: {
+        "mask": M.Causal(), "at": hw.Coordinates.padded([N - 3, 15], N, side="right"), "name": "forgetting",
+    },
+    "gates without the token itself": lambda: {
+        "mask": M.Causal() & M.Boolean(torch.ones(N, N).tril(-1).bool()), "name": "selective-rope",
+    },
+    "gates of the first keys": lambda: {"mask": M.Causal() & M.KeepFirst(2), "name": "path-fox"},
     "padded rows on the right": lambda: {
         "mask": M.Causal(), "at": hw.Coordinates.padded([N - 3, 15], N, side="right"), "name": "rope",
     },

@@ -97,6 +97,9 @@ def _run(
     sink = options.get("sink")
     if isinstance(sink, Tensor) and sink.ndim == 3:
         options["sink"] = sink[..., slice(*own)]
+    if call.encoding is not None and call.encoding.reads_input:
+        # it takes the queries as the last of the keys, whether these are seen or not
+        seen = max(seen, queries[1] + m - q_at.index.shape[1])
     mask: Mask | None = call.part_of_mask(queries, (0, seen))
     q_input = None if call.q_input is None or k_input is None else call.q_input[:, slice(*own)]
     terms = tuple([term.block(*own).cut("keys", 0, seen) for term in terms])
