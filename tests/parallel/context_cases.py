@@ -375,6 +375,11 @@ def _entering(group: Any) -> dict[str, Callable[[], Any]]:
         enter(model)
         raise said[0]
 
+    def one_layer_of_both() -> None:
+        model = nn.Transformer(16, 2, 1, 1, batch_first=True)
+        model.decoder.layers[0].self_attn = model.encoder.layers[0].self_attn
+        enter(swap_attention(model))
+
     return {
         "no model": lambda: enter("model"),
         "no shards": lambda: enter(Decoder(config()), LENGTH),
@@ -386,6 +391,7 @@ def _entering(group: Any) -> dict[str, Callable[[], Any]]:
         "torch's function": lambda: enter(nn.ModuleList([attention(16, 2), Scaled()])),
         "headway's function": lambda: enter(nn.ModuleList([attention(16, 2), Own()])),
         "a recurrent layer": lambda: enter(nn.ModuleList([attention(16, 2), nn.LSTM(4, 4)])),
+        "a layer of the encoder and the decoder": one_layer_of_both,
         "compiled": compiled,
         "add_bias_kv": add_bias_kv,
         "another thread": other_thread,

@@ -21,6 +21,7 @@ ENTERING = {
     "torch's function": "1 (Scaled) calls scaled_dot_product_attention by itself",
     "headway's function": "1 (Own) calls headway's attention by itself",
     "a recurrent layer": "1 (LSTM) carries a state from token to token",
+    "a layer of the encoder and the decoder": "decoder.layers.0.self_attn (HeadwayAttention) is a layer of the encoder",
     "compiled": "Decoder is compiled",
     "add_bias_kv": "0 (HeadwayAttention) has add_bias_kv, a key that belongs to no token",
     "another thread": "the model is in a context of another thread",

@@ -323,13 +323,31 @@ def _need_reach(model: nn.Module, without: set[int]) -> None:
 
 
 def _modules_of_context(model: nn.Module) -> set[int]:
-    """The ids of the modules that compute the context of cross-attention, whose tokens are those of the context."""
-    found: set[int] = set()
+    """The ids of the modules that compute the context of cross-attention, whose tokens are those of the context.
+
+    Raises:
+        HeadwayError: if the rest of the model has one of their attention layers, too, whose tokens would be unknown.
+    """
+    parts: list[nn.Module] = []
     for module in model.modules():
         names = ("encoder",) if isinstance(module, nn.Transformer) else getattr(module, "context_parts", ())
-        for part in filter(None, (getattr(module, name) for name in names)):
-            found.update(map(id, part.modules()))
+        parts += filter(None, (getattr(module, name) for name in names))
+    found = {id(module) for part in parts for module in part.modules()}
+    for name, module in _apart(model, set(map(id, parts))):
+        if id(module) in found and hasattr(module, "why_not_shared"):
+            raise HeadwayError(
+                f"{name} ({type(module).__name__}) is a layer of the encoder, too, whose tokens are others: give each "
+                "side layers of its own, or do without a context"
+            )
     return found
+
+
+def _apart(model: nn.Module, parts: set[int], name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The modules of a model, with their names, except for those that are within some parts alone."""
+    yield name, model
+    for child, module in model.named_children():
+        if id(module) not in parts:
+            yield from _apart(module, parts, f"{name}.{child}".lstrip("."))
 
 
 Held = list[tuple[nn.Module, "Context"]]
