@@ -463,13 +463,17 @@ class Coordinates(Record):
             return part if part.shape[0] == 1 else part[rows]
 
         length = self.length
-        return self._with(
+        found = self._with(
             position=pick(self.position),
             index=pick(self.index),
             document=None if self.document is None else pick(self.document),
             length=pick(length) if isinstance(length, Tensor) else length,
-            shard=None if self.shard is None else self.shard._with(whole=self.shard.whole.select(rows)),
+            shard=None,
         )
+        if self.shard is None:
+            return found
+        self.shard.need_unchanged(self)
+        return found._with(shard=self.shard._with(whole=self.shard.whole.select(rows), tokens=found))
 
     def rows(self, start: int, stop: int) -> Coordinates:
         """The coordinates of the tokens ``start`` … ``stop`` − 1."""
@@ -477,7 +481,7 @@ class Coordinates(Record):
         document = None if self.document is None else self.document[:, start:stop]
         if isinstance(length, Tensor) and length.shape[-1] > 1:
             length = length[:, start:stop]
-        return self._with(
+        found = self._with(
             position=position,
             index=self.index[:, start:stop],
             document=document,
@@ -485,8 +489,12 @@ class Coordinates(Record):
             start=None if self.start is None else self.start + start,
             rising=document if self.documents_in_order else None,
             spanned=position if self.consecutive else None,
-            shard=None if self.shard is None else self.shard.rows(start, stop),
+            shard=None,
         )
+        if self.shard is None:
+            return found
+        self.shard.need_unchanged(self)
+        return found._with(shard=self.shard._with(runs=self.shard.runs_of(start, stop), tokens=found))
 
     def take(self, runs: Sequence[tuple[int, int]]) -> Coordinates:
         """The coordinates of some tokens of a stream that several processes share, which know the whole.
@@ -495,9 +503,8 @@ class Coordinates(Record):
             runs: the slots of these tokens, as rising ranges (start, stop).
         """
         parts = [self.rows(start, stop) for start, stop in runs]
-        shard = Shard(self.as_given(), tuple(runs))
         if len(parts) == 1:
-            return parts[0]._with(shard=shard)
+            return parts[0]._with(shard=Shard(self.as_given(), tuple(runs), parts[0]))
 
         def join(name: str) -> Tensor:
             return torch.cat([getattr(part, name) for part in parts], dim=1)
@@ -505,15 +512,15 @@ class Coordinates(Record):
         length, document = self.length, None if self.document is None else join("document")
         if isinstance(length, Tensor) and length.shape[-1] > 1:
             length = join("length")
-        return Coordinates(
+        tokens = Coordinates(
             position=join("position"),
             index=join("index"),
             document=document,
             length=length,
             rising=document if self.documents_in_order else None,
             padding=self.padding,
-            shard=shard,
         )
+        return tokens._with(shard=Shard(self.as_given(), tuple(runs), tokens))
 
 
 class Scans(Protocol):
@@ -542,15 +549,33 @@ class Shard(Record):
     Args:
         whole: the coordinates of all tokens.
         runs: the slots of the tokens of the shard, as rising ranges (start, stop).
+        tokens: the coordinates of these tokens alone.
         scans: reaches the tokens of other processes, within a call of ``headway.parallel``; None outside of one.
     """
 
     whole: Coordinates
     runs: tuple[tuple[int, int], ...]
+    tokens: Coordinates
     scans: Scans | None = None
 
-    def rows(self, start: int, stop: int) -> Shard:
-        """The shard of its tokens ``start`` … ``stop`` − 1 alone.
+    def need_unchanged(self, at: Coordinates) -> None:
+        """Checks that coordinates of the shard have the tensors that ``take`` has given them.
+
+        Args:
+            at: the coordinates.
+
+        Raises:
+            HeadwayError: if not, since other processes would not know of it.
+        """
+        for name in ("position", "index", "document"):
+            if getattr(at, name) is not getattr(self.tokens, name):
+                raise HeadwayError(
+                    f"{name} was replaced in the coordinates of a shard, of which other processes do not know: replace "
+                    "it in the coordinates of all tokens, and take these"
+                )
+
+    def runs_of(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+        """Returns the slots of the tokens ``start`` … ``stop`` − 1 of the shard.
 
         Args:
             start: the number of the first one among the tokens of the shard.
@@ -561,7 +586,7 @@ class Shard(Record):
             low, high = max(first, first + start - before), min(last, first + stop - before)
             found += [(low, high)] if low < high else []
             before += last - first
-        return self._with(runs=tuple(found))
+        return tuple(found)
 
     def connected(self) -> Scans:
         """Returns what reaches the tokens of other processes.

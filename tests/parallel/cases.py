@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -226,7 +227,7 @@ CASES: dict[str, Any] = {
     "gates without the token itself": lambda: {
         "mask": M.Causal() & M.Boolean(torch.ones(N, N).tril(-1).bool()), "name": "selective-rope",
     },
-    "gates of the first keys": lambda: {"mask": M.Causal() & M.KeepFirst(2), "name": "path-fox"},
+    "gates of the first keys": lambda: {"mask": M.Causal() & M.KeepFirst(2), "name": "forgetting"},
     "padded rows on the right": lambda: {
         "mask": M.Causal(), "at": hw.Coordinates.padded([N - 3, 15], N, side="right"), "name": "rope",
     },
@@ -461,6 +462,11 @@ def disagrees(group: Any, what: str) -> None:
         options["encoding"] = hw.encoding("alibi", num_heads=4) if rank else hw.encoding("rope", head_dim=8)
     if what == "mask" and rank:
         options["mask"] = M.Window(3, 0)
+    if what == "gradients":  # those of tokens' biases, which a ring exchanges too
+        (q, k, v), others = arguments_of("forgetting")
+        q, k, v = (shards.take(x, dim=2)[0] for x in (q, k, v))
+        x = shards.take(others["x"])[0].requires_grad_(not rank)
+        options |= {"encoding": others["encoding"], "q_input": x, "k_input": x}
     if what == "heads" and rank:
         k, v = k[:, :2], v[:, :2]
     parallel.attention(q, k, v, shards=shards, method="gather", **options)
@@ -487,6 +493,8 @@ def refuses(group: Any, what: str) -> None:
         Shards([[(0, N)], []], group)
     elif what == "some of a shard":
         parallel.attention(q, k, v, shards=shards, q_positions=at.rows(0, 3))
+    elif what == "replaced positions":
+        parallel.attention(q, k, v, shards=shards, q_positions=replace(at, position=at.position + 1))
     elif what == "unknown method":
         parallel.attention(q, k, v, shards=Shards.contiguous(len(q[0, 0]), None), method="rign")
     elif what == "pairs":

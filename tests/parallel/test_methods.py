@@ -159,6 +159,7 @@ SAID = {
     "no tokens": "a rank or a run without tokens",
     "some of a shard": "those of other shards",
     "unknown method": "rign",
+    "replaced positions": "position was replaced in the coordinates of a shard",
     "encoding outside": "positions are those of a shard",
     "undeclared": "does not declare across_shards = True",
     "pairs": "a tensor of all pairs",
@@ -175,7 +176,7 @@ def test_a_wrong_call_is_refused(pool: Pool, what: str) -> None:
     assert all(one is not None and SAID[what] in one for one in caught.value.said)
 
 
-@pytest.mark.parametrize("what", ["layout", "dtype", "encoding", "mask", "heads"])
+@pytest.mark.parametrize("what", ["layout", "dtype", "encoding", "mask", "heads", "gradients"])
 def test_ranks_that_disagree_are_named(pool: Pool, what: str) -> None:
     with pytest.raises(FailedError) as caught:
         pool.run(2, cases.disagrees, what)

@@ -16,6 +16,7 @@ from ..call import encoding_for, make_call, seeded
 from ..coordinates import Coordinates, Placed
 from ..errors import HeadwayError, refuse, refuses_others, unknown
 from ..kernels import KERNELS, kernel_for
+from ..kernels._ops import flatten
 from ..masks import AnyMask, Mask, as_mask, hiding_padding
 from ..positions import PositionEncoding
 from ..terms import Term
@@ -208,7 +209,7 @@ def _facts(call: SharedCall, method: Method) -> dict[str, object]:
         "encoding": call.encoding,
         "mask": call.mask if call.mask is None else _spelled(call.mask),
         "log-sum-exp": call.wants_lse,
-        "gradients": torch.is_grad_enabled() and [x.requires_grad for x in (call.q, call.k, call.v)],
+        "gradients": torch.is_grad_enabled() and _requiring(call),
         "terms": [type(term).__name__ for term in call.terms],
         "scale": call.options["scale"],
         "dropout": call.options["dropout"],
@@ -225,6 +226,18 @@ def _facts(call: SharedCall, method: Method) -> dict[str, object]:
             at.length if isinstance(at.length, int) else None,
         )  # fmt: skip
     return facts
+
+
+def _requiring(call: SharedCall) -> list[str]:
+    """The names of what requires a gradient, by which messages of the backward pass differ."""
+    named = {"q": call.q, "k": call.k, "v": call.v}
+    if call.encoding is not None:
+        named |= dict(call.encoding.named_parameters())
+        named |= {"q_input": call.q_input, "k_input": call.k_input} if call.encoding.reads_input else {}
+    given: list[Tensor] = []
+    flatten(call.terms, given)
+    named |= {f"terms[{number}]": x for number, x in enumerate(given)}
+    return [name for name, x in named.items() if x is not None and x.requires_grad]
 
 
 def _spelled(mask: Mask) -> str:
@@ -301,7 +314,7 @@ def whole_coordinates(
         name: what messages call the positions.
 
     Raises:
-        HeadwayError: for coordinates of no shard, or of other shards.
+        HeadwayError: for coordinates of no shard, of other shards, or that were changed after they were taken.
     """
     if positions is None:
         return shards.span(device)
@@ -315,6 +328,7 @@ def whole_coordinates(
         return positions
     if positions.shard.runs != shards.runs or positions.shard.whole.index.shape[1] != shards.whole:
         raise HeadwayError(f"{name} are those of other shards: give those that take of these shards returns")
+    positions.shard.need_unchanged(positions)
     whole_at = positions.shard.whole
     if isinstance(positions, Placed) and (given := positions.as_given().shard) is not None:
         return given.whole.placed_by(positions.by, position=whole_at.position)
