@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -268,6 +268,31 @@ def sweep_cases(group: Any, method: str, shape: str, names: list[str]) -> dict[s
 
 
 # ---------------------------------------------------------------- other facts
+
+
+def rounded_queries(group: Any) -> float:
+    """The error of bfloat16 gradients of queries that see many runs of keys, as a share of the naive computation's."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, up = (torch.randn(1, 2, 512, 64, generator=generator).bfloat16() for _ in range(4))
+    own = [[(start, start + 8) for start in range(8 * rank, 512, 16)] for rank in range(2)]
+    shards = Shards(own, group)
+
+    def gradient(attend: Any, *sides: Tensor, up: Tensor) -> Tensor:
+        first, *others = sides
+        first = first.clone().requires_grad_()
+        return torch.autograd.grad((attend(first, *others) * up).sum(), first)[0].double()
+
+    def naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return ((q @ k.transpose(-1, -2)) / 8).softmax(-1) @ v
+
+    exact = gradient(naive, *(x.double() for x in (q, k, v)), up=up.double())
+    local = shards.take(q, k, v, up, dim=2)[:4]
+    ring = gradient(partial(parallel.attention, shards=shards, method="ring"), *local[:3], up=local[3])
+    errors = [
+        (found - shards.take(exact, dim=2)[0]).abs().amax(-1).mean()
+        for found in (ring, shards.take(gradient(naive, q, k, v, up=up), dim=2)[0])
+    ]
+    return float(errors[0] / errors[1])
 
 
 class EvenOfDocument(M.Documents):

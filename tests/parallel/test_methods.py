@@ -6,10 +6,12 @@ from typing import Any
 
 import cases
 import pytest
+import torch
 from processes import FailedError, Pool
 
 from headway import masks as M
 from headway.parallel import METHODS
+from headway.parallel._call import drawing_with
 
 pytestmark = pytest.mark.xdist_group("parallel")
 
@@ -75,6 +77,21 @@ def test_a_context_of_another_length(pool: Pool, method: str) -> None:
 def test_narrow_numbers_are_as_near_as_on_one_process(pool: Pool) -> None:
     for found in pool.run(2, cases.kinds_of_numbers):
         assert {name: one for name, one in found.items() if one > (2e-6 if "float32" in name else 0.02)} == {}
+
+
+def test_gradients_of_many_parts_are_rounded_once(pool: Pool) -> None:
+    assert max(pool.run(2, cases.rounded_queries)) < 1
+
+
+def test_drawing_on_a_cpu_leaves_other_devices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    state = torch.get_rng_state()
+    with drawing_with(1, torch.device("cpu")):
+        drawn = torch.rand(3)
+    assert torch.equal(drawn, torch.rand(3, generator=torch.Generator().manual_seed(1)))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not seeded
 
 
 @pytest.mark.parametrize("method", METHODS)

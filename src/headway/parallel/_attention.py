@@ -230,7 +230,7 @@ def _facts(call: SharedCall, method: Method) -> dict[str, object]:
 
 def _requiring(call: SharedCall) -> list[str]:
     """The names of what requires a gradient, by which messages of the backward pass differ."""
-    named = {"q": call.q, "k": call.k, "v": call.v}
+    named: dict[str, Tensor | None] = {"q": call.q, "k": call.k, "v": call.v}
     if call.encoding is not None:
         named |= dict(call.encoding.named_parameters())
         named |= {"q_input": call.q_input, "k_input": call.k_input} if call.encoding.reads_input else {}

@@ -205,7 +205,8 @@ def drawing_with(seed: int | None, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(
         [] if device.type == "cpu" else [device], device_type=device.type if device.type != "cpu" else "cuda"
     ):
-        torch.manual_seed(seed)
+        # on a CPU those of other devices, which are not restored, are left alone
+        (torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed)(seed)
         yield
 
 

@@ -234,10 +234,10 @@ class _Gathered(torch.autograd.Function):
         parts = [torch.empty_like(own) for _ in layout]
         group.exchange(outgoing, parts)
         parts[group.rank] = own
-        total = parts[0]
+        total = parts[0].to(torch.promote_types(own.dtype, torch.float32))
         for part in parts[1:]:
             total = total + part
-        return total, None, None, None
+        return total.to(own.dtype), None, None, None
 
 
 def whole_by_heads(x: Tensor, group: Group, layout: Sequence[Runs], heads: int, tokens: int) -> Tensor:

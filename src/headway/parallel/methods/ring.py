@@ -389,11 +389,8 @@ def _backward(
     inputs, own = tensors[: plan.inputs], tensors[plan.inputs :]
     wanted = [number for number in range(plan.inputs) if needed[number]]
     of_keys = needed[plan.inputs :]
-    sums = {number: torch.zeros_like(inputs[number]) for number in wanted}
-    wide = [torch.promote_types(x.dtype, torch.float32) for x in own]
-    totals = [
-        torch.zeros_like(x, dtype=dtype) if need else None for x, dtype, need in zip(own, wide, of_keys, strict=True)
-    ]
+    sums = {number: _wide_zeros(inputs[number]) for number in wanted}  # of as many parts as runs of keys
+    totals = [_wide_zeros(x) if need else None for x, need in zip(own, of_keys, strict=True)]
     buffers = Buffers(own[0].device)
     for group in range(plan.groups):
         runs = [_Queries(plan, i, group, inputs, wanted, sums, whole, d_out, d_lse) for i in range(len(plan.own))]
@@ -411,7 +408,12 @@ def _backward(
         travelling.come_home()
     home = (x for x in totals if x is not None)
     of_own = [next(home).to(x.dtype) if need else None for x, need in zip(own, of_keys, strict=True)]
-    return [sums.get(number) for number in range(plan.inputs)] + of_own
+    of_inputs = [sums.pop(number).to(x.dtype) if number in sums else None for number, x in enumerate(inputs)]
+    return of_inputs + of_own
+
+
+def _wide_zeros(x: Tensor) -> Tensor:
+    return torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 class _Queries:
