@@ -100,7 +100,8 @@ def attention(
 
     Raises:
         HeadwayError: as ``headway.attention`` does, if the method cannot compute the call, and if the processes
-            disagree on it. A backward pass that is itself differentiated is refused.
+            disagree on it, which is checked in the first call of each kind. A backward pass that is itself
+            differentiated is refused.
         RuntimeError: if another process died, or does not answer within the timeout of its group.
 
     References:
