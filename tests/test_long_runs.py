@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import mmap
 import os
 import sys
 import time
@@ -49,7 +50,12 @@ def test_in_short(name: str) -> None:
 def test_what_grows_is_found(kept: str) -> None:
     meter, held = long_runs.Meter(300), []
     for step in range(1, 301):
-        held += [bytes(100_000)] if kept == "bytes" else [[step] for _ in range(100)]
+        if kept == "bytes":  # of new pages: the heap may have free ones that are resident
+            pages = mmap.mmap(-1, 100_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            pages.write(b"x" * 100_000)
+            held.append(pages)
+        else:
+            held += [[step] for _ in range(100)]
         meter.at(step)
     assert any(("memory" if kept == "bytes" else "objects") in fault for fault in meter.report()["faults"])
 
