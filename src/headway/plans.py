@@ -253,13 +253,8 @@ def prepared_keys_and_values(
     Returns:
         The prepared keys and values, and the coordinates, placed by the encoding if that was needed.
     """
-    all_heads = head_shard is None
-    if (
-        all_heads
-        and encoding.acts == PREPARE
-        and kernel in BY_ROWS
-        and not (watched() or forward_mode() or any_autocast())
-    ):
+    rotates = head_shard is None and encoding.acts == PREPARE and kernel in BY_ROWS
+    if rotates and not (watched() or forward_mode() or any_autocast()):
         followed = torch.is_grad_enabled() and k.requires_grad
         if not followed and k.ndim == 4 and type(k) in ORDINARY and k.is_cpu and not k.is_neg():
             place = first if at is None else _first_of(at, encoding)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from ..terms import Term
 from ..tracing import watched
 from ._agree import agree
 from ._call import SharedCall
-from ._group import gathered, same_seed
+from ._group import gathered, same_seed, tokens_in
 from ._shards import Shards
 from .methods import METHODS, Method, Traffic
 from .methods.gather import with_all_keys
@@ -191,12 +191,8 @@ def _chosen(call: SharedCall, name: str) -> Method:
 
 def _in_order(call: SharedCall) -> Sequence[Method]:
     """The methods in the order in which "auto" asks them."""
-    shards = (call.q_shards, call.k_shards)
-    longest = max(sum(stop - start for start, stop in runs) for side in shards for runs in side.layout)
-    names = list(METHODS)
-    if longest <= SHORT and "gather" in names:
-        names = ["gather", *(name for name in names if name != "gather")]
-    return [METHODS[name] for name in names]
+    longest = max(map(tokens_in, (*call.q_shards.layout, *call.k_shards.layout)))
+    return sorted(METHODS.values(), key=lambda method: longest <= SHORT and method.name != "gather")
 
 
 def _facts(call: SharedCall, method: Method) -> dict[str, object]:
@@ -252,8 +248,6 @@ def _spelled(mask: Mask) -> str:
 
 def _with_seeds(call: SharedCall) -> SharedCall:
     """Returns the call with seeds that all ranks have, where something is drawn."""
-    from dataclasses import replace
-
     options, seed = call.options, None
     if options["dropout"] and options["dropout_seed"] is None:
         options = {**options, "dropout_seed": same_seed(call.group, call.q.device)}

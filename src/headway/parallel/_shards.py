@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,9 +18,6 @@ from ..errors import HeadwayError
 from ..masks import AnyMask, as_mask
 from ._group import Group, Runs, gathered, tokens_in
 from ._sight import pairs_of
-
-if TYPE_CHECKING:
-    pass
 
 CHUNKS = 4
 """The chunks of a rank among which ``Shards.balanced`` chooses."""
