@@ -58,7 +58,7 @@ def mocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mocked]:
     KERNELS.clear()
     KERNELS.update({"triton": kernel} | {name: one for name, one in every.items() if name not in ("triton", "cpu")})
     monkeypatch.setattr(_tuned, "MACHINES", ("cpu",))
-    monkeypatch.setitem(_run.TUNED, "cpu", ("triton",))
+    monkeypatch.setitem(_run.TUNED, "cpu", {"triton": 0.5})
     yield kernel
     KERNELS.clear()
     KERNELS.update(every)

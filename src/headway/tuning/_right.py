@@ -27,10 +27,11 @@ from ..testing.fuzz.worker import Worker
 from ..testing.inputs import term_examples
 from ..testing.kernels import SHAPES, Draws
 
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = {"cpu": ("float32", "bfloat16", "float16"), "cuda": ("bfloat16", "float16", "float32")}
+"""Those of most calls first, since time may end."""
 PLAIN = Case(batch=2, kv_heads=2, group=2, n=67, m=131, head_dim=64, v_dim=64)
 """More queries and keys than a block has, and no multiple of one."""
-MOST_WORKERS = 8
+MOST_WORKERS = 16
 LIMIT = 90.0
 """Seconds that a check may take, with the compilation of its programs."""
 
@@ -95,7 +96,7 @@ def checks(kernel: str, device: str) -> Iterator[Check]:
         kernel: its name.
         device: "cpu", or such as "cuda:0".
     """
-    for dtype in DTYPES:
+    for dtype in DTYPES[torch.device(device).type]:
         for direction, gradients in (("forward", "none"), ("backward", "all")):
             for kind, cases in kinds().items():
                 for case in cases:
@@ -163,8 +164,12 @@ def _need_ready(workers: list[Worker], chosen: Sequence[Check]) -> None:
     Raises:
         HeadwayError: if one does not.
     """
-    for worker in workers:
-        came = worker(Case(kernel="reference", device=chosen[0].case.device))
+    if not workers:
+        return
+    case = Case(kernel="reference", device=chosen[0].case.device)
+    with ThreadPoolExecutor(len(workers)) as pool:  # a GPU takes seconds for the first call of a process
+        outcomes = list(pool.map(lambda worker: worker(case), workers))
+    for came in outcomes:
         if came.kind != "taken":
             raise HeadwayError(
                 f"a process that is to check kernels does not run ({came.kind}: {came.said}): in a script, call tune() "

@@ -26,11 +26,11 @@ from . import _fast, _right
 
 __all__ = ["Tuned", "export_table", "import_table", "tune"]
 
-TUNED = {"cpu": ("cpu",), "cuda": ("triton", "flex")}
-"""The kernels that are verified and measured on each type of device."""
+TUNED = {"cpu": {"cpu": 0.5}, "cuda": {"triton": 0.4, "flex": 0.6}}
+"""The kernels that are verified and measured on each type of device, and the part of the time when each is verified."""
 MINUTES = {"cpu": 3.0, "cuda": 5.0}
-VERIFYING, LINEAR = {"cpu": 0.5, "cuda": 0.6}, 0.15
-"""The parts of the time, at most, for verifying and for linear maps; attention is measured in what is left."""
+LINEAR = 0.15
+"""The part of the time, at most, for linear maps; attention is measured in what is left."""
 LEAST_FOR_LINEAR = 5.0
 """Seconds; in less, linear maps cannot be told apart."""
 WORK = tuple(1 << bits for bits in (18, 20, 22, 24, 25, 26, 28))
@@ -107,10 +107,9 @@ def tune(device: str = "auto", *, minutes: float | None = None, watch: Tell = no
         return lambda done: watch(doing, min(1.0, (time.monotonic() - start) / seconds) if done < 1 else 0.999)
 
     refused, left = {}, 0
-    for number, kernel in enumerate(TUNED[kind]):
-        until = VERIFYING[kind] * seconds * (number + 1) / len(TUNED[kind])
-        checks = list(_right.checks(kernel, device))
-        found = _right.verify(checks, seconds=start + until - time.monotonic(), watch=told(f"verifying {kernel}"))
+    for kernel, until in TUNED[kind].items():
+        checks, rest = list(_right.checks(kernel, device)), start + until * seconds - time.monotonic()
+        found = _right.verify(checks, seconds=rest, watch=told(f"verifying {kernel}"))
         content["verified"][kernel], content["failed"][kernel] = sorted(found.right), found.wrong
         refused[kernel], left = found.refused, left + found.left
     for_linear = LINEAR * seconds if kind == "cpu" and ONEDNN_LINEAR else 0.0
