@@ -75,6 +75,7 @@ check-arm: library  ## repeat them with the library compiled for Arm, under qemu
 check-triton: library  ## run the Triton kernel's tests with other versions of triton (Linux; TRITON="3.6.0 3.9.0", some minutes each)
 	for version in $(TRITON); do \
 		test -d build/triton-$$version || $(PIP) install --quiet --no-deps --target build/triton-$$version triton==$$version || exit 1; \
+		PYTHONPATH="$$PWD/build/triton-$$version" $(BIN)/python tests/kernels/traced_programs.py || exit 1; \
 		PYTHONPATH="$$PWD/build/triton-$$version" $(PYTEST) tests/kernels/test_triton.py $(ARGS) || exit 1; \
 	done
 

@@ -21,7 +21,7 @@ from headway.call import make_call
 from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, Call, Problem
 from headway.kernels._reduce import reduce
-from headway.kernels.triton import _installed, _supports
+from headway.kernels.triton import _arguments, _installed, _supports
 from headway.kernels.triton._choices import DTYPES, blocks_for
 from headway.kernels.triton._lowered import lower_for_programs, sum_of
 from headway.kernels.triton._tables import BEYOND, divided, table_by_position, table_of_slots
@@ -473,3 +473,17 @@ def test_auto_does_not_take_its_reductions_before_a_gpu_has_run_them(monkeypatch
     assert isinstance(reduce(only, call, [R.Entropy()])[0], torch.Tensor)
     assert taken == []
     assert reduce(only, call, [R.Entropy()], name="triton") == [0]
+
+
+def test_a_tuple_that_holds_tuples_ends_with_a_constant() -> None:
+    """Without it triton 3.6 loses the constants of inner tuples in loops; the interpreter shows nothing of that."""
+    classes = {name: one for name, one in vars(_arguments).items() if hasattr(one, "_fields")}
+    holding = [
+        name
+        for name, one in classes.items()
+        if any(re.search(rf"\b{other}\b", str(of)) for of in one.__annotations__.values() for other in classes)
+    ]
+    assert {"Bound", "Dropout", "Grid", "Inputs", "Parts", "Sight", "Span", "Terms"} <= set(holding)
+    for name in holding:
+        assert classes[name]._fields[-1] == "end", name
+        assert classes[name]._field_defaults["end"] is _arguments.END

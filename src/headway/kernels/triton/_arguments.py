@@ -1,8 +1,11 @@
 """The arguments of programs: tensors with their strides, and the parts of scores, as named tuples.
 
-A field is None if a call has no such part. An optional field is never nested in another optional field. An optional
-field of ``Terms`` holds no tuple with constants, such as a layout: triton 3.6 could not compare it with None. Strides
-are in elements. Every whole number is passed by ``number``.
+A field is None if a call has no such part. An optional field is never nested in another optional field. Strides are in
+elements. Every whole number is passed by ``number``.
+
+A tuple that holds tuples ends with a constant, ``end``. Triton 3.6 keeps beside a tuple the constants of the tuples in
+it, such as their layouts, and reads these in loops. It takes them over when it sets a constant of the outer tuple. A
+tuple behind the last constant would have None in place of its own, which the compiler cannot compare with None.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from triton import language as tl
+
+END = tl.constexpr(0)
 
 
 def number(x: int) -> int:
@@ -62,6 +68,7 @@ class Bound(NamedTuple):
 
     kind: Any
     value: int | Plane
+    end: Any = END
 
 
 class Span(NamedTuple):
@@ -71,6 +78,7 @@ class Span(NamedTuple):
     stop: Bound
     first: Bound
     last: Bound
+    end: Any = END
 
 
 class Lists(NamedTuple):
@@ -94,6 +102,7 @@ class Sight(NamedTuple):
     rest: Pairs | None
     rest_layout: Any
     lists: Lists | None
+    end: Any = END
 
 
 class TableArguments(NamedTuple):
@@ -117,6 +126,7 @@ class Grid(NamedTuple):
     h: int
     first: Axis
     second: Axis
+    end: Any = END
 
 
 class Formula(NamedTuple):
@@ -219,6 +229,7 @@ class Terms(NamedTuple):
     queries: Plane | None = None
     keys: Plane | None = None
     dense: Pairs | None = None
+    end: Any = END
 
 
 class Dropout(NamedTuple):
@@ -229,6 +240,7 @@ class Dropout(NamedTuple):
     first_head: int
     queries: Plane
     keys: Plane
+    end: Any = END
 
 
 class Inputs(NamedTuple):
@@ -239,6 +251,7 @@ class Inputs(NamedTuple):
     v: Plane | None
     for_relative_keys: Plane | None
     for_relative_queries: Plane | None
+    end: Any = END
 
 
 class Statistics(NamedTuple):
@@ -263,6 +276,7 @@ class Parts(NamedTuple):
     terms: Terms
     sight: Sight
     drop: Dropout | None
+    end: Any = END
 
 
 class Wanted(NamedTuple):
