@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -300,6 +301,22 @@ def test_within_a_compiled_function(uncompiled: None, mask: M.Mask | None) -> No
     found, expected = (_results(of(*inputs, kernel), inputs) for of, kernel in ((compiled, "flex"), (run, "reference")))
     for result, other in zip(found, expected, strict=True):
         torch.testing.assert_close(result, other, rtol=1e-4, atol=1e-5)
+
+
+def test_few_queries_of_many_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of fewer than 128 queries torch makes one block with the heads that share keys, which must not exceed 128."""
+    given = []
+
+    def noted(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> tuple[Tensor, SimpleNamespace]:
+        given.append((arguments["kernel_options"] or {}).get("FORCE_USE_FLEX_ATTENTION", False))
+        return torch.zeros_like(q), SimpleNamespace(lse=None)
+
+    monkeypatch.setattr(flex, "_compiled", lambda: noted)
+    monkeypatch.setattr(FlexKernel, "devices", frozenset({"cpu"}))
+    for heads, n in ((2, 64), (2, 65), (1, 128), (4, 33)):
+        q, k, v = (torch.zeros(1, count, tokens, 16) for count, tokens in ((2 * heads, n), (2, 200), (2, 200)))
+        KERNELS["flex"].run(make_call(q, k, v, mask=M.Window(9, 9)))
+    assert given == [False, True, False, True]
 
 
 def test_never_quietly_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:

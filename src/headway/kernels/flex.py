@@ -173,7 +173,10 @@ def _flex_attention(
     from torch.nn.attention.flex_attention import AuxRequest
 
     arguments |= {"enable_gqa": k.shape[1] != q.shape[1], "return_aux": AuxRequest(lse=wants_lse)}
-    arguments |= {"kernel_options": STAGES if arguments["score_mod"] is not None else None}
+    options: dict[str, Any] = dict(STAGES) if arguments["score_mod"] is not None else {}
+    if q.shape[2] * (q.shape[1] // k.shape[1]) > BLOCK:  # torch's program for fewer than 128 queries has one block
+        options["FORCE_USE_FLEX_ATTENTION"] = True
+    arguments |= {"kernel_options": options or None}
     if torch.compiler.is_compiling():
         out, aux = _function()(q, k, v, **arguments)
     else:
