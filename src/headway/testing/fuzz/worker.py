@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from types import TracebackType
+from typing import Any
 
 import torch
 
-from .cases import Case
 from .search import Outcome, outcome_of
 
 LIMIT = 120.0
@@ -17,10 +18,16 @@ LIMIT = 120.0
 
 
 class Worker:
-    """Checks cases in another process, with some threads of torch. It is started again after a case that ends it."""
+    """Checks cases in another process, with some threads of torch. It is started again after a case that ends it.
 
-    def __init__(self, threads: int, limit: float = LIMIT) -> None:
-        self.threads, self.limit = threads, limit
+    Attributes:
+        threads: of torch.
+        limit: the seconds that a case may take.
+        function: what the process does with a case, a function of a module.
+    """
+
+    def __init__(self, threads: int, limit: float = LIMIT, function: Callable[[Any], Outcome] = outcome_of) -> None:
+        self.threads, self.limit, self.function = threads, limit, function
         self._start()
 
     def __enter__(self) -> Worker:
@@ -35,11 +42,11 @@ class Worker:
     def _start(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self.connection, theirs = spawn.Pipe()
-        self.process = spawn.Process(target=_serve, args=(theirs, self.threads), daemon=True)
+        self.process = spawn.Process(target=_serve, args=(theirs, self.threads, self.function), daemon=True)
         self.process.start()
         theirs.close()
 
-    def __call__(self, case: Case) -> Outcome:
+    def __call__(self, case: Any) -> Outcome:
         """Checks a case."""
         try:
             self.connection.send(case)
@@ -57,7 +64,7 @@ class Worker:
         return ended
 
 
-def _serve(connection: Connection, threads: int) -> None:
+def _serve(connection: Connection, threads: int, function: Callable[[Any], Outcome]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     torch.set_num_threads(threads)
     while True:
@@ -65,4 +72,4 @@ def _serve(connection: Connection, threads: int) -> None:
             case = connection.recv()
         except EOFError:
             return
-        connection.send(outcome_of(case))
+        connection.send(function(case))
