@@ -15,7 +15,8 @@ from headway.kernels import KERNELS, Call, _tuned
 from headway.kernels.cpu import _library
 from headway.testing.fuzz import Case
 from headway.testing.fuzz.search import Outcome, outcome_of
-from headway.tuning import _right
+from headway.tuning import _fast, _processes
+from headway.tuning._fast import Cell
 from headway.tuning._right import Check, Verified, checks, kinds, verify
 
 from .conftest import short
@@ -103,7 +104,7 @@ def test_what_there_is_no_time_for_is_not_verified(mocked: object) -> None:
 
 def test_a_part_that_was_checked_in_part_is_not_right(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter((0, 0, 2))
-    monkeypatch.setattr(_right, "monotonic", lambda: next(times))
+    monkeypatch.setattr(_processes, "monotonic", lambda: next(times))
     result = verify(
         [Check("a part", Case())] * 2, seconds=1, watch=lambda share: None, compute=lambda _: Outcome("taken")
     )
@@ -120,15 +121,22 @@ def test_a_part_is_right_if_all_of_its_cases_are() -> None:
         assert ("a part" in result.wrong) == (3 in seeds)
 
 
+def test_a_check_that_the_end_of_the_time_ends_is_left() -> None:
+    (came,) = _processes.outcomes([lambda _: Outcome("timeout")], [Case()], 60, lambda share: None)
+    assert came is None
+    (came,) = _processes.outcomes([lambda _: Outcome("timeout")], [Case()], 100, lambda share: None)
+    assert came == Outcome("timeout")
+
+
 @pytest.mark.slow
 def test_processes_that_do_not_run_count_against_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a script without a guard, which each process would run again."""
-    monkeypatch.setattr(_right, "Worker", Dead)
+    monkeypatch.setattr(_processes, "Worker", Dead)
     with pytest.raises(HeadwayError, match=r"does not run \(crash: .* call tune\(\) below `if __name__"):
         verify([Check("a part", Case(seed=2))], seconds=60, watch=lambda share: None)
 
 
-class Dead(_right.Worker):
+class Dead(_processes.Worker):
     """A worker whose process is killed at once."""
 
     def __call__(self, case: Case) -> Outcome:
@@ -141,13 +149,13 @@ class Dead(_right.Worker):
 def test_a_check_that_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others go on in a new process."""
     chosen = [Check("dies", Case(seed=1)), Check("lives", Case(seed=2)), Check("lives too", Case(seed=3))]
-    monkeypatch.setattr(_right, "Worker", Mortal)
+    monkeypatch.setattr(_processes, "Worker", Mortal)
     result = verify(chosen, seconds=120, watch=lambda share: None)
     assert result.right == {"lives", "lives too"}
     assert "crash: the process ended with -9" in result.wrong["dies"]
 
 
-class Mortal(_right.Worker):
+class Mortal(_processes.Worker):
     """A worker whose process is killed by one case."""
 
     def __call__(self, case: Case) -> Outcome:
@@ -155,3 +163,24 @@ class Mortal(_right.Worker):
             os.kill(self.process.pid or 0, signal.SIGKILL)
             self.process.join()
         return super().__call__(replace(case, n=4, m=4))
+
+
+@pytest.mark.slow
+def test_cells_are_run_in_processes_before_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends its process is not measured; one that fails is, which says why."""
+    monkeypatch.setattr(_processes, "Worker", Narrow)
+    cells = [Cell("none", "causal", "float32", "inference", 9, 9, width) for width in (8, 16, 24)]
+    chosen, left = _fast.compile_all(cells, "cpu", ("reference",), 60, lambda share: None)
+    assert chosen == [cells[0], cells[2]]
+    assert left == 0
+    assert _fast.compile_all(cells, "cpu", ("reference",), -1.0, lambda share: None) == ([], 3)
+
+
+class Narrow(_processes.Worker):
+    """A worker whose process is killed by cells of a head_dim of 16."""
+
+    def __call__(self, job: tuple[Cell, str, tuple[str, ...]]) -> Outcome:
+        if job[0].head_dim == 16:
+            os.kill(self.process.pid or 0, signal.SIGKILL)
+            self.process.join()
+        return super().__call__(job)

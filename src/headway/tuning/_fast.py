@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from ..kernels import KERNELS, Problem, _tuned, choose
 from ..kernels.cpu import _library
 from ..masks import Causal, Window
 from ..terms import DenseBias, DistanceBias, Linear, Term
+from ..testing.fuzz.search import Outcome
 from . import _timing
+from ._processes import outcomes, processes
 
 HEADS = {"cpu": (1, 4), "cuda": (1, 8)}
 """The batch and the heads of a call."""
@@ -160,6 +163,44 @@ def measure(cell: Cell, device: str, kernels: tuple[str, ...]) -> dict[str, Any]
     measured = in_turn(sides.runs, device) if sides.runs else {}
     times = dict.fromkeys(said) | {name: float(f"{ms:.4g}") for name, ms in measured.items()}
     return {"case": sides.case, "from": sides.sizes, "times": times} | ({"errors": said} if said else {})
+
+
+def compile_all(
+    chosen: list[Cell], device: str, kernels: tuple[str, ...], seconds: float, watch: Share
+) -> tuple[list[Cell], int]:
+    """Runs each cell once, in processes of its own, and returns those that can be measured, and how many were left.
+
+    The compilers of the kernels keep their programs in folders, where measuring finds them. A cell that crashes or
+    hangs is not measured.
+
+    Args:
+        chosen: the cells, in the order in which they are compiled.
+        device: where.
+        kernels: those whose programs are compiled.
+        seconds: the time for all of them.
+        watch: is told of progress.
+    """
+    jobs = [(cell, device, kernels) for cell in chosen]
+    with processes(_run_once, len(jobs)) as workers:
+        came = outcomes(workers, jobs, seconds, watch)
+    runs = [cell for cell, one in zip(chosen, came, strict=True) if one and one.kind not in ("crash", "timeout")]
+    return runs, came.count(None)
+
+
+def _run_once(job: tuple[Cell, str, tuple[str, ...]]) -> Outcome:
+    cell, device, kernels = job
+    try:
+        runs = Sides(cell, device, kernels).runs
+        for name in kernels:
+            if name in runs:
+                runs[name]()
+        if device != "cpu":
+            torch.cuda.synchronize(device)
+    except Exception as error:  # measuring says what it is
+        if "CUDA error" in str(error):  # after which nothing runs in this process
+            os._exit(1)
+        return Outcome(type(error).__name__, str(error))
+    return Outcome("taken")
 
 
 def in_turn(runs: Mapping[str, Callable[[], object]], device: str) -> dict[str, float]:

@@ -7,12 +7,10 @@ run in processes of their own, so that a program that crashes is a result like a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from queue import SimpleQueue
 from time import monotonic
 
 import torch
@@ -22,18 +20,15 @@ from ..errors import HeadwayError
 from ..kernels import _tuned
 from ..testing.fuzz import Case
 from ..testing.fuzz.masks import MASKS, Draw, build
-from ..testing.fuzz.search import Outcome
-from ..testing.fuzz.worker import Worker
+from ..testing.fuzz.search import Outcome, outcome_of
 from ..testing.inputs import term_examples
 from ..testing.kernels import SHAPES, Draws
+from ._processes import outcomes, processes
 
 DTYPES = {"cpu": ("float32", "bfloat16", "float16"), "cuda": ("bfloat16", "float16", "float32")}
 """Those of most calls first, since time may end."""
 PLAIN = Case(batch=2, kv_heads=2, group=2, n=67, m=131, head_dim=64, v_dim=64)
 """More queries and keys than a block has, and no multiple of one."""
-MOST_WORKERS = 16
-LIMIT = 90.0
-"""Seconds that a check may take, with the compilation of its programs."""
 
 
 @dataclass
@@ -119,57 +114,36 @@ def verify(
         watch: is told of progress.
         compute: checks a case, in place of processes of its own.
     """
-    end, done = monotonic() + seconds, 0
-    found, outcomes = Verified(), dict[str, list[tuple[Case, Outcome | None]]]()
-    count = 1 if compute is not None else min(MOST_WORKERS, os.cpu_count() or 1, len(chosen))
-    threads = max(1, (os.cpu_count() or 1) // count)
-    workers = [] if compute is not None else [Worker(threads, LIMIT) for _ in range(count)]
-    idle: SimpleQueue[Callable[[Case], Outcome]] = SimpleQueue()
-    for one in workers:
-        idle.put(one)
+    end, found = monotonic() + seconds, Verified()
+    cases = [check.case for check in chosen]
     if compute is not None:
-        idle.put(compute)
-
-    def outcome(check: Check) -> Outcome | None:
-        worker = idle.get()
-        try:
-            return worker(check.case) if monotonic() < end else None
-        finally:
-            idle.put(worker)
-
-    pool = ThreadPoolExecutor(count)
-    try:
-        _need_ready(workers, chosen)
-        for check, came in zip(chosen, pool.map(outcome, chosen), strict=True):
-            done += 1
-            outcomes.setdefault(check.part, []).append((check.case, came))
-            watch(done / len(chosen))
-    finally:
-        end = 0.0  # an interrupted run does not wait for checks
-        pool.shutdown(wait=False, cancel_futures=True)
-        for worker in workers:
-            worker.__exit__(None, None, None)
-    for part, its in outcomes.items():
+        came = outcomes([compute], cases, seconds, watch)
+    else:
+        with processes(outcome_of, len(cases)) as workers:
+            _need_ready(workers, cases[0].device)
+            came = outcomes(workers, cases, end - monotonic(), watch)
+    by_part: dict[str, list[tuple[Case, Outcome | None]]] = {}
+    for check, one in zip(chosen, came, strict=True):
+        by_part.setdefault(check.part, []).append((check.case, one))
+    for part, its in by_part.items():
         _add(found, part, its)
     return found
 
 
-def _need_ready(workers: list[Worker], chosen: Sequence[Check]) -> None:
+def _need_ready(workers: Sequence[Callable[[Case], Outcome]], device: str) -> None:
     """Checks that each process computes at all, before what it cannot do counts against a kernel.
 
     Args:
         workers: the processes.
-        chosen: the checks.
+        device: where they are to compute.
 
     Raises:
         HeadwayError: if one does not.
     """
-    if not workers:
-        return
-    case = Case(kernel="reference", device=chosen[0].case.device)
+    case = Case(kernel="reference", device=device)
     with ThreadPoolExecutor(len(workers)) as pool:  # a GPU takes seconds for the first call of a process
-        outcomes = list(pool.map(lambda worker: worker(case), workers))
-    for came in outcomes:
+        answers = list(pool.map(lambda worker: worker(case), workers))
+    for came in answers:
         if came.kind != "taken":
             raise HeadwayError(
                 f"a process that is to check kernels does not run ({came.kind}: {came.said}): in a script, call tune() "
@@ -178,12 +152,12 @@ def _need_ready(workers: list[Worker], chosen: Sequence[Check]) -> None:
             )
 
 
-def _add(found: Verified, part: str, outcomes: list[tuple[Case, Outcome | None]]) -> None:
-    found.left += sum(came is None for _, came in outcomes)
-    found.refused += sum(came is not None and came.kind == "refused" for _, came in outcomes)
-    failed = [(case, came) for case, came in outcomes if came is not None and came.failed]
+def _add(found: Verified, part: str, its: list[tuple[Case, Outcome | None]]) -> None:
+    found.left += sum(came is None for _, came in its)
+    found.refused += sum(came is not None and came.kind == "refused" for _, came in its)
+    failed = [(case, came) for case, came in its if came is not None and came.failed]
     if failed:
         case, came = failed[0]
         found.wrong[part] = f"{came.kind}: {' '.join(came.said.split())[:300]}: {case}"
-    elif all(came is not None for _, came in outcomes) and any(came.kind == "taken" for _, came in outcomes if came):
+    elif all(came is not None for _, came in its) and any(came.kind == "taken" for _, came in its if came):
         found.right.add(part)
