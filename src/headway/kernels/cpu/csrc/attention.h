@@ -39,6 +39,8 @@ struct Attention {
 
     // degree of the polynomial of exp; 4 suffices for weights that are rounded to bf16
     static constexpr int DEGREE = Packing::K_PACK == 1 ? 5 : 4;
+    // weights below are 0 in the backward pass: products of subnormal numbers take twenty times as long
+    static constexpr float NEGLIGIBLE = 0x1p-100f;
     static constexpr i64 DECODE_QUERIES = 4;  // up to this many queries, packing costs more than it saves
 
     const Call& c;
@@ -772,7 +774,10 @@ struct Attention {
             if (w.deferred_bias[0])
                 for (i64 x = from; x < to; x += W) store(score + x, load(score + x) + load(w.deferred_bias[r] + x - t.c0));
             const uint32_t row = c.drop_below ? hash32(key + (uint32_t)*c.q_index.template at<i64>(t.b, t.i0 + r)) : 0;
-            for (i64 x = from; x < to; x += W) store(score + x, exp_of<DEGREE>(load(score + x) - row_max) * inv_row_sum);
+            for (i64 x = from; x < to; x += W) {
+                const vf weight = exp_of<DEGREE>(load(score + x) - row_max) * inv_row_sum;
+                store(score + x, select((vi)(weight < NEGLIGIBLE), vf{}, weight));
+            }
             if (one_tile) {
                 vf sums = {};
                 for (i64 x = from; x < to; x += W) {
