@@ -24,7 +24,8 @@ SMALL = list(
     dict.fromkeys(
         replace(of, n=min(of.n, 40), head_dim=8)
         for of in FULL.cases()
-        if of.kind not in ("memory", STATISTICS_MEMORY, "statistics")  # the last in test_statistics.py
+        # the last two in test_statistics.py and test_sequence.py
+        if of.kind not in ("memory", STATISTICS_MEMORY, "statistics", "sequence")
     )
 )
 

@@ -20,7 +20,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 MASKS = ("none", "causal", "window")
 DIRECTIONS = ("forward", "backward")
 ENCODINGS = ("none", "alibi", "t5", "kerple", "rope", "shaw", "transformer-xl")
-PARTS = ("attention", "window", "decoding", "packed", "left-padded", "memory", "statistics")
+PARTS = ("attention", "window", "decoding", "packed", "left-padded", "memory", "statistics", "sequence")
 STATISTICS_MEMORY = "statistics-memory"
 """The kind of the cases of the part "statistics" whose memory is measured."""
 MODEL_PARTS = ("encode", "prefill", "decode", "train", "memory", "step", "token")
@@ -50,6 +50,7 @@ class Case(AnyCase):
             against a causal mask. "decoding": one token against a cache. "packed" and "left-padded": documents packed
             into one row, or a row padded in front, against the same tokens without either. "memory": the memory of a
             call. "statistics": statistics of attention in its pass and alone, against weights that torch holds.
+            "sequence": forward and backward by two processes that share the tokens, against one with all threads.
         encoding: the name of the encoding, or "none".
         mask: one of ``MASKS``.
         n: tokens; for "decoding" those in the cache.
@@ -70,8 +71,8 @@ class Case(AnyCase):
 
     def __str__(self) -> str:
         sizes = f"{self.n:,} tokens, {HEADS} heads of {self.head_dim}, {self.dtype}, {self.direction}"
-        if self.kind == "memory":
-            return f"memory: {self.encoding}, {self.mask}, {sizes.replace('backward', 'forward and backward')}"
+        if self.kind in ("memory", "sequence"):
+            return f"{self.kind}: {self.encoding}, {self.mask}, {sizes.replace('backward', 'forward and backward')}"
         kind = "" if self.kind == "attention" else f"{self.kind}: "
         return f"{kind}{self.encoding}, {'full' if self.mask == 'none' else self.mask}, {sizes}"
 
@@ -150,6 +151,7 @@ class Plan:
         memory_lengths: tokens of the cases of kind "memory".
         statistics_lengths: tokens of the cases of kind "statistics".
         statistics_memory_lengths: tokens of those whose memory is measured.
+        sequence_lengths: tokens of the cases of kind "sequence".
         seconds: the time for each side of a case, of which there may be more for the sake of ``rounds``.
         rounds: the fewest runs of each side.
         flex_seconds: the time for compiling FlexAttention, all cases together; cases after that are measured without
@@ -172,6 +174,7 @@ class Plan:
     memory_lengths: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
     statistics_lengths: tuple[int, ...] = (512, 4096)
     statistics_memory_lengths: tuple[int, ...] = (4096, 16384, 65536)
+    sequence_lengths: tuple[int, ...] = (4096, 16384)
     seconds: float = 1.0
     rounds: int = 5
     flex_seconds: float = 3600.0
@@ -197,6 +200,8 @@ class Plan:
                 cases.append(replace(here, kind="decoding", mask="none", n=self.cache_length))
         if "backward" in self.directions:
             cases += [Case("memory", "t5", "causal", n, 64, self.dtypes[0], "backward") for n in self.memory_lengths]
+            for n, encoding in product(self.sequence_lengths, ("none", "alibi", "rope", "t5")):
+                cases.append(Case("sequence", encoding, "causal", n, direction="backward"))
         if "forward" in self.directions:
             for n, encoding, dtype in product(self.statistics_lengths, ("none", "rope", "t5"), self.dtypes):
                 cases.append(Case("statistics", encoding, "causal", n, dtype=dtype))
@@ -214,6 +219,7 @@ QUICK = Plan(
     memory_lengths=(1024, 4096, 16384),
     statistics_lengths=(512,),
     statistics_memory_lengths=(4096, 16384),
+    sequence_lengths=(4096,),
     seconds=0.2,
     flex_seconds=150.0,
 )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from .._common.table import Column, Table
+from ..parallel import METHODS
 from . import statistics
 from .cases import STATISTICS_MEMORY, WINDOW, Case, ModelCase, pairs
 from .rows import Row
@@ -202,6 +204,28 @@ def contiguous(rows: Sequence[Row]) -> str:
     return Table.of([*_of(rows, "packed"), *_of(rows, "left-padded")], columns).markdown()
 
 
+def sequence(rows: Sequence[Row]) -> str:
+    """Returns the table of how many times as fast two processes are as one that has the threads of both."""
+
+    def ratios(row: Row, method: str) -> str:
+        wall, processors = (row[kind][OURS] / row[kind][method] for kind in ("ms", "processor_ms"))
+        return f"{_times(wall)} · {_times(processors)}"
+
+    chosen = _of(rows, "sequence")
+    if not chosen:
+        return ""
+    columns = [
+        *(field("encoding"), field("n", "tokens", ","), ms(OURS, "one process, ms")),
+        *(Column(method, partial(ratios, method=method)) for method in METHODS),
+        KERNEL,
+    ]
+    said = (
+        "Causal, zig-zag, 8 heads of 64, float32, forward and backward. How many times as fast as one process, by time "
+        "and by the time of all processors together: above 1, two processes are faster."
+    )
+    return f"{said}\n\n{Table.of(chosen, columns).markdown()}"
+
+
 def memory(rows: Sequence[Row]) -> str:
     """Returns the table of peak memory beyond inputs and outputs, forward and backward, each in a new process."""
     return _memory(
@@ -272,6 +296,7 @@ CHAPTERS: dict[str, Callable[[Sequence[Row]], str]] = {
     "A long causal window": window,
     "One token against a cache": decoding,
     "Packed documents, and padding in front": contiguous,
+    "A sequence over two processes": sequence,
     "Memory": memory,
     "Statistics": statistics_of_attention,
     "Memory of statistics": memory_of_statistics,

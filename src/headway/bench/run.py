@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from .._common.experiment import Files, measure_each, write_report
 from .._common.progress import ProgressListener, Tell
 from .._common.templates import need_reports
-from . import picture, report
+from . import picture, report, sequence
 from .cases import AnyCase, Case, Plan
 from .machine import Roof, busy, where
 from .measure import CheckError, measure
@@ -109,7 +109,9 @@ def _measure(
         results.note(f"No number for the kernel {kernel}, whose checks fail: {why}", watch)
 
     def numbers(case: Case) -> Row | None:
-        return None if kernel_of(case) in results.failed else measure(case, plan, roof, flex)
+        if kernel_of(case) in results.failed:
+            return None
+        return sequence.measure(case, plan) if case.kind == "sequence" else measure(case, plan, roof, flex)
 
     measure_cases(cases, plan.seconds, numbers, rows, results, watch)
 
