@@ -298,6 +298,67 @@ CASES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def inspected(
+    group: Any, encoding: Any, shape: str = "zigzag", at: str = "", masks: Any = None, mask: Any = None,
+    method: str = "ring",
+) -> dict[str, float]:  # fmt: skip
+    """The largest differences of what inspection records of a decoder on shards and on the whole."""
+    model = filled(Decoder(config(), encoding, masks)).eval()
+    shards, coordinates = getattr(Shards, shape)(LENGTH, group), places(at)
+    mask = M.Documents() if at == "packed" else mask
+    ids = ids_of(1 if at == "packed" else 2, LENGTH)
+    own, local = shards.take(ids, coordinates=coordinates)
+    by_query = ("entropy", "distance", "previous", "lse", "largest")
+
+    def seen(keep: str, run: Callable[[], Tensor], **options: Any) -> tuple[Any, Tensor]:
+        with torch.no_grad(), hw.inspection.capture(model, keep, **options) as found:
+            out = run()
+        return found, out
+
+    def on_shards() -> Tensor:
+        with parallel.context(model, shards, method=method):
+            return model(own, positions=local, mask=mask)
+
+    differences: dict[str, float] = {}
+    for keep, options in (("statistics", {"statistics": (*by_query, "received")}), ("weights", {})):
+        part, out = seen(keep, on_shards, **options)
+        whole, expected = seen(keep, lambda: model(ids, positions=coordinates, mask=mask), **options)
+        pairs = [("output", out, shards.take(expected)[0])]
+        for a, b in zip(part.records, whole.records, strict=True):
+            assert (a.layer, a.n, a.m) == (b.layer, shards.length, LENGTH)
+            if keep == "weights":
+                pairs.append(("weights", a.weights(), shards.take(b.weights(), dim=2)[0]))
+                continue
+            one, all_of = a.statistics(), b.statistics()
+            pairs += [(name, one[name], shards.take(all_of[name], dim=2)[0]) for name in by_query[:-1]]
+            pairs += [
+                ("largest", x, shards.take(y, dim=2)[0]) for x, y in zip(one.largest, all_of.largest, strict=True)
+            ]
+            received = one.received.clone()
+            dist.all_reduce(received, group=group)
+            pairs.append(("received", received, all_of.received))
+        for name, a, b in pairs:
+            assert torch.equal(a.isnan(), b.isnan()), name
+            apart = difference(a.nan_to_num(), b.nan_to_num())
+            differences[name] = max(differences.get(name, 0.0), apart)
+    return differences
+
+
+INSPECTED: dict[str, Callable[[Any], dict[str, float]]] = {
+    "none, contiguous": partial(inspected, encoding=None, shape="contiguous"),
+    "rope": partial(inspected, encoding="rope"),
+    "alibi, padding on the left": partial(inspected, encoding="alibi", at="left"),
+    "t5, packed": partial(inspected, encoding="t5", at="packed", method="heads"),
+    "rope, a window, a mask of the whole": partial(
+        inspected, encoding="rope", masks=[M.Window(4, 0), None], mask=torch.arange(LENGTH**2).view(LENGTH, -1) % 3 != 1
+    ),
+}
+
+
+def every_inspected(group: Any) -> dict[str, dict[str, float]]:
+    return {name: seeded(partial(case, group)) for name, case in INSPECTED.items()}
+
+
 TRAINED: dict[str, tuple[Any, ...]] = {
     "none, DDP": ("ddp", None),
     "rope, FSDP2": ("fsdp", "rope", "ring"),
@@ -424,9 +485,11 @@ def _calling(group: Any) -> dict[str, Callable[[], Any]]:
     def weights() -> None:
         torchs.layers[0].self_attn(*[vectors[:, : shards.length, :16]] * 3)
 
+    gated = Decoder(config(), "forgetting").eval()
+
     def observed() -> None:
-        with hw.inspection.capture(model, statistics=("entropy",)):
-            model(own)
+        with hw.inspection.capture(gated, statistics=("entropy",)):
+            gated(own)
 
     def twice() -> None:
         x = vectors[:, : shards.length].clone().requires_grad_()
@@ -452,7 +515,7 @@ def _calling(group: Any) -> dict[str, Callable[[], Any]]:
         "different contexts": inside(lambda: layer(vectors[:, : shards.length], context), layer),
         "numbers in a mask": inside(numbers, torchs),
         "weights": inside(weights, torchs),
-        "statistics": inside(observed),
+        "statistics": inside(observed, gated),
         "torch.func": inside(lambda: torch.vmap(lambda row: model(row[None]))(own)),
         "second derivatives": inside(twice),
     }

@@ -43,7 +43,7 @@ CALLING = {
     "different contexts": "MultiHeadAttention attends to a context that differs between the processes",
     "numbers in a mask": "a mask adds numbers to the scores of the whole sequence",
     "weights": "layers.0.self_attn is called with need_weights=",
-    "statistics": "cannot be observed here",
+    "statistics": "ForgettingGate reads the layer's input and takes the queries as the last of the keys",
     "torch.func": "runs in eager mode alone",
     "second derivatives": "differentiate twice",
 }
@@ -92,6 +92,12 @@ def test_state_is_restored(pool: Pool) -> None:
         assert {name: one for name, one in found.items() if one > CLOSE} == {}
         assert "stack.blocks.1.attention  ring: " in table
         assert "KiB sent forward" in table
+
+
+def test_statistics_and_weights_are_those_of_one_process(pool: Pool) -> None:
+    """Of each query as one process has them; the sums over queries add up over the ranks."""
+    for found in pool.run(2, cases.every_inspected):
+        assert {name: one for name, one in found.items() if max(one.values()) > CLOSE} == {}
 
 
 def test_compiled_code_is_refused(pool: Pool) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import Never
 
 from .._common.version import __version__
-from ..attention import _check_kernel, observers
+from ..attention import Computation, _check_kernel, _observed, observers
 from ..call import encoding_for, make_call, seeded
 from ..coordinates import Coordinates, Placed
 from ..errors import HeadwayError, refuse, refuses_others, unknown
@@ -26,7 +26,7 @@ from ._call import SharedCall
 from ._group import gathered, same_seed, tokens_in
 from ._shards import Shards
 from .methods import METHODS, Method, Traffic
-from .methods.gather import with_all_keys
+from .methods.gather import as_one_call, with_all_keys
 
 SHORT = 1024
 """The most tokens of a rank for which "auto" gathers: its messages are few, and its calls whole."""
@@ -133,11 +133,9 @@ def computed(
     Raises:
         HeadwayError: if the method cannot compute the call, or the processes disagree on it.
     """
-    if observers:
-        raise HeadwayError(
-            "the weights of attention over several processes cannot be observed here: leave capture and "
-            "attention_statistics out, or call headway.attention on the whole sequence"
-        )
+    if observers:  # which watch by a mode of torch
+        _need_method(name)
+        return _observed_here(call, note)
     if watched():
         raise HeadwayError(
             "attention over several processes runs in eager mode alone: leave torch.compile, torch.export and "
@@ -161,6 +159,17 @@ def computed(
     if note is not None:
         note(chosen.name, chosen.traffic(call))
     return chosen.run(_with_seeds(call))
+
+
+def _observed_here(call: SharedCall, note: Callable[[str, Traffic], None] | None) -> tuple[Tensor, Tensor | None]:
+    """Computes a call that inspection observes: every rank gets all keys, so that it has the weights of its queries."""
+    gather, shares = METHODS["gather"], call.group.size > 1 and not call.has_all_keys
+    if shares:
+        agree(call.group, _facts(call, gather))
+    if note is not None:
+        note(*((gather.name, gather.traffic(call)) if shares else (LOCAL, Traffic(0, 0))))
+    one = as_one_call(_with_seeds(call) if call.group.size > 1 else call)
+    return _observed(one, Computation(one, call.kernel))
 
 
 def _need_method(name: str) -> None:

@@ -107,6 +107,25 @@ class SharedCall:
         mask = self.mask.block(*queries, n)
         return mask if keys == (0, m) else mask.of_keys(*keys, queries[1] - queries[0], m)
 
+    def mask_of_shard(self) -> Mask | None:
+        """Returns the mask of this rank's queries and all keys."""
+        if self.mask is None:
+            return None
+        n = self.q_at.index.shape[1]
+        first, *others = [self.mask.block(*run, n) for run in self.q_shards.runs]
+        if not others:
+            return first
+        of_others: list[list[Tensor]] = [[] for _ in others]
+        for block, tensors in zip(others, of_others, strict=True):
+
+            def noted(x: Tensor, words: tuple[str, ...], tensors: list[Tensor] = tensors) -> Tensor:
+                tensors.append(x)
+                return x
+
+            block.along("queries", noted)
+        each = zip(*of_others, strict=True)
+        return first.along("queries", lambda x, words: torch.cat([x, *next(each)], words.index("queries")))
+
     def encoded(self) -> tuple[Call, bool]:
         """Returns the call of this rank's queries and keys, without a mask.
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ...call import make_call
 from ...coordinates import Coordinates
-from ...kernels import KERNELS, kernel_for
+from ...errors import HeadwayError
+from ...kernels import KERNELS, Call, kernel_for
 from ...masks import Mask
 from ...terms import Term
 from .._call import SharedCall, why_not_pairs
@@ -40,15 +41,45 @@ class Gather(Method):
         return Traffic((call.group.size - 1) * own * token, others * token)
 
     def run(self, call: SharedCall) -> tuple[Tensor, Tensor | None]:
-        shards = call.k_shards
-        k, v = (gathered(x, call.group, shards.layout, 2) for x in (call.k, call.v))
+        k, v, terms = _all_keys(call)
         k_input = call.k_input
         if k_input is not None and call.encoding is not None and call.encoding.reads_input:
-            k_input = gathered(k_input, call.group, shards.layout, 1)
+            k_input = gathered(k_input, call.group, call.k_shards.layout, 1)
         else:
             k_input = None
-        terms = tuple([term.along("keys", lambda x, words: _gathered(call, x, words)) for term in call.terms])
         return _in_runs(call, k, v, k_input, terms)
+
+
+def as_one_call(call: SharedCall) -> Call:
+    """Returns the call of all queries of this rank and of all keys, as inspection observes it.
+
+    Args:
+        call: the call.
+
+    Raises:
+        HeadwayError: if the encoding takes the queries as the last of the keys, which those of a shard are not.
+    """
+    if call.encoding is not None and call.encoding.reads_input:
+        raise HeadwayError(
+            f"{type(call.encoding).__name__} reads the layer's input and takes the queries as the last of the keys, "
+            "which those of a shard are not: leave capture out, or call the model on the whole sequence"
+        )
+    if (why := why_not_pairs(call.terms)) is not None:
+        raise HeadwayError(f"the weights cannot be observed here: {why}")
+    k, v, terms = (call.k, call.v, call.terms) if call.has_all_keys else _all_keys(call)
+    q_at, k_at = call.located()
+    with call.drawing():
+        made = make_call(
+            call.q, k, v, encoding=call.encoding, terms=terms, mask=call.mask_of_shard(), k_positions=k_at,
+            q_positions=q_at.take(call.q_shards.runs)._with(shard=None), **call.options,
+        )  # fmt: skip
+    return made._with(wants_lse=call.wants_lse)
+
+
+def _all_keys(call: SharedCall) -> tuple[Tensor, Tensor, tuple[Term, ...]]:
+    """Returns keys, values and terms of all ranks."""
+    k, v = (gathered(x, call.group, call.k_shards.layout, 2) for x in (call.k, call.v))
+    return k, v, tuple([term.along("keys", lambda x, words: _gathered(call, x, words)) for term in call.terms])
 
 
 def with_all_keys(call: SharedCall) -> tuple[Tensor, Tensor | None]:
