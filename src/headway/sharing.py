@@ -22,6 +22,21 @@ class Sharing(Protocol):
     def attention(self, layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, cross: bool, **arguments: Any) -> Tensor:
         """Returns the attention of this rank's queries to all keys; ``cross`` if these are a context's."""
 
+    @property
+    def tokens(self) -> object:
+        """Which tokens each rank has."""
+
+    def cached_attention(
+        self, layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, cache: Any, prepared_by: Any, **arguments: Any
+    ) -> Tensor:
+        """Returns the attention to a cache of which each rank has its keys; the call that fills it has its tokens."""
+
+    def prompt(self, ids: Tensor, at: Coordinates | None) -> tuple[Tensor, Coordinates]:
+        """Returns this rank's tokens of a prompt [batch, n], of which every rank has the whole."""
+
+    def common(self, x: Tensor, *, of_last: bool) -> Tensor:
+        """Returns the tensor of the rank of the last token, or of the first rank, on every rank."""
+
     def coordinates(self, positions: Tensor | Coordinates | None, count: int, device: torch.device) -> Coordinates:
         """Returns the coordinates of this rank's tokens; without positions those of their place in the whole."""
 

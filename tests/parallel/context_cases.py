@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -359,6 +360,47 @@ def every_inspected(group: Any) -> dict[str, dict[str, float]]:
     return {name: seeded(partial(case, group)) for name, case in INSPECTED.items()}
 
 
+def decoded(
+    group: Any, encoding: Any, shape: str = "zigzag", at: str = "", method: str = "ring", **changes: Any
+) -> float:
+    """The largest difference of logits: of a prompt, of one token, and of three at once; ids are compared here."""
+    model = filled(Decoder(config(**changes), encoding)).eval()
+    shards, coordinates = getattr(Shards, shape)(LENGTH, group), places(at)
+    ids, later = ids_of(2, LENGTH), ids_of(2, 4, seed=6).split([1, 3], dim=1)
+    rows = [row[row.shape[0] - int(n) :] for row, n in zip(ids, (LENGTH, LENGTH - 6 * bool(at)), strict=True)]
+    own, local = shards.take(ids, coordinates=coordinates)
+    with torch.no_grad():
+        cache = model.new_cache()
+        whole = model(ids, positions=coordinates, cache=cache)
+        expected = [shards.take(whole)[0], *(model(x, cache=cache) for x in later)]
+        with parallel.context(model, shards, method=method):
+            cache = model.new_cache()
+            found = [model(own, positions=local, cache=cache), *(model(x, cache=cache) for x in later)]
+            generated = model.generate(rows, 6)
+    assert generated.ids == model.generate(rows, 6).ids
+    with parallel.context(model, shards):
+        sampled = model.generate(rows, 3, temperature=1.0, generator=torch.Generator().manual_seed(group.rank())).ids
+    every: list[Any] = [None] * group.size()
+    dist.all_gather_object(every, sampled, group=group)
+    assert all(one == sampled for one in every)  # though each rank draws by a seed of its own
+    return max(difference(a, b) for a, b in zip(found, expected, strict=True))
+
+
+DECODED: dict[str, Callable[[Any], float]] = {
+    "none, contiguous": partial(decoded, encoding=None, shape="contiguous"),
+    "alibi": partial(decoded, encoding="alibi"),
+    "rope, padding": partial(decoded, encoding="rope", at="left"),
+    "t5, gather": partial(decoded, encoding="t5", method="gather"),
+    "rope + fire, sinks, fewer heads of keys": partial(
+        decoded, encoding="rope + fire", sink=0.5, num_kv_heads=2, method="heads"
+    ),
+}
+
+
+def every_decoded(group: Any, names: list[str] | None = None) -> dict[str, float]:
+    return {name: seeded(partial(DECODED[name], group)) for name in names or DECODED}
+
+
 TRAINED: dict[str, tuple[Any, ...]] = {
     "none, DDP": ("ddp", None),
     "rope, FSDP2": ("fsdp", "rope", "ring"),
@@ -497,6 +539,20 @@ def _calling(group: Any) -> dict[str, Callable[[], Any]]:
         grad.sum().backward()
 
     embedding = Decoder(config(), "sinusoidal").eval()
+    windowed, mapped = Decoder(config(), "rope", [M.Window(4, 0), None]).eval(), Decoder(config(), "cope").eval()
+
+    @torch.no_grad()
+    def filled_by(given: Tensor, within: bool) -> Any:
+        cache = model.new_cache()
+        with parallel.context(model, shards) if within else nullcontext():
+            model(given, cache=cache)
+        return cache
+
+    @torch.no_grad()
+    def decodes(cache: Any) -> None:
+        model(ids[:, :1], cache=cache)
+
+    outside = filled_by(ids, False)
     return {
         "outside": lambda: model(own, positions=at),
         "outside, without an encoding": lambda: Decoder(config())(own, positions=at),
@@ -504,7 +560,13 @@ def _calling(group: Any) -> dict[str, Callable[[], Any]]:
         "outside, a layer": lambda: layer(vectors[:, : shards.length], positions=at),
         "cache": inside(lambda: model(own, cache=model.new_cache())),
         "memory": inside(lambda: model(own, memory=hw.nn.SegmentMemory(4))),
-        "generate": inside(lambda: model.generate(ids, 2)),
+        "a cache of outside": inside(lambda: decodes(outside)),
+        "a shared cache outside": lambda: decodes(filled_by(own, True)),
+        "cropping a shared cache": lambda: filled_by(own, True).crop(3),
+        "a window in a cache": inside(lambda: windowed.generate(ids, 2), windowed),
+        "gates in a cache": inside(lambda: gated.generate(ids, 2), gated),
+        "functions in a cache": inside(lambda: mapped.generate(ids, 2), mapped),
+        "generate": inside(lambda: model.generate(ids[:, 1:], 2)),
         "cache of a layer": inside(lambda: layer(vectors[:, : shards.length], cache=hw.nn.KeyValueCache()), layer),
         "all tokens": inside(lambda: model(ids)),
         "coordinates of no shard": inside(lambda: model(own, positions=hw.Coordinates.span(shards.length))),

@@ -32,9 +32,15 @@ CALLING = {
     "outside, without an encoding": OUTSIDE,
     "outside, an encoding that embeds": OUTSIDE,
     "outside, a layer": OUTSIDE,
-    "cache": "stack is called with cache= in headway.parallel.context",
+    "cache": "a cache that processes share has no gradients: decode within torch.no_grad()",
+    "a cache of outside": "the cache was filled in another headway.parallel.context, or outside of one",
+    "a shared cache outside": "the cache was filled in another headway.parallel.context, or outside of one",
+    "cropping a shared cache": "crop removes tokens whose keys several processes share",
+    "a window in a cache": "a layer with a window drops keys, which processes that share them cannot",
+    "gates in a cache": "ForgettingGate reads the layer's input of all tokens",
+    "functions in a cache": "ScoreMap is a function of all keys at once",
     "memory": "stack is called with memory= in headway.parallel.context",
-    "generate": "stack is called with cache= in headway.parallel.context",
+    "generate": "has 22 tokens along",
     "cache of a layer": "MultiHeadAttention is called with cache=",
     "all tokens": "there are 23 tokens but rank",
     "coordinates of no shard": "positions are coordinates of no shard",
@@ -98,6 +104,14 @@ def test_statistics_and_weights_are_those_of_one_process(pool: Pool) -> None:
     """Of each query as one process has them; the sums over queries add up over the ranks."""
     for found in pool.run(2, cases.every_inspected):
         assert {name: one for name, one in found.items() if max(one.values()) > CLOSE} == {}
+
+
+def test_generation_is_that_of_one_process(pool: Pool) -> None:
+    """The keys of a prompt stay where they are; ids are equal, and logits after several tokens, too."""
+    for found in pool.run(2, cases.every_decoded):
+        assert {name: one for name, one in found.items() if one > CLOSE} == {}
+    for found in pool.run(3, cases.every_decoded, ["rope, padding"]):
+        assert max(found.values()) < CLOSE
 
 
 def test_compiled_code_is_refused(pool: Pool) -> None:

@@ -16,6 +16,7 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, right_call
 from ..masks import Padding
 from ..positions import PositionEncoding
+from ..sharing import sharing_of
 from ._generated import Generated, Options, TokenRows
 from .transformer import Decoder, EncoderDecoder
 
@@ -227,6 +228,8 @@ class _Run:
         if self.temperature:
             p = probabilities(logits, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
             chosen = torch.multinomial(p, 1, generator=self.generator)
+            if (shared := sharing_of(self.model)) is not None:
+                chosen = shared.common(chosen, of_last=False)
         else:
             chosen = logits.argmax(-1, keepdim=True)
         return chosen[:, 0], log_probs.gather(-1, chosen)[:, 0]
@@ -261,8 +264,13 @@ class _Reader:
         model = self.model
         with _evaluating(model):
             if isinstance(model, Decoder):
-                hidden = model.hidden(ids, positions=at, mask=self.mask, cache=self.cache)
-                return model.logits(hidden[:, -1:])[:, 0]
+                shared = sharing_of(model) if not len(self.cache) else None
+                if shared is not None:
+                    ids, at = shared.prompt(ids, at)
+                hidden = model.hidden(ids, positions=at, mask=self.mask, cache=self.cache)[:, -1:]
+                if shared is not None:
+                    hidden = shared.common(hidden.contiguous(), of_last=True)
+                return model.logits(hidden)[:, 0]
             assert self.context is not None
             logits = model.decode(
                 ids,

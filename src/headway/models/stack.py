@@ -246,10 +246,13 @@ class Stack(nn.Module):
             )
         past = None if before is None else before.coordinates
         shared = sharing_of(self)
-        if shared is None:
+        if shared is not None:
+            shared.refuse(self, memory=memory, cache=None if context is None else cache)
+        if cache is not None:
+            cache.need_filled_in(shared)
+        if shared is None or past is not None:  # every process has the tokens that follow a prompt
             coordinates = continued(past, positions, x.shape[1], x.device)
         else:
-            shared.refuse(self, cache=cache, memory=memory)
             coordinates = shared.coordinates(positions, x.shape[1], x.device)
             if context is not None:
                 cross["context_positions"] = shared.context_coordinates(context_positions, context)
@@ -293,11 +296,11 @@ class Stack(nn.Module):
         cross: dict[str, Any],
     ) -> Tensor:
         """Applies the layers, one after another. ``cross`` has the arguments of cross-attention."""
+        shared = sharing_of(self) if past is None else None
         if cache is not None:
-            all_keys = cache.enter(coordinates)
+            all_keys = cache.enter(coordinates if coordinates.shard is None else coordinates.shard.whole)
         else:
             all_keys = [coordinates if memory is None else joined(past, coordinates)] * len(self.layers)
-        shared = sharing_of(self)
         self._check_masks(x, masks, all_keys, cross["context"], cross["context_mask"], shared)
         with_memory = all_keys[0] if memory is not None else None
         placed_encodings = [_PlacedEncoding(one, coordinates, with_memory, shared) for one in self._encodings]

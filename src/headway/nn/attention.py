@@ -284,10 +284,16 @@ class MultiHeadAttention(nn.Module):
         arguments: Arguments
         attend, shared = self.attend, sharing_of(self)
         if shared is not None:
-            shared.refuse(self, cache=cache, head_shard=self.head_shard)
-            attend = partial(shared.attention, self, cross=not is_self_attention)
+            shared.refuse(self, head_shard=self.head_shard)
             k, v = self._keys_and_values(key, value)
-            key_positions = positions if is_self_attention else key_positions
+            if cache is not None:
+                if not is_self_attention or key_positions is None:  # without a stack, which knows all tokens
+                    shared.refuse(self, cache=cache)
+                prepared_by = encoding if caches_prepared(encoding) else None
+                attend = partial(shared.cached_attention, self, cache=cache, prepared_by=prepared_by)
+            else:
+                attend = partial(shared.attention, self, cross=not is_self_attention)
+                key_positions = positions if is_self_attention else key_positions
             arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
         elif cache is not None and is_self_attention:
             new, given = None, positions is not None or key_positions is not None

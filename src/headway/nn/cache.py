@@ -12,6 +12,7 @@ from ..coordinates import Coordinates, stream
 from ..errors import HeadwayError
 from ..masks import And, Chunked, KeepFirst, Mask, Or, Prefix, Window
 from ..positions import Compose, PositionEncoding
+from ..sharing import Sharing
 from ..tracing import watched
 from ._coordinates import cropped, joined, kept, remaining
 from ._token_buffer import Slots, TokenBuffer
@@ -445,6 +446,7 @@ class StackCache(Transactional):
         self._coordinates: dict[Retention | None, Coordinates] = {}
         self._entered: dict[Retention | None, tuple[Slots | None, Coordinates]] = {}
         self._settled: set[int] = set()
+        self._filled_in: object = None
         self._unfilled: list[KeyValueCache] = []
         self._forgot = False
 
@@ -489,6 +491,33 @@ class StackCache(Transactional):
         """
         for layer in self.layers[:1]:  # all layers hold as many
             layer.need_room(n)
+
+    def need_filled_in(self, shared: Sharing | None) -> None:
+        """Checks that the tokens so far were computed where those that follow are.
+
+        Args:
+            shared: the context of several processes, of which each holds the keys of its tokens; None outside of one.
+
+        Raises:
+            HeadwayError: if not, and in a context if a layer is to drop keys.
+        """
+        here = None if shared is None else shared.tokens
+        if not len(self):
+            self._filled_in = here
+        if self._filled_in is not here:
+            raise HeadwayError(
+                "the cache was filled in another headway.parallel.context, or outside of one: decode where the prompt "
+                "was computed, or start a new cache"
+            )
+        if here is not None and any(self.retention):
+            raise HeadwayError(
+                f"a layer with a window drops keys, which processes that share them cannot: decode with "
+                f"StackCache({len(self.layers)}), which keeps all tokens"
+            )
+
+    def _need_own(self, name: str) -> None:
+        if self._filled_in is not None:
+            raise HeadwayError(f"{name} removes tokens whose keys several processes share: start a new cache")
 
     def enter(self, new: Coordinates) -> list[Coordinates]:
         """Announces new tokens and returns the coordinates of each layer's keys, those of the new tokens included.
@@ -567,6 +596,8 @@ class StackCache(Transactional):
             HeadwayError: if ``length`` is out of range, or a layer has removed tokens that would be visible again.
         """
         _need_within(length, len(self))
+        if length:
+            self._need_own("crop")
         if self._forgot and length:
             raise HeadwayError(
                 f"crop to {length} tokens but layers with a window have removed some that would be visible again: "
@@ -589,6 +620,7 @@ class StackCache(Transactional):
             HeadwayError: if a number is below 0.
         """
         self._need_whole()
+        self._need_own("keep")
         slots = {retention: kept(at, first, last) for retention, at in self._coordinates.items()}
         self._damaged = True
         for retention, layer in zip(self.retention, self.layers, strict=True):

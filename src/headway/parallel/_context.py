@@ -14,10 +14,13 @@ from torch import Tensor, nn
 from .._torch import is_compiled, recomputed_as
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, unknown
+from ..nn import KeyValueCache
+from ..plans import prepared_keys_and_values
 from ..positions import PositionEncoding
 from ..sharing import entered, libraries
 from ._attention import computed, shared_call, spoken, whole_coordinates
 from ._call import drawing_with, located_by
+from ._decoding import attention_to_shares, last_rank, need_decodes
 from ._group import same_seed
 from ._reach import unreached
 from ._shards import Shards
@@ -171,6 +174,76 @@ class Context:
 
         out, _ = computed(call, self.method, None if self._name(layer) in self.rows else note)
         return out
+
+    @property
+    def tokens(self) -> Shards:
+        """Which tokens each rank has, as the context was given it."""
+        return self.shards
+
+    def cached_attention(
+        self, layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, cache: KeyValueCache,
+        prepared_by: PositionEncoding | None, **arguments: Any,
+    ) -> Tensor:  # fmt: skip
+        """Returns the attention to a cache in which each rank keeps the keys of its tokens.
+
+        The call that fills it has this rank's tokens of the prompt. Later ones have the tokens that follow, the same on
+        every rank; the rank of the last token of the prompt appends their keys.
+
+        Args:
+            layer: the layer that calls.
+            q: the queries.
+            k: their keys.
+            v: their values.
+            cache: the cache of this rank's keys.
+            prepared_by: the encoding, if the cache has keys as it prepares them.
+            **arguments: those of ``headway.attention``, with coordinates of all keys.
+
+        Raises:
+            HeadwayError: for an encoding that takes something of other tokens, for gradients, and for dropout.
+        """
+        encoding, mask, q_at, k_at = (arguments[name] for name in ("encoding", "mask", "q_positions", "k_positions"))
+        need_decodes(encoding, arguments["dropout"])
+        cache.need_prepared_by(prepared_by)
+        fills = not len(cache)
+        if fills:
+            out = self.attention(layer, q, k, v, cross=False, **{**arguments, "k_positions": q_at})
+        if fills or self.shards.group.rank == last_rank(self.shards):
+            if prepared_by is not None:
+                k, v, _ = prepared_keys_and_values(prepared_by, k, v, q_at._with(shard=None), arguments["kernel"])
+            cache.append(k, v)
+        if fills:
+            return out
+        options = {name: arguments[name] for name in ("scale", "sink", "soft_cap")}
+        return attention_to_shares(
+            q, cache.keys, cache.values, self.shards, encoding, mask, q_at, k_at, prepared_by, arguments["kernel"],
+            options,
+        )  # fmt: skip
+
+    def prompt(self, ids: Tensor, at: Coordinates | None) -> tuple[Tensor, Coordinates]:
+        """Returns this rank's tokens of a prompt, and where they are.
+
+        Args:
+            ids: the whole prompt, [batch, n].
+            at: the coordinates of the whole prompt; None for 0 … n − 1.
+
+        Raises:
+            HeadwayError: for another number of tokens than the shards have.
+        """
+        own, local = self.shards.take(ids, coordinates=at)
+        return own, local
+
+    def common(self, x: Tensor, *, of_last: bool) -> Tensor:
+        """Returns a tensor of one rank on every rank, which all have one of its shape.
+
+        Args:
+            x: this rank's.
+            of_last: whether it is that of the rank of the last token; else that of the first rank.
+        """
+        group, source = self.shards.group, last_rank(self.shards) if of_last else 0
+        found = x.clone()
+        outgoing = [x if group.rank == source else None] * group.size
+        group.exchange(outgoing, [found if rank == source else None for rank in range(group.size)])
+        return found
 
     def coordinates(self, positions: Tensor | Coordinates | None, count: int, device: torch.device) -> Coordinates:
         """Returns the coordinates of this rank's tokens.
