@@ -16,6 +16,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from headway import capture
+
 PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 pytestmark = pytest.mark.xdist_group("parallel")
 
@@ -109,6 +111,17 @@ def test_a_long_sequence(scripts: Path) -> None:
     text = printed(scripts, "long_attention.py")
     assert float(re.findall(r"largest difference (\S+)", text)[0]) < 1e-5
     assert "method: " in text
+
+
+def test_a_long_prompt(scripts: Path) -> None:
+    names, text = runpy.run_path(str(scripts / "model.py")), printed(scripts, "read_long.py")
+    decoder, ids = names["model"]().eval(), names["batch"](0)
+    with torch.no_grad(), capture(decoder, statistics=("entropy", "received")) as seen:
+        decoder(ids)
+    found = seen.records[0].statistics()
+    assert f"written {decoder.generate(ids, 8).ids[0]}\n" in text
+    assert losses(text, "entropy") == pytest.approx([found.entropy.mean().item()], abs=2e-5)
+    assert losses(text, "received") == pytest.approx([found.received[:, :, 0].mean().item()], abs=2e-5)
 
 
 def test_a_model_of_a_long_sequence(scripts: Path) -> None:

@@ -71,7 +71,10 @@ def context(
 
     Layers that ``torch.utils.checkpoint`` computes again are in the context then, also after the block. The previous
     state is restored at the end, also after an error. Contexts nest: the inner one counts. Inside, a model takes
-    neither cache nor memory, and is not compiled.
+    no memory, and is not compiled.
+
+    With a cache, the first call has this process's tokens of the prompt. Later ones have the tokens that follow, the
+    same on every process. Keys stay where they were computed. ``generate`` takes the whole prompt on every process.
 
     Args:
         model: the model, or one layer.
