@@ -446,7 +446,7 @@ class StackCache(Transactional):
         self._coordinates: dict[Retention | None, Coordinates] = {}
         self._entered: dict[Retention | None, tuple[Slots | None, Coordinates]] = {}
         self._settled: set[int] = set()
-        self._filled_in: object = None
+        self._shares: object = None
         self._unfilled: list[KeyValueCache] = []
         self._forgot = False
 
@@ -503,8 +503,8 @@ class StackCache(Transactional):
         """
         here = None if shared is None else shared.tokens
         if not len(self):
-            self._filled_in = here
-        if self._filled_in is not here:
+            self._shares = here
+        if self._shares is not here:
             raise HeadwayError(
                 "the cache was filled in another headway.parallel.context, or outside of one: decode where the prompt "
                 "was computed, or start a new cache"
@@ -516,7 +516,7 @@ class StackCache(Transactional):
             )
 
     def _need_own(self, name: str) -> None:
-        if self._filled_in is not None:
+        if self._shares is not None:
             raise HeadwayError(f"{name} removes tokens whose keys several processes share: start a new cache")
 
     def enter(self, new: Coordinates) -> list[Coordinates]:
