@@ -85,7 +85,7 @@ class Ring(Method):
         return out.to(local.q.dtype), lse if call.wants_lse else None
 
 
-GROUPED = 2048
+GROUPED = 4096
 """The tokens of a rank from which on heads are computed in groups."""
 
 # ---------------------------------------------------------------- which tensors travel
