@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-from headway.positions import PositionEncoding
+if TYPE_CHECKING:
+    from headway.positions import PositionEncoding
 
 ROOT = Path(__file__).parents[1]
 AGE = timedelta(hours=8)
 
-EVERYTHING = (
-    *("pyproject.toml", "constraints.txt", "Makefile", "CMakeLists.txt", "cmake/", ".ci/"),
-    *("tests/conftest.py", "tests/recent.py"),
-)
-"""All tests depend on these."""
+EVERYTHING = ("pyproject.toml", "constraints.txt", "CMakeLists.txt", "cmake/", "tests/conftest.py")
+"""All tests depend on these. The Makefile and this file change how tests are started, and not what one of them does."""
 
 CALL = (
     *("src/headway/*.py", "src/headway/positions/_*.py", "src/headway/kernels/_*.py", "src/headway/kernels/lowering/"),
@@ -295,6 +294,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/models/": (*ABOVE, CHECKPOINTS),
     "tests/integrations/": (*ABOVE, INTEGRATIONS),
     "tests/checkpoints/": (*ABOVE, CHECKPOINTS, "docs/models.md"),
+    "tests/parallel/": (
+        *(*ABOVE, PARALLEL, INSPECTION, INTEGRATIONS),
+        *(f"tests/parallel/{name}.py" for name in ("processes", "cases", "*_cases")),
+    ),
+    "tests/parallel/test_plan.py": (CLI,),
     "tests/inspection/": (
         *(*ABOVE, CHECKPOINTS, INTEGRATIONS, INSPECTION),
         *("tests/inspection/report/decoded.py", "tests/inspection/report/reports.py"),
@@ -304,6 +308,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/test_pictures.py": (*ABOVE, INSPECTION, VECTORS, STUDY, BENCH),
     "tests/bench/": (*ABOVE, CHECKPOINTS, INTEGRATIONS, INSPECTION, VECTORS, STUDY, BENCH, CLI),
     "tests/tuning/": (*ABOVE, BENCH, CLI, "src/headway/tuning/"),
+    "tests/cli/test_new_encoding.py": (*ABOVE, CLI),
 }
 """What the other tests of a folder, or of a file, depend on: a room imports those below it alone."""
 
@@ -361,6 +366,8 @@ def chooser(files: Collection[str]) -> Callable[[str, Mapping[str, object]], boo
         files: what changed.
     """
 
+    from headway.positions import PositionEncoding  # without it this file is a command that needs no environment
+
     @cache
     def touched(group: Group) -> bool:
         return bool(group.touched(files))
@@ -389,3 +396,9 @@ def told(files: Collection[str] | None) -> Iterator[str]:
             yield f"whole: {name}, since {touching[0]}{more} changed"
         else:
             yield f"cross-section: {name}, since nothing changed on which it depends"
+
+
+if __name__ == "__main__":  # python tests/recent.py viewer/ prints what changed of these paths
+    files = changed()
+    asked = [file for file in files or () if any(_matches(path, file) for path in sys.argv[1:])]
+    print(*(["everything"] if files is None else asked), sep="\n")

@@ -4,6 +4,7 @@ import ast
 import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
@@ -144,10 +145,16 @@ def test_a_room_has_what_its_tests_import_and_name(room: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["tests/conftest.py", "pyproject.toml", "constraints.txt", "Makefile", "CMakeLists.txt"]
+    "path", ["tests/conftest.py", "pyproject.toml", "constraints.txt", "CMakeLists.txt", "cmake/inplace/CMakeLists.txt"]
 )
 def test_what_concerns_all_runs_all(path: str) -> None:
     assert all(group.touched([path]) for group in GROUPS.values())
+
+
+@pytest.mark.parametrize("path", ["Makefile", ".ci/run", "tests/recent.py", "README.zh-CN.md"])
+def test_how_tests_are_started_runs_none_whole(path: str) -> None:
+    assert (ROOT / path).exists()
+    assert not any(group.touched([path]) for group in GROUPS.values())
 
 
 @pytest.mark.parametrize(
@@ -284,6 +291,24 @@ def test_it_tells_what_ran_whole_and_why() -> None:
     assert "cross-section: other tests of tests/nn/, since nothing changed on which it depends" in told
     assert "cross-section: FlexAttention, since nothing changed on which it depends" in told
     assert "whole: lesson 10, since src/headway/vectors/glove.py and 1 more changed" in told
+
+
+def test_the_command_names_what_changed_and_needs_no_environment(repository: Path) -> None:
+    """`.ci/run` asks it before there is one."""
+    (repository / "tests").mkdir()
+    shutil.copy(recent.__file__, repository / "tests")
+    (repository / "viewer").mkdir()
+    for name in ("viewer/one.ts", "two.ts"):
+        (repository / name).touch()
+
+    def said(*paths: str) -> str:
+        command = [sys.executable, "-I", "-S", "tests/recent.py", *paths]
+        return subprocess.run(command, cwd=repository, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert said("viewer/") == "viewer/one.ts"
+    assert said("docs/") == ""
+    shutil.rmtree(repository / ".git")
+    assert said("viewer/") == "everything"
 
 
 @pytest.mark.slow
