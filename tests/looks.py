@@ -19,7 +19,7 @@ def faults(figure: Any) -> list[str]:
     canvas = FigureCanvasAgg(figure)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        canvas.draw()
+        figure.draw_without_rendering()
         canvas.draw()  # as pictures.save does: a constrained layout settles in the second pass
     texts = [(text, box) for text, box in _texts(figure, canvas.get_renderer()) if box.width and box.height]
     found = [str(warning.message) for warning in caught]
@@ -33,6 +33,18 @@ def faults(figure: Any) -> list[str]:
         if box.x0 < -TOUCH or box.y0 < -TOUCH or box.x1 > width + TOUCH or box.y1 > height + TOUCH:
             found.append(f"{text.get_text()!r} lies outside of the figure")
     return found
+
+
+def boxes(figure: Any) -> list[str]:
+    """Returns what is said of letters that no font of a figure has. It is drawn without pixels and without a layout."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    figure.set_layout_engine("none")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure.draw_without_rendering()
+    return [said for said in (str(warning.message) for warning in caught) if "Glyph" in said or "missing" in said]
 
 
 def _texts(figure: Any, renderer: Any) -> list[tuple[Any, Any]]:
