@@ -99,9 +99,13 @@ def _little_to_collect() -> None:
     gc.freeze()
 
 
+# torch.manual_seed keeps the stack of each call for every kind of device, until one is there
+seed = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+
+
 @pytest.fixture(autouse=True)
 def _same_start() -> Iterator[None]:
-    torch.manual_seed(0)
+    seed(0)
     yield
     assert torch.get_default_dtype() == torch.float32, "the test left another default dtype behind"
     # What one test compiled must not count towards the recompilations of the next.
