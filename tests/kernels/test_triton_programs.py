@@ -615,6 +615,8 @@ def test_squares_beyond_the_ends_of_a_table(
 
     for room in (_scores, _sums):
         monkeypatch.setattr(room, "SQUARE", tl.constexpr(32))
+    if mask is not None:
+        monkeypatch.setattr(sys.modules[__name__], "BATCH", 1)
     monkeypatch.setitem(TERMS, "clipped rows", (span, lambda draw: by_clip(draw, *reach)))
     agree("clipped rows", mask)
 
@@ -636,7 +638,10 @@ def test_a_table_of_several_squares() -> None:
 
 
 @pytest.mark.parametrize("where", [span, gaps])
-def test_nan_in_tokens_without_pairs_reaches_nothing(where: Callable[[], tuple[Coordinates, Coordinates]]) -> None:
+def test_nan_in_tokens_without_pairs_reaches_nothing(
+    where: Callable[[], tuple[Coordinates, Coordinates]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "BATCH", 1)
     g = torch.Generator().manual_seed(8)
     q, k, v, up = (torch.randn(BATCH, h, n, WIDTH, generator=g) for h, n in ((2, N), (1, M_), (1, M_), (2, N)))
     tables = [torch.randn(1, 12, WIDTH, generator=g).requires_grad_() for _ in range(3)]
