@@ -295,7 +295,7 @@ def test_check_fails_on_a_broken_encoding(check: str) -> None:
         ENCODING_CHECKS[check](BROKEN_ENCODINGS[check])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [TellsLengthsApart, RemembersTheLength])
 def test_compile_check_fails_where_lengths_have_graphs_of_their_own(broken: type[RoPE]) -> None:
     with pytest.raises((AssertionError, torch._dynamo.exc.TorchDynamoException)) as raised:

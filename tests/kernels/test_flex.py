@@ -67,7 +67,7 @@ CROSSED = [("alone", positions) for positions in checks.POSITIONS]
 CROSSED += [(crossing, "rising by one") for crossing in ("cap", "sink and log-sum-exp")]
 
 
-@pytest.mark.one_in(19)
+@pytest.mark.one_in(37)
 @pytest.mark.parametrize(("crossing", "positions"), CROSSED)
 @pytest.mark.parametrize("term", checks.term_names())
 def test_outputs_keep_the_promise(uncompiled: None, term: str, crossing: str, positions: str) -> None:
@@ -105,13 +105,14 @@ def _both(kernel: str, call: Call) -> tuple[Tensor, Tensor]:
     return out, torch.where(lse.isfinite(), lse, 0)
 
 
-@pytest.mark.one_in(11)
+@pytest.mark.one_in(15)
 @pytest.mark.parametrize("crossing", checks.CROSSINGS)
 @pytest.mark.parametrize("term", ["none", "temperature", "sink by query"])
 def test_gradients_keep_the_promise(uncompiled: None, term: str, crossing: str) -> None:
     assert checks.keeps_the_promise("flex", term, crossing) == "taken"
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("mask", checks.mask_names())
 def test_masks(uncompiled: None, mask: str) -> None:
     assert checks.obeys_the_mask("flex", mask) == "taken"

@@ -883,6 +883,7 @@ def test_memory_keeps_the_last_without_gradients() -> None:
         SegmentMemory(0)
 
 
+@pytest.mark.slow
 def test_a_layer_with_a_cache_compiles_as_one_graph() -> None:
     """What a failed call would take back is Python that the compiler can follow."""
     layer = MultiHeadAttention(16, 2)
@@ -1078,6 +1079,7 @@ def raising(*given: Any, **named: Any) -> Tensor:
     raise RuntimeError("on purpose")
 
 
+@pytest.mark.slow
 def test_a_decoding_step_is_one_graph() -> None:
     decoder = Decoder(TransformerConfig(20, 32, 2, 4), headway.encoding("rope", head_dim=8)).eval()
     ids, cache = torch.randint(20, (2, 7)), decoder.new_cache()

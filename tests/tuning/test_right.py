@@ -41,6 +41,7 @@ def test_every_class_of_terms_and_masks_has_a_check() -> None:
     assert not unverified, "kernels would never be chosen for these, since nothing verifies them"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(_library.why_not() is not None, reason=str(_library.why_not()))
 def test_the_cpu_kernel_is_right() -> None:
     result = found("cpu", "plain, ", "Padding, ", "DistanceBias, bfloat16", "dropout, float32", "Product, float32")

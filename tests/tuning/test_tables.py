@@ -258,6 +258,7 @@ def test_the_variable_names_a_file_or_turns_tables_off(
     assert tuned.file_of("CPU: a (b)  c") == tmp_path / "tuned" / "cpu-a-b-c.json"
 
 
+@pytest.mark.slow
 def test_two_processes_write_at_once(folder: Path) -> None:
     """A reader gets one table or the other, whole."""
     folder.mkdir()

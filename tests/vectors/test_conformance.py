@@ -34,7 +34,7 @@ def trial(name: str, text: str) -> Trial:
     return Trial(VECTORS[name], texts, SMALL.get(name, {}) | options)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("check", VECTOR_CHECKS)
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", VECTORS)
