@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "headway"
 TABLES = {
     "headway.positions": "ENCODINGS",
     "headway.kernels": "KERNELS",
+    "headway.nn.parts": "PARTS",
     "headway.inspection._sources": "SOURCES",
     "headway.inspection.statistics": "STATISTICS",
     "headway.inspection.scores": "SCORES",

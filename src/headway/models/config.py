@@ -31,6 +31,7 @@ class TransformerConfig:
         embedding_scale: the factor of the token embeddings; embed_dim^½ if None.
         tied_head: whether the head computes logits by the token embeddings, or by a matrix of its own.
         kernel: the name of an attention kernel, or "auto".
+        parts: the names in ``headway.nn.PARTS`` of what self-attention computes around attention, such as "head-gate".
 
     Raises:
         HeadwayError: if a size is below 1 or dropout is outside of its range.
@@ -54,6 +55,7 @@ class TransformerConfig:
     embedding_scale: float | None = None
     tied_head: bool = True
     kernel: str = "auto"
+    parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "embed_dim", "num_layers", "num_heads", "feed_forward_dim")

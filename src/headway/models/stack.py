@@ -27,6 +27,7 @@ from ..nn.block import Block
 from ..nn.cache import StackCache
 from ..nn.memory import SegmentMemory
 from ..nn.norm import make_norm
+from ..nn.parts import FirstValues
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..positions._naming import encoding as encoding_of
 from ..sharing import Sharing, sharing_of
@@ -138,12 +139,14 @@ class Stack(nn.Module):
                 scale=config.attention_scale,
                 soft_cap=config.soft_cap,
                 sink=config.sink,
+                parts=config.parts,
+                layer=layer,
                 kernel=config.kernel,
                 cross_attention=cross_attention,
                 device=device,
                 dtype=dtype,
             )
-            for _ in range(config.num_layers)
+            for layer in range(config.num_layers)
         ]
         norm = make_norm(config.norm, config.embed_dim, device, dtype) if config.norm_first else None
         encoding = _named(encoding, config, bidirectional=bidirectional, device=device, dtype=dtype)
@@ -308,6 +311,8 @@ class Stack(nn.Module):
         for placed in placed_encodings:
             x = placed.embed(x)
         x = self.dropout(self.entry(x))
+        if any(getattr(getattr(block, "attention", None), "reads_first_values", False) for block in self.blocks):
+            cross = {**cross, "first_values": FirstValues()}
         states = []
         layers = zip(self.layers, self._encoding_of_layer, masks, strict=True)
         for layer, (block, number, shown) in enumerate(layers):

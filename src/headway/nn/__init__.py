@@ -12,6 +12,15 @@ from .linear import linear_kernel as linear_kernel
 from .memory import SegmentMemory as SegmentMemory
 from .norm import LayerNorm as LayerNorm
 from .norm import RMSNorm as RMSNorm
+from .parts import PARTS as PARTS
+from .parts import DifferentialAttention as DifferentialAttention
+from .parts import ElementGate as ElementGate
+from .parts import ExclusiveSelfAttention as ExclusiveSelfAttention
+from .parts import FirstValues as FirstValues
+from .parts import HeadGate as HeadGate
+from .parts import LayerSizes as LayerSizes
+from .parts import Part as Part
+from .parts import ValueResidual as ValueResidual
 from .prepacked import prepack as prepack
 from .prepacked import unprepack as unprepack
 
@@ -25,6 +34,15 @@ __all__ = [
     "ParallelBlock",
     "Embedding",
     "Head",
+    "PARTS",
+    "Part",
+    "LayerSizes",
+    "FirstValues",
+    "HeadGate",
+    "ElementGate",
+    "ExclusiveSelfAttention",
+    "ValueResidual",
+    "DifferentialAttention",
     "linear_kernel",
     "prepack",
     "unprepack",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from ._transaction import transaction
 from .cache import KeyValueCache
 from .linear import apply_linear
 from .norm import make_norm
+from .parts import PARTS, FirstValues, LayerSizes, Part, PartLike, make_part
 
 PROJECTIONS = "qkvo"
 """The letters of the projections: query, key, value and output."""
@@ -68,6 +69,9 @@ class MultiHeadAttention(nn.Module):
             value of learned logits; an nn.Parameter [num_heads] is learned; another tensor [num_heads] is constant.
         qk_norm: the norm of each head's query and key over head_dim, before the encoding: "rms", "layer" or a
             function of the width; none if None.
+        parts: what the layer computes around attention, in this order: names in ``headway.nn.PARTS``, such as
+            "head-gate", parts, or classes and functions of the layer's sizes that make one.
+        layer: the number of the layer in its stack, from 0, for parts that depend on it.
         kernel: the name of an attention kernel, or "auto".
         attend: the function called in place of ``headway.attention``, with its arguments, such as one that records
             calls or one that distributes the keys among processes.
@@ -119,6 +123,8 @@ class MultiHeadAttention(nn.Module):
         soft_cap: float | None = None,
         sink: Tensor | float | None = None,
         qk_norm: str | Callable[[int], nn.Module] | None = None,
+        parts: Sequence[PartLike] = (),
+        layer: int = 0,
         kernel: str = "auto",
         attend: Callable[..., Tensor] = attention,
         device: torch.device | str | None = None,
@@ -155,6 +161,8 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias="o" in with_bias, **made)
         self.q_norm = None if qk_norm is None else make_norm(qk_norm, self.head_dim, **made)
         self.k_norm = None if qk_norm is None else make_norm(qk_norm, self.head_dim, **made)
+        sizes_of_layer = LayerSizes(embed_dim, num_heads, self.num_kv_heads, self.head_dim, layer)
+        self.parts = make_parts(parts, sizes_of_layer, device, dtype)
         self.sink: Tensor | None
         if isinstance(sink, Tensor) and sink.shape != (num_heads,):
             raise HeadwayError(f"sink has shape {tuple(sink.shape)}: give one logit for each of {num_heads} heads")
@@ -175,6 +183,8 @@ class MultiHeadAttention(nn.Module):
             nn.init.xavier_uniform_(projection.weight)
             if projection.bias is not None:
                 nn.init.zeros_(projection.bias)
+        for part in self.parts or ():
+            part.reset_parameters()
         self.reset_sink()
 
     def reset_sink(self) -> None:
@@ -194,6 +204,7 @@ class MultiHeadAttention(nn.Module):
         key_positions: Tensor | Coordinates | None = None,
         cache: KeyValueCache | None = None,
         encoding: PositionEncoding | str | None = None,
+        first_values: FirstValues | None = None,
         **others: Never,
     ) -> Tensor:
         """Returns the attention of the query to the key, [batch, n, embed_dim].
@@ -212,6 +223,7 @@ class MultiHeadAttention(nn.Module):
             cache: in self-attention, the keys and values of past tokens, to which those of the query are appended. In
                 cross-attention, the first call fills it and later calls read it.
             encoding: used in place of the layer's own; a name, as for ``headway.attention``.
+            first_values: the values of the stack's first layer, for layers with a ``ValueResidual``.
 
         Raises:
             HeadwayError: if shapes, positions, mask, cache or encoding do not fit.
@@ -223,11 +235,11 @@ class MultiHeadAttention(nn.Module):
         if isinstance(encoding, str):
             encoding = shared_encoding(encoding, self.num_heads, self.head_dim)
         if is_nested(query, key, value):
-            return self._of_sequences(query, key, value, mask, positions, key_positions, cache, encoding)
+            return self._of_sequences(query, key, value, mask, positions, key_positions, cache, encoding, first_values)
         if cache is None:
-            return self._attend(query, key, value, mask, positions, key_positions, None, encoding)
+            return self._attend(query, key, value, mask, positions, key_positions, None, encoding, first_values)
         with transaction(cache):
-            return self._attend(query, key, value, mask, positions, key_positions, cache, encoding)
+            return self._attend(query, key, value, mask, positions, key_positions, cache, encoding, first_values)
 
     def _of_sequences(
         self,
@@ -239,6 +251,7 @@ class MultiHeadAttention(nn.Module):
         key_positions: Tensor | Coordinates | None,
         cache: KeyValueCache | None,
         encoding: PositionEncoding | None,
+        first_values: FirstValues | None,
     ) -> Tensor:
         """Returns the output of jagged tensors, whose sequences are computed as one row."""
         need_none({"cache": cache})
@@ -256,6 +269,7 @@ class MultiHeadAttention(nn.Module):
             None if context is rows else context.coordinates("key_positions", key_positions),
             None,
             encoding,
+            first_values,
         )
         return rows.jagged(out)
 
@@ -269,6 +283,7 @@ class MultiHeadAttention(nn.Module):
         key_positions: Tensor | Coordinates | None,
         cache: KeyValueCache | None,
         encoding: PositionEncoding | None,
+        first_values: FirstValues | None,
     ) -> Tensor:
         encoding = self.encoding if encoding is None else encoding
         is_self_attention = key is None or key is query
@@ -283,9 +298,12 @@ class MultiHeadAttention(nn.Module):
         q = self._normed(self.q_norm, self._heads(self._projected(self.q_proj, query)))
         arguments: Arguments
         attend, shared = self.attend, sharing_of(self)
+        own: Tensor | None = None
+        if cache is None or is_self_attention:
+            k, v = self._keys_and_values(key, value, first_values)
+            own = v if is_self_attention else None
         if shared is not None:
             shared.refuse(self, head_shard=self.head_shard)
-            k, v = self._keys_and_values(key, value)
             if cache is not None:
                 if not is_self_attention or key_positions is None:  # without a stack, which knows all tokens
                     shared.refuse(self, cache=cache)
@@ -302,10 +320,10 @@ class MultiHeadAttention(nn.Module):
                 check_coordinates(new, query)
             if new is None or not new.padding:
                 cache.need_new_lengths(mask, len(cache), query.shape[1])
-            k, v, arguments = self._appended(query, value, new, key_positions, cache, encoding)
+            k, v, arguments = self._appended(query, k, v, new, key_positions, cache, encoding)
         else:
-            k, v = self._keys_and_values(key, value) if cache is None else self._context(key, value, cache)
-            if cache is not None and not is_self_attention:
+            if cache is not None:
+                k, v = self._context(key, value, cache, first_values)
                 if key_positions is not None and cache.coordinates is None:
                     cache.coordinates = Coordinates.of(key_positions, key.shape[1], name="key_positions").as_given()
                 elif key_positions is None:
@@ -324,6 +342,8 @@ class MultiHeadAttention(nn.Module):
             arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
         if self.head_shard is not None:
             arguments["head_shard"] = self.head_shard
+        for part in self.parts or ():
+            v = part.attended(v)
         out = attend(
             q,
             k,
@@ -338,7 +358,14 @@ class MultiHeadAttention(nn.Module):
             kernel=self.kernel,
             **arguments,
         )
+        for part in self.parts or ():
+            out = part.output(out, query, own)
         return apply_linear(self.out_proj, out.transpose(1, 2).flatten(2))
+
+    @property
+    def reads_first_values(self) -> bool:
+        """Whether a call needs ``first_values``."""
+        return any(part.reads_first_values for part in self.parts or ())
 
     def why_not_shared(self) -> str | None:
         """Returns why ``headway.parallel.context`` cannot share the attention of this layer; None if it can."""
@@ -355,8 +382,10 @@ class MultiHeadAttention(nn.Module):
         """[batch, n, heads·head_dim] → [batch, heads, n, head_dim]."""
         return x.unflatten(-1, (x.shape[-1] // self.head_dim, self.head_dim)).transpose(1, 2)
 
-    def _keys_and_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def _keys_and_values(self, key: Tensor, value: Tensor, first: FirstValues | None) -> tuple[Tensor, Tensor]:
         k, v = self._heads(self._projected(self.k_proj, key)), self._heads(self._projected(self.v_proj, value))
+        for part in self.parts or ():
+            v = part.values(v, first)
         return self._normed(self.k_norm, k), v
 
     def _projected(self, projection: nn.Linear, x: Tensor) -> Tensor:
@@ -372,11 +401,13 @@ class MultiHeadAttention(nn.Module):
             normed: Tensor = norm(x)
             return normed
 
-    def _context(self, key: Tensor, value: Tensor, cache: KeyValueCache) -> tuple[Tensor, Tensor]:
+    def _context(
+        self, key: Tensor, value: Tensor, cache: KeyValueCache, first: FirstValues | None
+    ) -> tuple[Tensor, Tensor]:
         """Returns the keys and values of a context; the first call computes them, later calls read the cache."""
         cache.need_prepared_by(None)
         if len(cache) == 0:
-            return cache.append(*self._keys_and_values(key, value))
+            return cache.append(*self._keys_and_values(key, value, first))
         if len(cache) != key.shape[1]:
             raise HeadwayError(
                 f"the cache holds {len(cache)} tokens of a context but key has {key.shape[1]}: start a new "
@@ -387,17 +418,17 @@ class MultiHeadAttention(nn.Module):
     def _appended(
         self,
         x: Tensor,
-        value: Tensor,
+        k: Tensor,
+        v: Tensor,
         new: Coordinates | None,
         key_positions: Tensor | Coordinates | None,
         cache: KeyValueCache,
         encoding: PositionEncoding | None,
     ) -> tuple[Tensor, Tensor, Arguments]:
-        """Appends the keys and values of x to the cache; returns those of all tokens, and arguments for ``attend``.
+        """Appends the keys k and values v of x to the cache; returns those of all tokens, and arguments for ``attend``.
 
         new: the coordinates of x; None if the cache counts its tokens, whose coordinates then are the default ones.
         """
-        k, v = self._keys_and_values(x, value)
         prepared_by = encoding if caches_prepared(encoding) else None
         cache.need_prepared_by(prepared_by)
         inputs = x if encoding is not None and encoding.reads_input else None
@@ -451,6 +482,17 @@ class MultiHeadAttention(nn.Module):
             raise HeadwayError(
                 f"query has a batch of {query.shape[0]} but key of {key.shape[0]}: give both the same batch"
             )
+
+
+def make_parts(
+    parts: Sequence[PartLike], sizes: LayerSizes, device: torch.device | str | None, dtype: torch.dtype | None
+) -> nn.ModuleList | None:
+    """Returns the parts of a layer, each made for the output of the one before it; None if there are none."""
+    made: list[Part] = []
+    for part in parts:
+        made.append(make_part(part, sizes, PARTS, device, dtype))
+        sizes = made[-1].output_sizes(sizes)
+    return nn.ModuleList(made) if made else None
 
 
 def _check_encoding(encoding: PositionEncoding, head_dim: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from .attention import MultiHeadAttention
 from .cache import KeyValueCache
 from .feed_forward import FeedForward
 from .norm import make_norm
+from .parts import FirstValues, PartLike
 
 Sublayer = Callable[[Tensor], Tensor]
 
@@ -51,6 +52,8 @@ class Block(nn.Module):
         soft_cap: bounds the scores, score ← cap·tanh(score/cap), if given.
         sink: the attention sink of self-attention, as in MultiHeadAttention; none if None.
         encoding: the position encoding of self-attention, as in MultiHeadAttention; none if None.
+        parts: what self-attention computes around attention, as in MultiHeadAttention.
+        layer: the number of the block in its stack, from 0, for parts that depend on it.
         kernel: the name of an attention kernel, or "auto".
         attention: a module that is called as MultiHeadAttention is; built from the arguments above if None.
         cross_attention: True builds cross-attention from the arguments above; a module is used as it is.
@@ -89,6 +92,8 @@ class Block(nn.Module):
         soft_cap: float | None = None,
         sink: Tensor | float | None = None,
         encoding: PositionEncoding | str | None = None,
+        parts: Sequence[PartLike] = (),
+        layer: int = 0,
         kernel: str = "auto",
         attention: nn.Module | None = None,
         cross_attention: nn.Module | bool = False,
@@ -101,7 +106,11 @@ class Block(nn.Module):
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
 
-        def build(sink: Tensor | float | None, encoding: PositionEncoding | str | None = None) -> MultiHeadAttention:
+        def build(
+            sink: Tensor | float | None,
+            encoding: PositionEncoding | str | None = None,
+            parts: Sequence[PartLike] = (),
+        ) -> MultiHeadAttention:
             return MultiHeadAttention(
                 embed_dim,
                 num_heads,
@@ -113,13 +122,15 @@ class Block(nn.Module):
                 soft_cap=soft_cap,
                 sink=sink,
                 encoding=encoding,
+                parts=parts,
+                layer=layer,
                 kernel=kernel,
                 **made,
             )
 
         self.norm_first = norm_first
         self.attention_norm = make_norm(norm, embed_dim, **made)
-        self.attention = build(sink, encoding) if attention is None else attention
+        self.attention = build(sink, encoding, parts) if attention is None else attention
         cross = cross_attention if isinstance(cross_attention, nn.Module) else None
         self.cross_attention = build(None) if cross is None and cross_attention else cross
         self.cross_attention_norm = None if self.cross_attention is None else make_norm(norm, embed_dim, **made)
@@ -151,6 +162,7 @@ class Block(nn.Module):
         context_mask: AnyMask = None,
         context_positions: Tensor | Coordinates | None = None,
         context_cache: KeyValueCache | None = None,
+        first_values: FirstValues | None = None,
         **others: Never,
     ) -> Tensor:
         """Returns the output of the block, [batch, n, embed_dim].
@@ -168,6 +180,7 @@ class Block(nn.Module):
             context_mask: which tokens of the context each token of x may see; all if None.
             context_positions: the positions of the context.
             context_cache: a cache for the keys and values of the context, which the first call fills.
+            first_values: the values of the stack's first layer, for blocks with a ``ValueResidual``.
 
         Raises:
             HeadwayError: if a context is given without cross-attention, or cross-attention has no context.
@@ -178,13 +191,16 @@ class Block(nn.Module):
         if is_nested(x, context):
             return self._of_sequences(x, mask, positions, encoding, context, context_mask, context_positions, {
                 "key_positions": key_positions, "cache": cache, "memory": memory, "context_cache": context_cache
-            })  # fmt: skip
+            }, first_values)  # fmt: skip
         if (context is None) != (self.cross_attention is None):
             raise HeadwayError(
                 "the block has no cross_attention but context is given: build it with cross_attention=True"
                 if context is not None
                 else "the block has cross_attention but no context is given: give [batch, m, embed_dim]"
             )
+
+        # modules that are called as MultiHeadAttention is need not know of it
+        first = {} if first_values is None else {"first_values": first_values}
 
         def attend(x: Tensor) -> Tensor:
             # with a memory, x is the memory followed by this segment, and only the segment has queries
@@ -197,6 +213,7 @@ class Block(nn.Module):
                 key_positions=key_positions,
                 encoding=encoding,
                 cache=cache,
+                **first,
             )
             return out if self.attention_norm_after is None else self.attention_norm_after(out)
 
@@ -229,6 +246,7 @@ class Block(nn.Module):
         context_mask: AnyMask,
         context_positions: Tensor | Coordinates | None,
         others: dict[str, object],
+        first_values: FirstValues | None,
     ) -> Tensor:
         """Returns the output of jagged tensors, whose sequences are computed as one row."""
         need_none(others)
@@ -243,6 +261,7 @@ class Block(nn.Module):
             context=None if keys is None else keys.row,
             context_mask=None if keys is None else rows.mask(context_mask, keys),
             context_positions=None if keys is None else keys.coordinates("context_positions", context_positions),
+            first_values=first_values,
         )
         return rows.jagged(out)
 

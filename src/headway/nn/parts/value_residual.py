@@ -1,0 +1,52 @@
+"""Value residuals: the values of the first layer within those of later ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import HeadwayError
+from ._base import FirstValues, Part
+
+
+class ValueResidual(Part):
+    """Mixes the values of the first layer into those of each later layer, with two learned factors.
+
+        v′ = λ₁·v⁽⁰⁾ + λ₂·v,   λ₁ = λ₂ = ½ at first
+
+    Args:
+        layer: the number of the layer in its stack. Layer 0 hands its values over and has no parameters.
+
+    Raises:
+        HeadwayError: if layer is below 0. A call raises it if it is not given ``first_values``, or if layer 0 was not
+            called before with the same ones.
+
+    References:
+        Zhou et al. 2024, arXiv:2410.17897 (ResFormer with learned factors).
+    """
+
+    reads_first_values = True
+
+    def __init__(self, layer: int) -> None:
+        if layer < 0:
+            raise HeadwayError(f"layer is {layer}: give the number of the layer, from 0")
+        super().__init__()
+        self.register_parameter("mix", nn.Parameter(torch.empty(2)) if layer else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Resets both factors to ½."""
+        if self.mix is not None:
+            nn.init.constant_(self.mix, 0.5)
+
+    def values(self, v: Tensor, first: FirstValues | None) -> Tensor:
+        if first is None:
+            raise HeadwayError(
+                "first_values is not given: give one headway.nn.FirstValues() to all layers of a forward pass"
+            )
+        if self.mix is None:
+            first.values = v
+            return v
+        if first.values is None:
+            raise HeadwayError("first_values holds no values: call the layer that was made with layer=0 before others")
+        return self.mix[0] * first.values + self.mix[1] * v
