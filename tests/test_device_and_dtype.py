@@ -11,7 +11,22 @@ from torch import Tensor, nn
 import headway
 from headway import HeadwayError
 from headway.models import Decoder, Encoder, EncoderDecoder, RecurrentLM, Stack, Transformer, TransformerConfig
-from headway.nn import Block, Embedding, FeedForward, Head, MultiHeadAttention, ParallelBlock
+from headway.nn import (
+    Block,
+    DifferentialAttention,
+    ElementGate,
+    Embedding,
+    ExclusiveSelfAttention,
+    FeedForward,
+    FirstValues,
+    Head,
+    HeadGate,
+    LatentAttention,
+    MultiHeadAttention,
+    ParallelBlock,
+    Part,
+    ValueResidual,
+)
 from headway.positions import ENCODINGS, PositionEncoding
 from headway.testing.inputs import Layer, on_axes
 
@@ -47,12 +62,33 @@ def on_ids(module: nn.Module, dtype: torch.dtype) -> Tensor:
     return module(ids())
 
 
+def on_heads(part: Part, dtype: torch.dtype) -> Tensor:
+    width = 16 if isinstance(part, DifferentialAttention) else 8
+    return part.output(*(torch.randn(shape).to(dtype) for shape in ((2, 2, 3, width), (2, 3, 16), (2, 2, 3, width))))
+
+
+def on_values(part: Part, dtype: torch.dtype) -> Tensor:
+    first = FirstValues()
+    first.values = torch.randn(2, 2, 3, 8).to(dtype)
+    return part.values(torch.randn(2, 2, 3, 8).to(dtype), first)
+
+
 CASES: dict[type[nn.Module], list[Case]] = {
     MultiHeadAttention: [
         Case(MultiHeadAttention, 16, 2, call=on_vectors),
         Case(MultiHeadAttention, 16, 2, **LAYER, bias="qvo", num_kv_heads=1, call=on_vectors),
         Case(MultiHeadAttention, 16, 2, qk_norm=nn.LayerNorm, call=on_vectors),
+        Case(MultiHeadAttention, 16, 2, parts=["differential", "exclusive", "element-gate"], call=on_vectors),
     ],
+    LatentAttention: [
+        Case(LatentAttention, 16, 2, latent_dim=6, rotary_dim=4, parts=parts, call=on_vectors, **options)
+        for parts, options in (((), {}), (["head-gate"], {"query_latent_dim": 5, "bias": True, "encoding": "rope"}))
+    ],
+    HeadGate: [Case(HeadGate, 16, 2, call=on_heads)],
+    ElementGate: [Case(ElementGate, 16, 2, 8, call=on_heads)],
+    ExclusiveSelfAttention: [Case(ExclusiveSelfAttention, 2, alpha, call=on_heads) for alpha in (None, 0.5)],
+    ValueResidual: [Case(ValueResidual, layer, call=on_values) for layer in (0, 1)],
+    DifferentialAttention: [Case(DifferentialAttention, 2, 2, 8, 1, call=on_heads)],
     FeedForward: [Case(FeedForward, 16, 32, one, call=on_vectors) for one in ("gelu", "swiglu")],
     Block: [
         Case(Block, 16, 2, call=on_vectors),
@@ -74,7 +110,7 @@ CASES: dict[type[nn.Module], list[Case]] = {
         for tied in (False, True)
     ],
 }
-NOTHING_OF_ITS_OWN = {Transformer}
+NOTHING_OF_ITS_OWN = {Transformer, Part}
 """Made of parts that are handed over."""
 
 EACH = [

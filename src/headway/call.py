@@ -253,6 +253,21 @@ def seeded(call: Call) -> Call:
     return call._with(seed=torch.randint(0, 1 << 62, (1,), device=call.q.device))
 
 
+def prepared(encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates, kernel: str = "auto") -> Tensor:
+    """Prepares queries or keys, as a call does.
+
+    Args:
+        encoding: the encoding that prepares them.
+        side: "query" or "key".
+        x: queries or keys, [batch, heads, n, head_dim].
+        at: their coordinates.
+        kernel: the name of the kernel that applies rotations, or "auto".
+    """
+    x, rotation = _split(encoding, side, x, encoding.for_one_forward(at))
+    # attention refuses an unknown name
+    return x if rotation is None else KERNELS.get(kernel, KERNELS["cpu"]).rotate(x, rotation)
+
+
 def prepared_keys_and_values(
     encoding: PositionEncoding,
     k: Tensor,

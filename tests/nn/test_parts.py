@@ -1,8 +1,10 @@
 """What layers compute around attention: each part against its paper's equation and against public code."""
 
 import math
+import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,6 +150,13 @@ def oracle(layer: MultiHeadAttention, x: Tensor, first: Tensor | None, mask: mas
 
 def test_every_part_has_an_oracle() -> None:
     assert set(ORACLES) == set(PARTS.values())
+
+
+def test_the_page_has_a_row_for_every_part() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "layers.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- parts -->")[2].partition("<!-- end of parts -->")[0]
+    rows = re.findall(r"^\| `([\w-]+)` \| `(\w+)` \|", table, re.MULTILINE)
+    assert dict(rows) == {name: part.__name__ for name, part in PARTS.items()}
 
 
 @EACH
@@ -322,7 +331,7 @@ def test_differential_attention_is_that_of_transformers() -> None:
 
 
 def test_an_element_gate_is_that_of_transformers() -> None:
-    """Qwen3-Next, whose projection of queries also has the gate of each head, and whose norms add 1 to their weights."""
+    """Qwen3-Next, whose projection of queries has the gate of each head too, and whose norms add 1 to weights."""
     transformers = pytest.importorskip("transformers")
     from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextAttention
 

@@ -8,6 +8,7 @@ from .cache import StackCache as StackCache
 from .embedding import Embedding as Embedding
 from .embedding import Head as Head
 from .feed_forward import FeedForward as FeedForward
+from .latent import LatentAttention as LatentAttention
 from .linear import linear_kernel as linear_kernel
 from .memory import SegmentMemory as SegmentMemory
 from .norm import LayerNorm as LayerNorm
@@ -26,6 +27,7 @@ from .prepacked import unprepack as unprepack
 
 __all__ = [
     "MultiHeadAttention",
+    "LatentAttention",
     "KeyValueCache",
     "StackCache",
     "SegmentMemory",

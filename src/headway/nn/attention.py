@@ -45,6 +45,31 @@ def key_coordinates(encoding: PositionEncoding | None, keys: Coordinates) -> Coo
     return keys if encoding is None else placed_keys(encoding, keys, read=not caches_prepared(encoding))
 
 
+def coordinates_of_keys(
+    cache: KeyValueCache, new: Coordinates, key_positions: Tensor | Coordinates | None
+) -> Coordinates:
+    """Returns the coordinates of a cache's tokens and of new ones, which the cache keeps from now on.
+
+    Args:
+        cache: the cache, to which the new tokens are not appended yet.
+        new: the coordinates of the new tokens.
+        key_positions: the positions of all of them in this call; None for those that the cache knows.
+    """
+    past, n = cache.coordinates, new.index.shape[1]
+    padded = past is not None and past.padding and not isinstance(key_positions, Coordinates)
+    given = None
+    if key_positions is not None:
+        given = Coordinates.of(key_positions, len(cache) + n, name="key_positions")
+    if given is None or padded:
+        all_keys = joined(past, new)
+        if given is not None:  # which say nothing of padding
+            all_keys = replace(all_keys, position=given.position)
+        cache.coordinates = all_keys.as_given()
+    else:
+        all_keys, cache.coordinates = given, past  # those of this call alone: the cache no longer counts
+    return all_keys
+
+
 class MultiHeadAttention(nn.Module):
     """Applies multi-head attention between learned projections.
 
@@ -137,7 +162,7 @@ class MultiHeadAttention(nn.Module):
         if isinstance(encoding, str):
             encoding = encoding_of(encoding, **sizes).to(device=device, dtype=dtype)
         if encoding is not None:
-            _check_encoding(encoding, sizes["head_dim"])
+            check_encoding(encoding, sizes["head_dim"])
         with_bias = bias if isinstance(bias, str) else PROJECTIONS if bias else ""
         if not set(with_bias) <= set(PROJECTIONS):
             raise HeadwayError(f"bias is {bias!r}: give True, False or letters of {PROJECTIONS!r}")
@@ -439,18 +464,7 @@ class MultiHeadAttention(nn.Module):
                 )
             k, v = cache.append(k, v, inputs=inputs)
             return k, v, {"k_input": cache.inputs, "prepared_by": prepared_by}
-        past = cache.coordinates
-        padded = past is not None and past.padding and not isinstance(key_positions, Coordinates)
-        given = None
-        if key_positions is not None:
-            given = Coordinates.of(key_positions, len(cache) + x.shape[1], name="key_positions")
-        if given is None or padded:
-            all_keys = joined(past, new)
-            if given is not None:  # which say nothing of padding
-                all_keys = replace(all_keys, position=given.position)
-            cache.coordinates = all_keys.as_given()
-        else:
-            all_keys, cache.coordinates = given, past  # those of this call alone: the cache no longer counts
+        all_keys = coordinates_of_keys(cache, new, key_positions)
         if prepared_by is not None:
             k, v, placed = prepared_keys_and_values(prepared_by, k, v, new, self.kernel, head_shard=self.head_shard)
             assert placed is not None  # since new is given
@@ -495,7 +509,7 @@ def make_parts(
     return nn.ModuleList(made) if made else None
 
 
-def _check_encoding(encoding: PositionEncoding, head_dim: int) -> None:
+def check_encoding(encoding: PositionEncoding, head_dim: int) -> None:
     if not isinstance(encoding, PositionEncoding):
         raise HeadwayError(
             f"encoding is {encoding!r}: give a name or an object, such as headway.encoding('rope', head_dim={head_dim})"

@@ -35,9 +35,7 @@ class HeadwiseParallel(ParallelStyle):
         if module.head_shard is not None:
             raise HeadwayError("the layer computes some of its heads already: parallelize it once")
         if module.parts is not None:
-            raise HeadwayError(
-                "the layer has parts, which need all of its heads: leave parts out, or do without a plan"
-            )
+            raise HeadwayError("the layer has parts, which need all of its heads: leave them out, or do without a plan")
         _check({"num_heads": module.num_heads, "num_kv_heads": module.num_kv_heads}, device_mesh)
         for projection in (module.q_proj, module.k_proj, module.v_proj):
             for name, parameter in list(projection.named_parameters(recurse=False)):

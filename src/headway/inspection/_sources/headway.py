@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...attention import Computation, Computed, observers
 from ...kernels import Call, Problem
-from ...nn import MultiHeadAttention
+from ...nn import LatentAttention, MultiHeadAttention
 from ...reductions import Reduction
 from .._padding import padding_of
 from .._watch import Change, Finder, Found, Frame, Site, unwatched
@@ -24,7 +24,7 @@ class Headway:
     name = "headway"
 
     def is_layer(self, module: nn.Module) -> bool:
-        return isinstance(module, MultiHeadAttention)
+        return isinstance(module, (MultiHeadAttention, LatentAttention))
 
     @contextmanager
     def found_by(self, finder: Finder) -> Iterator[None]:
@@ -85,7 +85,7 @@ def _replaces_output(frame: Frame, call: Call) -> bool:
 
 
 def _kind(frame: Frame, call: Call) -> str:
-    if isinstance(frame.module, (MultiHeadAttention, nn.MultiheadAttention)):
+    if isinstance(frame.module, (MultiHeadAttention, LatentAttention, nn.MultiheadAttention)):
         query, key = frame.argument("query"), frame.argument("key")
         return "self" if key is None or key is query else "cross"
     return "cross" if is_cross(frame, call.q.shape[2], call.k.shape[2]) else "self"

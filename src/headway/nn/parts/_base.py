@@ -125,7 +125,8 @@ def make_part(
     if not callable(part):
         raise HeadwayError(f"parts has {part!r}: give a name, a Part, or a function of the layer's sizes")
     takes = inspect.signature(part).parameters
-    given: dict[str, Any] = {name: size for name, size in sizes._asdict().items() if name in takes}
+    known = {**sizes._asdict(), "device": device, "dtype": dtype}
+    given: dict[str, Any] = {name: value for name, value in known.items() if name in takes}
     with nullcontext() if device is None else torch.device(device):
         made = part(**given)
     if not isinstance(made, Part):

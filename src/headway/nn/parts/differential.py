@@ -25,6 +25,8 @@ class DifferentialAttention(Part):
         num_kv_heads: the number of key heads, even.
         head_dim: the width of each head.
         layer: the number of the layer in its stack, from 0, which decides λ_init.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
 
     Raises:
         HeadwayError: if a number of heads is odd.
@@ -33,16 +35,25 @@ class DifferentialAttention(Part):
         Ye et al. 2024, arXiv:2410.05258, equations 1 to 3.
     """
 
-    def __init__(self, num_heads: int, num_kv_heads: int, head_dim: int, layer: int) -> None:
+    def __init__(
+        self,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        layer: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         for name, heads in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
             if heads % 2:
                 raise HeadwayError(f"{name} is {heads}: differential attention needs pairs, give an even number")
         super().__init__()
         self.lambda_init = 0.8 - 0.6 * math.exp(-0.3 * layer)
         self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2 = (
-            nn.Parameter(torch.empty(head_dim)) for _ in range(4)
+            nn.Parameter(torch.empty(head_dim, device=device, dtype=dtype)) for _ in range(4)
         )
-        self.norm = nn.RMSNorm(2 * head_dim, eps=1e-5)
+        self.norm = nn.RMSNorm(2 * head_dim, eps=1e-5, device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

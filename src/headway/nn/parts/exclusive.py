@@ -18,6 +18,8 @@ class ExclusiveSelfAttention(Part):
     Args:
         num_heads: the number of heads of the output.
         alpha: the initial value of each learned α_h; None for the factor 1, without parameters, as in the paper.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
 
     Raises:
         HeadwayError: if num_heads is below 1. A call of cross-attention, or with a memory, raises it too.
@@ -26,11 +28,19 @@ class ExclusiveSelfAttention(Part):
         2026, arXiv:2603.09078.
     """
 
-    def __init__(self, num_heads: int, alpha: float | None = None) -> None:
+    def __init__(
+        self,
+        num_heads: int,
+        alpha: float | None = None,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         need_positive(num_heads=num_heads)
         super().__init__()
         self._first_alpha = alpha
-        self.register_parameter("alpha", None if alpha is None else nn.Parameter(torch.empty(num_heads)))
+        learned = None if alpha is None else nn.Parameter(torch.empty(num_heads, device=device, dtype=dtype))
+        self.register_parameter("alpha", learned)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -39,6 +49,11 @@ class ExclusiveSelfAttention(Part):
             nn.init.constant_(self.alpha, self._first_alpha)
 
     def output(self, out: Tensor, x: Tensor, v: Tensor | None) -> Tensor:
+        """Removes what lies along the own values; see ``Part.output`` for ``out``, ``x`` and ``v``.
+
+        Raises:
+            HeadwayError: if v is None.
+        """
         if v is None:
             raise HeadwayError(
                 "ExclusiveSelfAttention needs the values of the queries' own tokens: leave out key, value and memory"

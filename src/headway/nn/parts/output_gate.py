@@ -18,6 +18,8 @@ class HeadGate(Part):
     Args:
         embed_dim: the width of the layer's input.
         num_heads: the number of heads of the output.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
 
     Raises:
         HeadwayError: if a size is below 1.
@@ -26,10 +28,17 @@ class HeadGate(Part):
         Qiu et al. 2025, arXiv:2505.06708, position G1, by head.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         need_positive(embed_dim=embed_dim, num_heads=num_heads)
         super().__init__()
-        self.gate_proj = nn.Linear(embed_dim, num_heads, bias=False)
+        self.gate_proj = nn.Linear(embed_dim, num_heads, bias=False, device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -50,6 +59,8 @@ class ElementGate(HeadGate):
         embed_dim: the width of the layer's input.
         num_heads: the number of heads of the output.
         head_dim: the width of each head of the output.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
 
     Raises:
         HeadwayError: if a size is below 1.
@@ -58,6 +69,14 @@ class ElementGate(HeadGate):
         Qiu et al. 2025, arXiv:2505.06708, position G1, element-wise; Qwen3-Next.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, head_dim: int) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        head_dim: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         need_positive(num_heads=num_heads, head_dim=head_dim)
-        super().__init__(embed_dim, num_heads * head_dim)
+        super().__init__(embed_dim, num_heads * head_dim, device=device, dtype=dtype)

@@ -16,6 +16,8 @@ class ValueResidual(Part):
 
     Args:
         layer: the number of the layer in its stack. Layer 0 hands its values over and has no parameters.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
 
     Raises:
         HeadwayError: if layer is below 0. A call raises it if it is not given ``first_values``, or if layer 0 was not
@@ -27,11 +29,13 @@ class ValueResidual(Part):
 
     reads_first_values = True
 
-    def __init__(self, layer: int) -> None:
+    def __init__(
+        self, layer: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> None:
         if layer < 0:
             raise HeadwayError(f"layer is {layer}: give the number of the layer, from 0")
         super().__init__()
-        self.register_parameter("mix", nn.Parameter(torch.empty(2)) if layer else None)
+        self.register_parameter("mix", nn.Parameter(torch.empty(2, device=device, dtype=dtype)) if layer else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -40,6 +44,11 @@ class ValueResidual(Part):
             nn.init.constant_(self.mix, 0.5)
 
     def values(self, v: Tensor, first: FirstValues | None) -> Tensor:
+        """Mixes both values, or hands ``v`` over in layer 0; see ``Part.values`` for ``v`` and ``first``.
+
+        Raises:
+            HeadwayError: if first is None, or holds no values in a later layer.
+        """
         if first is None:
             raise HeadwayError(
                 "first_values is not given: give one headway.nn.FirstValues() to all layers of a forward pass"
