@@ -29,7 +29,7 @@ from ._transaction import transaction
 from .cache import KeyValueCache
 from .linear import apply_linear
 from .norm import make_norm
-from .parts import PARTS, FirstValues, LayerSizes, Part, PartLike, make_part
+from .parts import PARTS, FirstValues, LayerSizes, Part, PartLike, make_part, parts_of
 
 PROJECTIONS = "qkvo"
 """The letters of the projections: query, key, value and output."""
@@ -208,7 +208,7 @@ class MultiHeadAttention(nn.Module):
             nn.init.xavier_uniform_(projection.weight)
             if projection.bias is not None:
                 nn.init.zeros_(projection.bias)
-        for part in self.parts or ():
+        for part in parts_of(self.parts):
             part.reset_parameters()
         self.reset_sink()
 
@@ -367,7 +367,7 @@ class MultiHeadAttention(nn.Module):
             arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
         if self.head_shard is not None:
             arguments["head_shard"] = self.head_shard
-        for part in self.parts or ():
+        for part in parts_of(self.parts):
             v = part.attended(v)
         out = attend(
             q,
@@ -383,14 +383,14 @@ class MultiHeadAttention(nn.Module):
             kernel=self.kernel,
             **arguments,
         )
-        for part in self.parts or ():
+        for part in parts_of(self.parts):
             out = part.output(out, query, own)
         return apply_linear(self.out_proj, out.transpose(1, 2).flatten(2))
 
     @property
     def reads_first_values(self) -> bool:
         """Whether a call needs ``first_values``."""
-        return any(part.reads_first_values for part in self.parts or ())
+        return any(part.reads_first_values for part in parts_of(self.parts))
 
     def why_not_shared(self) -> str | None:
         """Returns why ``headway.parallel.context`` cannot share the attention of this layer; None if it can."""
@@ -409,7 +409,7 @@ class MultiHeadAttention(nn.Module):
 
     def _keys_and_values(self, key: Tensor, value: Tensor, first: FirstValues | None) -> tuple[Tensor, Tensor]:
         k, v = self._heads(self._projected(self.k_proj, key)), self._heads(self._projected(self.v_proj, value))
-        for part in self.parts or ():
+        for part in parts_of(self.parts):
             v = part.values(v, first)
         return self._normed(self.k_norm, k), v
 

@@ -27,7 +27,7 @@ from .attention import caches_prepared, check_encoding, coordinates_of_keys, mak
 from .cache import KeyValueCache, reads_others
 from .linear import apply_linear
 from .norm import make_norm
-from .parts import LayerSizes, Part, PartLike
+from .parts import LayerSizes, Part, PartLike, parts_of
 
 FORMS = ("auto", "expanded", "absorbed")
 OF_SCORES = (DistanceBias, TokenBias, DenseBias, QueryScale, Sink, SoftCap)
@@ -156,7 +156,7 @@ class LatentAttention(nn.Module):
         self.out_proj = nn.Linear(num_heads * self.value_dim, embed_dim, bias=bias, **made)
         of_output = LayerSizes(embed_dim, num_heads, num_heads, self.value_dim, layer)
         self.parts = make_parts(parts, of_output, device, dtype)
-        for part in self.parts or ():
+        for part in parts_of(self.parts):
             if type(part).values is not Part.values or type(part).attended is not Part.attended:
                 raise HeadwayError(
                     f"parts has a {type(part).__name__}, which changes values, and the cache holds latents: drop it"
@@ -178,7 +178,7 @@ class LatentAttention(nn.Module):
         for norm in (self.q_norm, self.latent_norm):
             if isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
                 norm.reset_parameters()
-        for part in self.parts or ():
+        for part in parts_of(self.parts):
             part.reset_parameters()
 
     @refuses_others
@@ -288,7 +288,7 @@ class LatentAttention(nn.Module):
         )
         if self.parts is not None:
             v = apply_linear(self.v_proj, own[:, 0]).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for part in self.parts:
+            for part in parts_of(self.parts):
                 out = part.output(out, x, v)
         return apply_linear(self.out_proj, out.transpose(1, 2).flatten(2))
 

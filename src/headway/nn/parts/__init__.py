@@ -5,6 +5,7 @@ from ._base import LayerSizes as LayerSizes
 from ._base import Part as Part
 from ._base import PartLike as PartLike
 from ._base import make_part as make_part
+from ._base import parts_of as parts_of
 from .differential import DifferentialAttention as DifferentialAttention
 from .exclusive import ExclusiveSelfAttention as ExclusiveSelfAttention
 from .output_gate import ElementGate as ElementGate

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +91,11 @@ class Part(nn.Module):
 
     def reset_parameters(self) -> None:
         """Resets the parameters to their initial values."""
+
+
+def parts_of(parts: nn.ModuleList | None) -> Iterable[Part]:
+    """Returns the parts of a layer, in their order; none if it has None."""
+    return () if parts is None else cast(Iterable[Part], parts)
 
 
 PartLike = str | Part | Callable[..., Part]

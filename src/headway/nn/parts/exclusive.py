@@ -28,6 +28,8 @@ class ExclusiveSelfAttention(Part):
         2026, arXiv:2603.09078.
     """
 
+    alpha: nn.Parameter | None
+
     def __init__(
         self,
         num_heads: int,

@@ -28,6 +28,7 @@ class ValueResidual(Part):
     """
 
     reads_first_values = True
+    mix: nn.Parameter | None
 
     def __init__(
         self, layer: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
