@@ -25,7 +25,7 @@ from .kernels._masks import cost_of_mask
 from .kernels._ops import flatten, unflatten
 from .masks import AnyMask, as_mask
 from .positions import PositionEncoding
-from .terms import Normalizer, Term
+from .terms import NORMALIZERS, Term
 from .tracing import watched
 
 WEIGHTS_LIMIT = 1 << 28
@@ -187,8 +187,10 @@ def attention_with_lse(
     _check_kernel(kernel)
     row = jagged.row(q, k, v, arguments) if jagged.is_nested(q, k, v) else None
     call = make_call(q, k, v, **arguments) if row is None else make_call(row.q, row.k, row.v, **row.arguments)
-    if any(isinstance(term, Normalizer) for term in call.terms):
-        raise HeadwayError("terms hold a Normalizer, which replaces the softmax: there is no log-sum-exp")
+    for term in call.terms:
+        if isinstance(term, NORMALIZERS):
+            name = type(term).__name__
+            raise HeadwayError(f"terms hold a {name}, which replaces the softmax: there is no log-sum-exp")
     out, lse = _run(call._with(wants_lse=True, include_sink=include_sink), kernel)
     assert lse is not None
     return (out, lse) if row is None else (row.jagged(out), row.jagged(lse))

@@ -20,7 +20,7 @@ from .positions import PositionEncoding
 from .positions._base import IN_ATTENTION, Restore
 from .positions._naming import shared_encoding
 from .records import Sizes
-from .terms import Normalizer, RelativeKeys, RelativeQueries, Rotation, Sink, SoftCap, Term
+from .terms import NORMALIZERS, RelativeKeys, RelativeQueries, Rotation, Sink, SoftCap, Term
 from .terms import check as check_terms
 from .tracing import holds, refuse_tracers, to_onnx
 
@@ -230,8 +230,10 @@ class Encoded(NamedTuple):
 def _call(given: Given, placed: Places, encoded: Encoded) -> Call:
     """Returns the call, once its terms are known to go together."""
     terms = encoded.terms + given.terms + given.of_softmax
-    if len(terms) > 1 and all(any(isinstance(term, kind) for term in terms) for kind in (Normalizer, Sink)):
-        raise HeadwayError("terms hold a Normalizer, which replaces the softmax that a sink takes part in: drop one")
+    own = [term for term in terms if isinstance(term, NORMALIZERS)]
+    if own and any(isinstance(term, Sink) for term in terms):
+        name = type(own[0]).__name__
+        raise HeadwayError(f"terms hold a {name}, which replaces the softmax that a sink takes part in: drop one")
     return Call._made({
         "q": encoded.q, "k": encoded.k, "v": encoded.v, "q_coordinates": encoded.q_at, "k_coordinates": encoded.k_at,
         "terms": terms, "mask": placed.mask, "scale": given.scale, "dropout": given.dropout, "seed": given.seed,

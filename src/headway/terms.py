@@ -20,6 +20,7 @@ from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from typing_extensions import Self
 
 from .coordinates import FAR, Coordinates
@@ -58,6 +59,8 @@ __all__ = [
     "Product",
     "ScoreMap",
     "Normalizer",
+    "StickWeights",
+    "NORMALIZERS",
     "Rotation",
     "LAYOUTS",
     "rotate",
@@ -677,6 +680,57 @@ class Normalizer(Part):
     tensors: tuple[Tensor, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class StickWeights(Part):
+    """Replaces the softmax by stick-breaking: from the last key to the first, each takes its share of what is left.
+
+        A[h,i,j] = σ(z_ij)·Π_{t>j} (1 − σ(z_it)) over the allowed keys t but the query's own token, z the scores
+
+    Keys are in the order of their slots. There is no log-sum-exp and no sink.
+
+    Args:
+        attend_current: whether the query's own token, which has its index, takes a share too.
+        remainder: whether the query's own token gets the weight that is left, Π over all keys of (1 − σ).
+    """
+
+    NOTHING: ClassVar[float] = -1000.0
+    """The logarithm of a weight that is 0 in every dtype."""
+
+    attend_current: bool = False
+    remainder: bool = False
+
+    def functions(self, q: Coordinates, k: Coordinates) -> tuple[ScoreMap, Normalizer]:
+        """Returns the same for kernels that compute a row at once: the logarithms of the weights, and exp.
+
+        Args:
+            q: coordinates of the queries.
+            k: coordinates of the keys.
+        """
+        return ScoreMap(self._log_weights, (q.index, k.index)), Normalizer(_exponential)
+
+    def _log_weights(
+        self, z: Tensor, allowed: Tensor, q: Tensor, rows: Tensor, q_index: Tensor, k_index: Tensor
+    ) -> Tensor:
+        own = allowed & (q_index[:, rows, None] == k_index[:, None])[:, None]
+        takes = allowed if self.attend_current else allowed & ~own
+        left = F.logsigmoid(-z).masked_fill(~takes, 0)
+        nearer = left.flip(-1).cumsum(-1).flip(-1) - left
+        share = (F.logsigmoid(z) + nearer).masked_fill(~takes, self.NOTHING)
+        if not self.remainder:
+            return share
+        rest = left.sum(-1, keepdim=True)
+        if self.attend_current:  # only its own pairs, since elsewhere second derivatives would be ∞/∞
+            rest = torch.logaddexp(torch.where(own, share, rest), rest)
+        return torch.where(own, rest, share)
+
+
+def _exponential(scores: Tensor, allowed: Tensor) -> Tensor:
+    return scores.exp()
+
+
+NORMALIZERS = (Normalizer, StickWeights)
+"""The terms that replace the softmax, so that there is no log-sum-exp."""
+
 # ---------------------------------------------------------------- rotations
 
 
@@ -778,6 +832,7 @@ Term = (
     | Product
     | ScoreMap
     | Normalizer
+    | StickWeights
 )
 
 

@@ -15,7 +15,7 @@ from headway.kernels.triton import _installed
 from headway.masks import Causal
 from headway.positions import ENCODINGS
 from headway.testing.encodings import _layer, kernel_reasons
-from headway.testing.kernels import CROSSINGS, build, term_names
+from headway.testing.kernels import CROSSINGS, build, replaces_softmax, term_names
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "what_kernels_take.json"
 
@@ -32,7 +32,7 @@ def taken_today(_: object) -> dict[str, dict[str, str]]:
             found[row] = {kernel: "; ".join(against) or "taken" for kernel, against in reasons.items()}
     for term in term_names():
         for crossing in CROSSINGS:
-            if term == "normalizer" and crossing not in ("alone", "cap"):
+            if replaces_softmax(term) and crossing not in ("alone", "cap"):
                 continue
             for wants_gradient in (False, True):
                 call, _ = build(term, crossing, "causal", 0, torch.float32, torch.float32)

@@ -67,7 +67,9 @@ def run_and_differentiate(call: Call, leaves: list[Tensor], kernel: str) -> list
 
 
 SUPPORTED = [
-    name for name in checks.term_names() if name not in ("dense bias, function", "product", "score map", "normalizer")
+    name
+    for name in checks.term_names()
+    if name not in ("dense bias, function", "product", "score map") and not checks.replaces_softmax(name)
 ]
 
 

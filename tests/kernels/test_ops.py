@@ -14,6 +14,7 @@ from headway import masks as M
 from headway import terms as T
 from headway.call import make_call
 from headway.kernels import KERNELS, Call, _ops, reference
+from headway.testing import kernels as checks
 from headway.testing.inputs import term_examples
 
 
@@ -63,7 +64,7 @@ NAMES = list(term_examples(torch.randn, **shapes()))
 def test_a_call_survives_packing_and_writing(name: str, mask: M.Mask | None) -> None:
     terms = term_examples(torch.randn, **shapes())[name]
     positions = torch.stack([torch.arange(5), torch.arange(5) % 2], -1)[None]
-    sink = None if name == "normalizer" else torch.randn(4)
+    sink = None if checks.replaces_softmax(name) else torch.randn(4)
     call = call_of(*qkv(), terms=terms, mask=mask, sink=sink, dropout=0.1, q_positions=positions)
     structure, tensors = flattened(call)
     assert same(_ops.unflatten(structure, tensors), call)

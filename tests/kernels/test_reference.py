@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import headway as hw
 from headway import terms as T
 from headway.kernels import _ops, _purity, reference
+from headway.testing import kernels as checks
 from headway.testing.inputs import term_examples
 
 BATCH, HEADS, KV_HEADS, N, M, HEAD_DIM, V_DIM = 2, 4, 2, 3, 4, 4, 3
@@ -129,6 +130,22 @@ def vector_of(rows: T.Rows | T.Sinusoids, h: int, where: tuple[Any, ...]) -> Ten
     return of_head(rows.weight, h) @ torch.cat([angle.sin(), angle.cos()])
 
 
+def stick_weight(term: T.StickWeights, scores: Tensor, seen: list[int], j: int, own: int) -> Tensor:
+    """The weight of key j of those in sight, of a query whose own token is key ``own``."""
+    taking = [t for t in seen if t != own or term.attend_current]
+    weight = scores.new_zeros(())
+    if j in taking:
+        weight = torch.sigmoid(scores[j])
+        for t in taking:
+            weight = weight * (1 - torch.sigmoid(scores[t])) if t > j else weight
+    if j == own and term.remainder:
+        rest = scores.new_ones(())
+        for t in taking:
+            rest = rest * (1 - torch.sigmoid(scores[t]))
+        weight = weight + rest
+    return weight
+
+
 def literal(
     q: Tensor,
     k: Tensor,
@@ -196,6 +213,7 @@ def literal(
     scores = scores.masked_fill(~allowed, -math.inf)
     sinks = [term.logits for term in terms if isinstance(term, T.Sink)]
     own = [term for term in terms if isinstance(term, T.Normalizer)]
+    sticks = [term for term in terms if isinstance(term, T.StickWeights)]
     out = []
     lse = []
     for b in range(batch):
@@ -209,6 +227,8 @@ def literal(
                 for j in seen:
                     if own:
                         weight = own[0].function(scores, allowed, *own[0].tensors)[b, h, i, j]
+                    elif sticks:
+                        weight = stick_weight(sticks[0], scores[b, h, i], seen, j, m - n + i)
                     else:
                         weight = torch.exp(scores[b, h, i, j] - lse[-1])
                     value = v[b, h, j]
@@ -256,8 +276,8 @@ def test_is_the_equation(name: str, crossing: str) -> None:
         "scale": 0.7,
         "kernel": "reference",
     }
-    if name == "normalizer" and (wants_lse or has_sink):
-        with pytest.raises(hw.HeadwayError, match="Normalizer, which replaces the softmax"):
+    if checks.replaces_softmax(name) and (wants_lse or has_sink):
+        with pytest.raises(hw.HeadwayError, match="which replaces the softmax"):
             hw.attention_with_lse(*inputs[:3], **arguments)
         return
     if wants_lse:
@@ -306,7 +326,7 @@ def test_gradcheck(name: str) -> None:
     def run(q: Tensor, k: Tensor, v: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
         arguments: dict[str, Any] = {"terms": terms, "kernel": "reference", "mask": ALLOWED}
         arguments |= {"q_positions": Q_POSITIONS, "k_positions": K_POSITIONS} if terms else {}
-        if name == "normalizer":
+        if checks.replaces_softmax(name):
             return (hw.attention(q, k, v, **arguments),)
         out, lse = hw.attention_with_lse(q, k, v, **arguments)
         return out, lse.masked_fill(lse == -math.inf, 0)

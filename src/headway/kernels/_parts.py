@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..errors import HeadwayError
 from ..masks import Mask
-from ..terms import DenseBias, Normalizer, Product, ScoreMap, Sink
+from ..terms import NORMALIZERS, DenseBias, Product, ScoreMap, Sink
 from . import _ops
 from ._autograd import NATIVE, through_lowering
 from ._base import Native, without_autocast
@@ -27,8 +27,8 @@ from ._masks import evaluated
 from ._problem import Call, Problem, without_tables
 from ._results import ForwardResults, Gradients
 
-WHOLE = (Product, ScoreMap, Normalizer)
-"""Terms whose functions read all keys at once."""
+WHOLE = (Product, ScoreMap, *NORMALIZERS)
+"""Terms that read all keys at once."""
 
 
 def why_not_in_parts(call: Call) -> str | None:

@@ -37,6 +37,7 @@ from ..terms import (
     Sink,
     Sinusoids,
     SoftCap,
+    StickWeights,
     Term,
     TokenBias,
 )
@@ -396,11 +397,22 @@ def _last_row(call: Call) -> Tensor:
 
 
 def computed(call: Call) -> Call:
-    """Returns the call rotated, in the dtype of the computation, and without tables."""
+    """Returns the call rotated, in the dtype of the computation, without tables and with the functions of its terms."""
     call = call.rotated(lambda x, rotation: rotation.of(x))
     dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
     return without_tables(call)._with(
-        q=call.q.to(dtype), k=call.k.to(dtype), v=call.v.to(dtype), terms=cast(call.terms, dtype)
+        q=call.q.to(dtype), k=call.k.to(dtype), v=call.v.to(dtype), terms=cast(with_functions(call), dtype)
+    )
+
+
+def with_functions(call: Call) -> tuple[Term, ...]:
+    """Returns the terms of a call, those that read all keys of a row as functions."""
+    return tuple(
+        part
+        for term in call.terms
+        for part in (
+            term.functions(call.q_coordinates, call.k_coordinates) if isinstance(term, StickWeights) else (term,)
+        )
     )
 
 

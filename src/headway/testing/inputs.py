@@ -36,6 +36,7 @@ from ..terms import (
     ScoreMap,
     Sink,
     Sinusoids,
+    StickWeights,
     Stretched,
     Term,
     TokenBias,
@@ -238,4 +239,7 @@ def _terms_of_tokens_and_scores(
         "product": [Product(product, (draw(head_dim),))],
         "score map": [ScoreMap(score_map, (draw(heads, 1, 1),))],
         "normalizer": [Normalizer(normalizer, (draw(heads, 1, 1),))],
+        "stick weights": [StickWeights()],
+        "stick weights, remainder": [StickWeights(remainder=True)],
+        "stick weights, current and remainder": [StickWeights(attend_current=True, remainder=True)],
     }

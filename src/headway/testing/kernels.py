@@ -14,7 +14,7 @@ from ..coordinates import Coordinates
 from ..kernels import KERNELS, Call, NativeKernel, Problem
 from ..kernels import reference as spec
 from ..masks import And, Boolean, Causal, Chunked, Dilated, KeepFirst, Mask, Or, Padding, Prefix, Window
-from ..terms import Sink, Term
+from ..terms import NORMALIZERS, Sink, Term
 from .inputs import term_examples
 from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
 
@@ -162,8 +162,8 @@ def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window
     or the reasons why the kernel does not take the call.
     """
     comparisons: dict[str, Comparison] = {}
-    if term == "normalizer" and crossing not in ("alone", "cap"):
-        return "a Normalizer replaces the softmax"
+    if replaces_softmax(term) and crossing not in ("alone", "cap"):
+        return "a term replaces the softmax"
     for dtype in (torch.float32, torch.bfloat16):
         for draw in range(DRAWS):
             call, leaves = build(term, crossing, mask, draw, dtype, torch.float32, positions)
@@ -245,7 +245,7 @@ def gives_a_single_key_no_gradient(kernel: str, term: str) -> str:
     The gradient is a difference of equal sums. Native kernels must add both in the same way, so that 0 is exact; for
     others it is 0 up to rounding. Returns "taken", or the reasons why the kernel does not take the call.
     """
-    if term in ("sink by query", "normalizer"):
+    if term == "sink by query" or replaces_softmax(term):
         return "the weight of a single key is not 1"
     for dtype in (torch.float32, torch.bfloat16):
         call, leaves = build(term, "alone", "none", 0, dtype, torch.float32)
@@ -283,6 +283,12 @@ def check_kernel(kernel: str) -> dict[str, str]:
         outcomes[f"mask: {mask}"] = obeys_the_mask(kernel, mask)
         outcomes[f"none, alone, {mask}"] = keeps_the_promise(kernel, "none", "alone", mask)
     return outcomes
+
+
+def replaces_softmax(name: str) -> bool:
+    """Returns whether a term of ``term_names()`` replaces the softmax, so that there is no log-sum-exp and no sink."""
+    terms = [] if name == "none" else term_examples(Draws(0, torch.float32), **SHAPES)[name]
+    return any(isinstance(term, NORMALIZERS) for term in terms)
 
 
 def term_names() -> list[str]:

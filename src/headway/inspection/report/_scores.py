@@ -27,6 +27,7 @@ REASONS = {
     "Product": "its scores are not products of queries and keys",
     "ScoreMap": "its scores are a function of all scores of a query",
     "Normalizer": "its weights are no softmax of scores",
+    "StickWeights": "its weights are no softmax of scores",
 }
 """Why a term cannot be computed from vectors and a bias by distance."""
 WIDEST = 512

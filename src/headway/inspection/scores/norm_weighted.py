@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...errors import HeadwayError
 from ...kernels import Call
+from ...kernels.reference import with_functions
 from ...terms import Normalizer, ScoreMap, Sink, SoftCap, Term, TokenBias
 from .._record import Records
 from ._base import Score, call_of
@@ -64,7 +65,7 @@ class NormWeighted(Score):
 
 def weighted_call(call: Call, norms: Tensor) -> Call:
     """A call whose weights are A[h,i,j]·w[h,j] / Σⱼ A[h,i,j]·w[h,j], for norms w [batch, heads, m]."""
-    terms: tuple[Term, ...] = tuple(term for term in call.terms if not isinstance(term, Sink))
+    terms: tuple[Term, ...] = tuple(term for term in with_functions(call) if not isinstance(term, Sink))
     own = [term for term in terms if isinstance(term, Normalizer)]
     if own:  # its weights are no softmax
         weigh = replace(own[0], function=partial(_weighed, own[0].function), tensors=(*own[0].tensors, norms))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...reductions import Reduction, TopKeys
-from ...terms import Rotation
+from ...terms import Rotation, StickWeights
 from ...tracing import watched
 from .. import _tuned
 from .._autograd import ORDINARY
@@ -83,6 +83,8 @@ class CpuKernel(NativeKernel[LoweredCall]):
     def why_not_reduce(self, problem: Problem, reductions: Sequence[Reduction]) -> list[str]:
         if watched() or torch.compiler.is_compiling():
             return ["it computes reductions only where no compiler or mode observes the call"]
+        if any(isinstance(term, StickWeights) for term in problem.terms):
+            return ["it has no reductions of StickWeights"]
         kinds = dict.fromkeys(type(one) for one in reductions)
         if problem.m >= MANY and TopKeys in kinds:
             return [f"it numbers the largest weights of at most {MANY - 1:,} keys"]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ...terms import StickWeights
 from .._results import ForwardResults
 from ..lowering import LoweredCall
 from ._descriptor import ABSENT, DTYPES, ONE, CallDescriptor, double_bits
@@ -40,7 +41,8 @@ def finish(
     """Appends the words that follow the results; ``add_reductions`` appends those of the reductions."""
     batch, heads, n, _ = call.q.shape
     _, kv_heads, m, _ = call.v.shape
-    index = call.rest is not None or call.dropout > 0 or add_reductions is not None
+    own = any(isinstance(term, StickWeights) for term in call.terms)  # which compare indices
+    index = call.rest is not None or call.dropout > 0 or add_reductions is not None or own
     descriptor.coordinates(position=bool(call.terms), index=index)
     descriptor.mask(call.intervals, call.rest)
     sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": n, "keys": m}

@@ -32,6 +32,7 @@ from ...terms import (
     Sink,
     Sinusoids,
     SoftCap,
+    StickWeights,
     Stretched,
     TokenBias,
 )
@@ -43,7 +44,7 @@ MAX_KNOTS, MAX_WAVES, MAX_CLASSES = 1 << 20, 1 << 16, 1 << 15
 BOUNDARIES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 QUERY_SCALE, TOKEN_QUERIES, TOKEN_KEYS, DISTANCE = 1, 2, 3, 4
 RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES = 5, 6, 7
-DENSE, SINK, SOFT_CAP = 8, 9, 10
+DENSE, SINK, SOFT_CAP, STICK_WEIGHTS = 8, 9, 10, 11
 ROWS, LINEAR, LOG, POWER, PIECEWISE, COSINES, STRETCHED = 0, 1, 2, 3, 4, 5, 6
 CLIP, BUCKETIZE, CLASSES = 0, 1, 2
 
@@ -84,6 +85,8 @@ def reasons_against(terms: tuple[Any, ...]) -> Iterator[str]:
         else:
             yield from row.against(term)
             count += row.count(term)
+    if sum(type(term) is StickWeights for term in terms) > 1:
+        yield "it takes one StickWeights"
     if count > MAX_TERMS:
         yield f"it takes at most {MAX_TERMS} terms, of which a TokenBias may be two"
 
@@ -211,6 +214,10 @@ def _soft_cap(d: CallDescriptor, term: SoftCap) -> None:
     d.words += (SOFT_CAP, double_bits(term.cap))
 
 
+def _stick_weights(d: CallDescriptor, term: StickWeights) -> None:
+    d.words += (STICK_WEIGHTS, int(term.attend_current), int(term.remainder))
+
+
 TERMS: dict[type, Row] = {
     QueryScale: Row(_query_scale),
     TokenBias: Row(_token_bias, count=_count_token_bias),
@@ -221,6 +228,7 @@ TERMS: dict[type, Row] = {
     DenseBias: Row(_dense_bias, _against_dense_bias),
     Sink: Row(_sink),
     SoftCap: Row(_soft_cap),
+    StickWeights: Row(_stick_weights),
 }
 
 # ---------------------------------------------------------------- what a DistanceBias holds

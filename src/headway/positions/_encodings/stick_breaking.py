@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable
-
-import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from ...coordinates import Coordinates
-from ...terms import Normalizer, ScoreMap
+from ...terms import StickWeights
 from .._base import Input, Pair, PositionEncoding, Terms
-
-NOTHING = -1000.0
-"""The logarithm of a weight that is 0 in every dtype."""
 
 
 class StickBreaking(PositionEncoding):
@@ -49,13 +40,12 @@ class StickBreaking(PositionEncoding):
         self.attend_current, self.remainder = attend_current, remainder
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """Returns a map of scores to the logarithms of the weights, and exp in place of the softmax."""
-        broken = BROKEN[self.attend_current, self.remainder]
-        return ScoreMap(broken, (q_at.index, k_at.index)), Normalizer(_weights)
+        """Returns the weights in place of the softmax."""
+        return (StickWeights(self.attend_current, self.remainder),)
 
     def oracle(self, pair: Pair) -> float:
         weight = self.oracle_share(pair)
-        return math.log(weight) if weight else NOTHING
+        return math.log(weight) if weight else StickWeights.NOTHING
 
     def oracle_share(self, pair: Pair) -> float:
         """Returns A[h,i,j] of ``pair`` as the paper writes it."""
@@ -75,37 +65,3 @@ class StickBreaking(PositionEncoding):
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
         return [cls(), cls(attend_current=True, remainder=True)]
-
-
-def _broken(
-    z: Tensor,
-    allowed: Tensor,
-    q: Tensor,
-    rows: Tensor,
-    q_index: Tensor,
-    k_index: Tensor,
-    *,
-    attend_current: bool,
-    remainder: bool,
-) -> Tensor:
-    """The logarithms of the weights."""
-    own = allowed & (q_index[:, rows, None] == k_index[:, None])[:, None]
-    takes = allowed if attend_current else allowed & ~own
-    left = F.logsigmoid(-z).masked_fill(~takes, 0)
-    nearer = left.flip(-1).cumsum(-1).flip(-1) - left
-    share = (F.logsigmoid(z) + nearer).masked_fill(~takes, NOTHING)
-    if not remainder:
-        return share
-    rest = left.sum(-1, keepdim=True)
-    return torch.where(own, torch.logaddexp(share, rest) if attend_current else rest, share)
-
-
-def _variant(attend_current: bool, remainder: bool) -> Callable[..., Tensor]:
-    return lambda *arguments: _broken(*arguments, attend_current=attend_current, remainder=remainder)
-
-
-BROKEN = {variant: _variant(*variant) for variant in itertools.product((False, True), repeat=2)}
-
-
-def _weights(scores: Tensor, allowed: Tensor) -> Tensor:
-    return scores.exp()

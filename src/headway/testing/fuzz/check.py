@@ -21,7 +21,7 @@ from ...kernels._ops import flatten, unflatten
 from ...masks import Causal
 from ...positions import PositionEncoding
 from ...positions._encodings.xpos import XPos, reach
-from ...terms import Normalizer, Term
+from ...terms import NORMALIZERS, Term
 from ..inputs import CheckSizes, on_axes, randomized, term_examples
 from ..kernels import Draws, leaves_of, upstream_of
 from ..tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, ROW_FACTOR, Comparison, assert_close
@@ -117,7 +117,7 @@ def _refusal(case: Case) -> str:
     if _beyond_xpos(inputs, dtype_of(case)):
         return "xPos holds up to a distance from its centre, by dtype"
     call = inputs.on(case.device).call(case)
-    if case.lse != "no" and any(isinstance(term, Normalizer) for term in call.terms):
+    if case.lse != "no" and any(isinstance(term, NORMALIZERS) for term in call.terms):
         return "a Normalizer has no log-sum-exp"
     return "" if case.kernel == "auto" else "; ".join(KERNELS[case.kernel].why_not(Problem.of(call)))
 
@@ -342,7 +342,7 @@ def _cancelling(case: Case) -> dict[str, float]:
     inputs = build(case, torch.float64, exact=True)
     call = inputs.call(case)
     wanted = list(inputs.leaves.values())
-    if not wanted or any(isinstance(term, Normalizer) for term in call.terms):
+    if not wanted or any(isinstance(term, NORMALIZERS) for term in call.terms):
         return {}
     out, lse = attention_with_lse(**inputs.arguments, kernel="reference")
     upstream = _upstream(case, out) if case.upstream == "contiguous" else torch.ones_like(out)

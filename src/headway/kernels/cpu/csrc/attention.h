@@ -1,6 +1,7 @@
 // Scores, mask, softmax, forward, backward: attention over blocks of queries and blocks of keys.
 #pragma once
 #include "spans.h"
+#include "stick.h"
 #include "reductions.h"
 #include "tasks.h"
 #include "terms.h"
@@ -34,7 +35,20 @@ struct Attention {
         float score_scale[MB], row_max[MB], row_sum[MB], d_query_scale[MB];
         float inv_row_sum[MB], delta[MB];  // backward: 1 / row_sum, rowsum(dO∘O) − d_lse
         float d_lse[MB];                  // gradients of the log-sum-exp
+        double left[MB];                  // stick-breaking: of a row, before the keys so far
+        double* left_after;               // backward: [key blocks][MB], of a row after the keys of a block
+        double gained[MB];                // backward: Σ weight·dP of the keys so far, and of the remainder
+        float remainder[MB], d_remainder[MB];  // of a row after all keys, and its gradient
+        Own* own;                         // [own_count] of the tile
+        i64 own_count;
         bool fully_masked[MB], one_hot[MB];  // rows that see no key; rows with all their weight on one key
+    };
+
+    // The operands of the products of a block of queries, and their targets outside of the worker's memory.
+    struct BlockGradients {
+        const float *d_out, *d_out_pairs;
+        float *dk, *dv;  // the task's sums, or null
+        bool wants_dq, one_tile;
     };
 
     // degree of the polynomial of exp; 4 suffices for weights that are rounded to bf16
@@ -63,7 +77,7 @@ struct Attention {
         int exponent;
         bool power = frexp(c.scale, &exponent) == 0.5 && !terms.query_scale;
         prescaled_q = Packing::K_PACK == 1 || power;  // with bf16, a scale that is no power of two would be rounded together with q
-        const bool bare = !terms.count && !terms.query_scale && !terms.capped && !c.reduce.wanted;
+        const bool bare = !terms.count && !terms.query_scale && !terms.capped && !terms.stick && !c.reduce.wanted;
         deferred_scale = !prescaled_q && bare && (float)c.scale > 0 && !c.backward;  // backward gained nothing
         values = terms.has_values();
         assign_work();
@@ -135,8 +149,9 @@ struct Attention {
         decode = c.n > 0 && c.n <= DECODE_QUERIES && !c.reduce.wanted;
         split_k = decode && !c.backward;
         const i64 heads = max(1, c.batch * c.heads);
-        bf16_output = !c.backward && Packing::K_PACK > 1 && !decode && !values && !c.drop_below && plan.dvp;
+        bf16_output = !c.backward && Packing::K_PACK > 1 && !decode && !values && !terms.stick && !c.drop_below && plan.dvp;
         split_blocks = max(2, (plan.key_blocks * heads + 63) / 64);
+        if (terms.stick) split_blocks = max(1, plan.key_blocks);  // a row ends where nothing is left
         splits = max(1, (plan.key_blocks + split_blocks - 1) / split_blocks);
         if (split_k)
             plan.workers = hw_workers(c.threads, heads * splits);
@@ -163,9 +178,11 @@ struct Attention {
             w.packed = Packing::K_PACK > 1 ? take_tile() : w.score;
             w.out = memory.take<float>(rows * widest);
             w.key_indices = memory.take<uint32_t>(LD);
+            w.own = terms.stick ? memory.take<Own>(MB * NB) : nullptr;
             if (!c.backward) continue;
             w.d_score = take_tile();
             w.cap_slope = terms.capped ? take_tile() : nullptr;
+            w.left_after = terms.stick ? memory.take<double>((plan.key_blocks + 2) * MB) : nullptr;
             w.row_pairs = take_tile();
             w.q_pairs = memory.take<float>(rows * dp);
             w.d_out_packed = memory.take<float>(rows * dvp);
@@ -308,26 +325,30 @@ struct Attention {
 
     // adds the keys low … high − 1 (whole blocks, if keys are unpacked) to w.out, w.row_max and w.row_sum of a block of queries
     void loop_over_keys(Worker& w, Tile t, i64 low, i64 high) const {
-        const i64 dvp = plan.dvp, step = split_k ? NB : NR;
+        const i64 step = split_k ? NB : NR;
         low = max(low, w.ranges.low / step * step), high = min(high, w.ranges.high);
-        for (i64 j0 = low; j0 < high; j0 += NB) {
+        for (i64 j0 = low; j0 < high && !terms.stick; j0 += NB) {
             Cover seen;
             if (!visible_columns(w, t, j0, seen)) continue;
             scores(w, t, seen, 0);
             online_softmax(w, t);
-            if (c.drop_below) dropout(w, t);
-            if (values) terms.add_values(w.terms, t, w.score, 0);
-            if (split_k) {
-                decode_output(w, t);
-                continue;
-            }
-            if (!dvp) continue;
-            i64 keys = packed_k_of(t.c1 - t.c0, Packing::K_PACK), first = (t.j0 + t.c0) / Packing::K_PACK;
-            const float* weights = bf16_output ? w.packed : pack_rows<Packing>(w.score + t.c0, LD, t.rows, keys, w.packed);
-            const float* v = t.packed->v_rows + first * dvp;
-            w.spans.template over_keys<Packing>(t.rows, dvp / W, keys, weights, v, dvp, w.out);
+            add_output(w, t);
         }
-        if (values) terms.finish_values(w.terms, t, w.out, dvp);
+        if (terms.stick) break_sticks(w, t, low, high);
+        if (values) terms.finish_values(w.terms, t, w.out, plan.dvp);
+    }
+
+    // adds weights·v of a tile to w.out
+    void add_output(Worker& w, const Tile& t) const {
+        const i64 dvp = plan.dvp;
+        if (c.drop_below) dropout(w, t);
+        if (values) terms.add_values(w.terms, t, w.score, 0);
+        if (split_k) return decode_output(w, t);
+        if (!dvp) return;
+        i64 keys = packed_k_of(t.c1 - t.c0, Packing::K_PACK), first = (t.j0 + t.c0) / Packing::K_PACK;
+        const float* weights = bf16_output ? w.packed : pack_rows<Packing>(w.score + t.c0, LD, t.rows, keys, w.packed);
+        const float* v = t.packed->v_rows + first * dvp;
+        w.spans.template over_keys<Packing>(t.rows, dvp / W, keys, weights, v, dvp, w.out);
     }
 
     // Replaces the tile's scores by unnormalized weights, and rescales the output and row_sum so far to the new row_max.
@@ -459,6 +480,144 @@ struct Attention {
             if (c.row_sum.defined()) *c.row_sum.template at<float>(t.b, t.h, t.i0 + r) = row_sum;
             if (reducer.by_query) reducer.template finish<DEGREE>(w.reductions, t, r, w.row_max[r], w.row_sum[r], row_max, row_sum);
         }
+    }
+
+    // ------------------------------------------------------------ stick-breaking
+
+    // Visits the tiles of a block of queries from the last keys to the first, with their scores, while anything is left
+    // of a row. visit(): sets what is left before the tile.
+    template <class Visit>
+    void from_last_key(Worker& w, Tile& t, i64 low, i64 high, i64 task, Visit visit) const {
+        for (i64 r = 0; r < t.rows; r++) w.left[r] = 1;
+        for (i64 j0 = low + (high - 1 - low) / NB * NB; j0 >= low && low < high; j0 -= NB) {
+            bool left = false;
+            for (i64 r = 0; r < t.rows; r++) left |= w.left[r] != 0;
+            if (!left) return;
+            Cover seen;
+            if (!visible_columns(w, t, j0, seen)) continue;
+            scores(w, t, seen, task);
+            find_own(w, t);
+            visit();
+        }
+    }
+
+    // Lists the pairs of a query and its own token that the mask allows, and hides them if the token takes no share.
+    void find_own(Worker& w, const Tile& t) const {
+        w.own_count = 0;
+        if (terms.stick->attend_current && !terms.stick->remainder) return;
+        i64 low = INT64_MAX, high = INT64_MIN;
+        for (i64 x = t.c0; x < t.c1; x++) {
+            const i64 index = *c.k_index.template at<i64>(t.b, t.j0 + x);
+            low = min(low, index), high = max(high, index);
+        }
+        for (i64 r = 0; r < t.rows; r++) {
+            const i64 index = *c.q_index.template at<i64>(t.b, t.i0 + r);
+            if (index < low || index > high) continue;
+            for (i64 x = max(t.c0, w.spans.from[r]); x < min(t.c1, w.spans.to[r]); x++) {
+                float& score = w.score[r * LD + x];
+                if (*c.k_index.template at<i64>(t.b, t.j0 + x) != index || score == -INFINITY) continue;
+                w.own[w.own_count++] = {(uint8_t)r, (uint8_t)x};
+                w.row_max[r] = 0, w.row_sum[r] = 1;
+                if (!terms.stick->attend_current) score = -INFINITY;
+            }
+        }
+    }
+
+    void break_sticks(Worker& w, Tile& t, i64 low, i64 high) const {
+        if (terms.stick->remainder) {  // first, since the query's own token has it, which is the last
+            from_last_key(w, t, low, high, 0, [&] { break_tile(w, t, [](i64, i64, vf, vf) {}); });
+            for (i64 r = 0; r < t.rows; r++) w.remainder[r] = (float)w.left[r];
+        }
+        from_last_key(w, t, low, high, 0, [&] {
+            for (i64 r = 0; r < t.rows; r++)
+                if (sees_any_score(w, r)) w.row_max[r] = 0, w.row_sum[r] = 1;  // there are none of stick-breaking
+            break_tile(w, t, [&](i64 r, i64 x, vf, vf weights) { store(w.score + r * LD + x, weights); });
+            for (i64 r = 0; r < t.rows; r++) clear_outside_span(w, t, r, w.score + r * LD, t.c1);
+            if (terms.stick->remainder)
+                for (i64 i = 0; i < w.own_count; i++) w.score[w.own[i].row * LD + w.own[i].column] += w.remainder[w.own[i].row];
+            add_output(w, t);
+        });
+    }
+
+    bool sees_any_score(const Worker& w, i64 r) const {
+        for (i64 x = w.spans.from[r]; x < w.spans.to[r]; x++)
+            if (w.score[r * LD + x] != -INFINITY) return true;
+        return false;
+    }
+
+    // visit(r, x, taken, weights): as that of break_row
+    template <class Visit>
+    void break_tile(Worker& w, const Tile& t, Visit visit) const {
+        for (i64 r = 0; r < t.rows; r++)
+            w.left[r] = break_row(w.score + r * LD, w.spans.from[r], w.spans.to[r], w.left[r],
+                                  [&](i64 x, vf taken, vf weights) { visit(r, x, taken, weights); });
+    }
+
+    // Finds what is left after the keys of each block, and returns the first block that has weights.
+    //
+    // The gradient of a score sums over the keys before it, from the first to the last, and weights are products in the
+    // other direction; the gradient of the remainder reaches all scores.
+    i64 find_left_after(Worker& w, Tile& t, const BlockGradients& block, i64 low, i64 task) const {
+        i64 first = w.ranges.high;
+        memset(w.d_remainder, 0, sizeof w.d_remainder);
+        from_last_key(w, t, low, w.ranges.high, task, [&] {
+            memcpy(left_after(w, t), w.left, sizeof w.left);
+            first = t.j0;
+            break_tile(w, t, [](i64, i64, vf, vf) {});
+            if (!terms.stick->remainder || !w.own_count) return;
+            multiply<Packing>(w.spans, t, plan.dv_packed, block.d_out, plan.dvp, t.packed->v_panels, w.d_score);
+            if (values) terms.add_value_products(w.terms, t, w.d_score, task);
+            if (c.drop_below) load_keys(w, t, round_up(t.c1, W));
+            for (i64 i = 0; i < w.own_count; i++) {
+                const i64 r = w.own[i].row, x = w.own[i].column;
+                w.d_remainder[r] += w.d_score[r * LD + x] * own_dropout_factor(w, t, w.own[i]);
+            }
+        });
+        for (i64 r = 0; r < t.rows; r++) {
+            w.remainder[r] = terms.stick->remainder ? (float)w.left[r] : 0;
+            w.gained[r] = w.remainder[r] * w.d_remainder[r];
+        }
+        return first;
+    }
+
+    double* left_after(const Worker& w, const Tile& t) const { return w.left_after + (t.j0 / NB) * MB; }
+
+    float own_dropout_factor(const Worker& w, const Tile& t, Own own) const {
+        if (!c.drop_below) return 1;
+        const uint32_t row = hash32(head_hash(t) + (uint32_t)*c.q_index.template at<i64>(t.b, t.i0 + own.row));
+        return dropout_factor(row, w.key_indices + own.column)[0];
+    }
+
+    // Replaces scores by weights A, and dP by dS = A∘dP − σ(S)∘Σ A∘dP, a sum up to and with the key, and the remainder's.
+    void stick_backward(Worker& w, const Tile& t, i64 end) const {
+        const uint32_t key = c.drop_below ? head_hash(t) : 0;
+        const double* left = left_after(w, t);
+        float taken[LD];
+        find_own(w, t);
+        if (c.drop_below) load_keys(w, t, end);
+        for (i64 r = 0; r < t.rows; r++) {
+            float *score = w.score + r * LD, *grad = w.d_score + r * LD;
+            const i64 from = w.spans.from[r], to = w.spans.to[r];
+            const uint32_t row = c.drop_below ? hash32(key + (uint32_t)*c.q_index.template at<i64>(t.b, t.i0 + r)) : 0;
+            break_row(score, from, to, left[r], [&](i64 x, vf shares, vf weights) {
+                store(taken + x, shares);
+                store(score + x, weights);
+            });
+            for (i64 x = from; x < to; x += W) {
+                vf weight = load(score + x), d_weight = load(grad + x);
+                if (c.drop_below) {
+                    const vf keep = dropout_factor(row, w.key_indices + x);
+                    d_weight *= keep;
+                    store(score + x, weight * keep);
+                }
+                const vf gain = weight * d_weight, gains = prefix_sums(gain);
+                store(grad + x, gain - load(taken + x) * (gains + (float)w.gained[r]));
+                w.gained[r] += gains[W - 1];
+            }
+            finish_score_gradients(w, t, r, end);
+        }
+        for (i64 i = 0; i < w.own_count && terms.stick->remainder; i++)
+            w.score[w.own[i].row * LD + w.own[i].column] += w.remainder[w.own[i].row] * own_dropout_factor(w, t, w.own[i]);
     }
 
     // ------------------------------------------------------------ reductions over queries, from row_max and row_sum
@@ -631,16 +790,11 @@ struct Attention {
         tasks.blocks(chunk, [&](i64 number) { backward(w, block(w, b * c.heads + h, number), task); });
     }
 
-    // The operands of the products of a block of queries, and their targets outside of the worker's memory.
-    struct BlockGradients {
-        const float *d_out, *d_out_pairs;
-        float *dk, *dv;  // the task's sums, or null
-        bool wants_dq, one_tile;
-    };
-
     void backward(Worker& w, Tile t, i64 task) const {
         const BlockGradients block = start_backward(w, t, task);
-        for (i64 j0 = w.ranges.low / NR * NR; j0 < w.ranges.high; j0 += NB) {
+        i64 low = w.ranges.low / NR * NR;
+        if (terms.stick) low = find_left_after(w, t, block, low, task);
+        for (i64 j0 = low; j0 < w.ranges.high; j0 += NB) {
             Cover seen;
             if (visible_columns(w, t, j0, seen)) tile_backward(w, t, seen, block, task);
         }
@@ -678,7 +832,10 @@ struct Attention {
         scores(w, t, seen, task);
         multiply<Packing>(w.spans, t, plan.dv_packed, block.d_out, dvp, t.packed->v_panels, w.d_score);
         if (values) terms.add_value_products(w.terms, t, w.d_score, task);
-        softmax_backward(w, t, end, block.one_tile);
+        if (terms.stick)
+            stick_backward(w, t, end);
+        else
+            softmax_backward(w, t, end, block.one_tile);
         tasks.touch(task, first, t.j0 + end);
         if (block.dv) {
             const float* weights = pack_row_pairs<Packing>(w.score + t.c0, LD, t.rows, keys, w.row_pairs, LD);
@@ -798,17 +955,24 @@ struct Attention {
             if (w.one_hot[r])  // dS is exactly d_lse or 0, which a difference of rounded products would not be
                 for (i64 x = from; x < to; x += W)
                     store(grad + x, select((vi)(load(score + x) > 0.5f), broadcast(w.d_lse[r]), load(grad + x)));
-            if (w.cap_slope)
-                for (i64 x = from; x < to; x += W) {  // the slope of a masked score may be NaN
-                    vf found = load(grad + x);
-                    store(grad + x, select((vi)(found == 0), vf{}, found * load(w.cap_slope + r * LD + x)));
-                }
-            store(grad + t.c0 - W, vf{});
-            for (i64 x = t.c1; x < to; x++) grad[x] = 0;
-            clear_outside_span(w, t, r, score, end);
-            clear_outside_span(w, t, r, grad, end);
-            store(grad + end, vf{});
+            finish_score_gradients(w, t, r, end);
         }
+    }
+
+    // multiplies the gradients of a row's scores by the slope of soft caps, with zeros around its span
+    void finish_score_gradients(Worker& w, const Tile& t, i64 r, i64 end) const {
+        float* grad = w.d_score + r * LD;
+        const i64 from = w.spans.from[r], to = w.spans.to[r];
+        if (w.cap_slope)
+            for (i64 x = from; x < to; x += W) {  // the slope of a masked score may be NaN
+                vf found = load(grad + x);
+                store(grad + x, select((vi)(found == 0), vf{}, found * load(w.cap_slope + r * LD + x)));
+            }
+        store(grad + t.c0 - W, vf{});
+        for (i64 x = t.c1; x < to; x++) grad[x] = 0;
+        clear_outside_span(w, t, r, w.score + r * LD, end);
+        clear_outside_span(w, t, r, grad, end);
+        store(grad + end, vf{});
     }
 };
 

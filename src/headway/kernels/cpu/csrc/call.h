@@ -12,7 +12,7 @@ typedef int64_t i64;
 
 // VERSION is that of all words that pass this interface, including those of tokens.h. Python refuses a library whose
 // hw_version is another one.
-enum { VERSION = 9, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
+enum { VERSION = 10, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
     QUERY_SCALE = 1,
@@ -25,6 +25,7 @@ enum Kind {
     DENSE,
     SINK,
     SOFT_CAP,
+    STICK_WEIGHTS,
 };
 enum Form { ROWS = 0, LINEAR, LOG, POWER, PIECEWISE, COSINES, STRETCHED };
 enum MapKind { CLIP = 0, BUCKETIZE, CLASSES, GRID };
@@ -72,6 +73,7 @@ struct Term {
     Tensor query_bias, query_bias_grad;              // relative keys: u, [heads, width]
     Tensor unprepared, unprepared_grad;              // relative: the query or key before ``prepare``, if not q or k itself
     double cap;
+    i64 attend_current, remainder;                   // stick weights
 };
 
 struct Node {
@@ -143,6 +145,7 @@ class Reader {
         c.terms = range(0, MAX_TERMS);
         for (i64 i = 0; i < c.terms && !invalid_; i++) read_term(c, c.term[i]);
         read_reductions(c, c.reduce);
+        check_stick_weights(c);
         if (at_ != count_) invalid_ = true;
         if (invalid_) return first_invalid();
         without_queries(c);
@@ -236,7 +239,7 @@ class Reader {
 
     void read_term(const Call& c, Term& t) {
         const i64 B = c.batch, H = c.heads, n = c.n, m = c.m;
-        t.kind = range(QUERY_SCALE, SOFT_CAP);
+        t.kind = range(QUERY_SCALE, STICK_WEIGHTS);
         if (t.kind == QUERY_SCALE || t.kind == TOKEN_QUERIES || t.kind == SINK) {
             t.values = tensor(F32_BIT, true, B, H, n), t.values_grad = tensor(F32_BIT, false, B, H, n);
         } else if (t.kind == TOKEN_KEYS) {
@@ -246,11 +249,20 @@ class Reader {
             t.values_grad = tensor(F32_BIT | F64_BIT, false, B, H, n, m);
         } else if (t.kind == SOFT_CAP) {
             t.cap = finite_double();
+        } else if (t.kind == STICK_WEIGHTS) {
+            t.attend_current = range(0, 1), t.remainder = range(0, 1);
         } else if (t.kind == DISTANCE) {
             read_distance(c, t);
         } else {
             read_relative(c, t);
         }
+    }
+
+    // They replace the softmax, and with it sinks, the log-sum-exp, and sums over parts of the keys.
+    void check_stick_weights(const Call& c) {
+        i64 sticks = 0, sinks = 0;
+        for (i64 i = 0; i < c.terms; i++) sticks += c.term[i].kind == STICK_WEIGHTS, sinks += c.term[i].kind == SINK;
+        if (sticks > 1 || (sticks && (sinks || c.reduce.wanted || c.partial_keys || c.d_lse.defined()))) invalid_ = true;
     }
 
     void read_distance(const Call& c, Term& t) {

@@ -77,6 +77,48 @@ inline float reduce_max(vf x) {
     return reduce(x, [](auto a, auto b) { return a > b ? a : b; });
 }
 
+// the lanes STEP … W − 1 of x, and `fill` in the lanes behind them
+template <int STEP>
+inline vf shift_down(vf x, vf fill) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_alignr_epi32((__m512i)fill, (__m512i)x, STEP);
+#else
+    vf y = fill;
+    for (int i = 0; i + STEP < W; i++) y[i] = x[i + STEP];
+    return y;
+#endif
+}
+
+// `fill` in the lanes 0 … STEP − 1, and the first lanes of x behind them
+template <int STEP>
+inline vf shift_up(vf x, vf fill) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_alignr_epi32((__m512i)x, (__m512i)fill, W - STEP);
+#else
+    vf y = fill;
+    for (int i = STEP; i < W; i++) y[i] = x[i - STEP];
+    return y;
+#endif
+}
+
+// the product of each lane with all behind it
+template <int STEP = 1>
+inline vf suffix_products(vf x) {
+    if constexpr (STEP < W)
+        return suffix_products<2 * STEP>(x * shift_down<STEP>(x, broadcast(1.f)));
+    else
+        return x;
+}
+
+// the sum of each lane and all before it
+template <int STEP = 1>
+inline vf prefix_sums(vf x) {
+    if constexpr (STEP < W)
+        return prefix_sums<2 * STEP>(x + shift_up<STEP>(x, vf{}));
+    else
+        return x;
+}
+
 // eˣ for x ≤ 0; exactly 0 below −87.3, where it would be subnormal; NaN for NaN. The relative error is at most 2e-7 at
 // degree 5, 3e-6 at degree 4.
 template <int DEGREE = 5>

@@ -13,6 +13,7 @@ struct Terms {
     Axis axis[MAX_TERMS];
     const Term* query_scale = nullptr;
     const Term* sink = nullptr;
+    const Term* stick = nullptr;  // stick-breaking weights in place of the softmax
     bool capped = false;
     bool wants_d_query_scale = false;  // there is a query scale that needs a gradient
     i64 tasks = 0;
@@ -22,8 +23,9 @@ struct Terms {
             const Term& t = c.term[i];
             if (t.kind == QUERY_SCALE) query_scale = &t, wants_d_query_scale = t.values_grad.defined();
             if (t.kind == SINK) sink = &t;
+            if (t.kind == STICK_WEIGHTS) stick = &t;
             if (t.kind == SOFT_CAP) capped = true;
-            if (t.kind == QUERY_SCALE || t.kind == SINK || t.kind == SOFT_CAP) continue;
+            if (t.kind == QUERY_SCALE || t.kind == SINK || t.kind == SOFT_CAP || t.kind == STICK_WEIGHTS) continue;
             TermState& s = states[count++];
             s = TermState{};
             s.c = &c, s.t = &t;
@@ -212,7 +214,7 @@ struct Terms {
             const TermState& s = states[i];
             SlidingProducts& products = w.sliding_products[i];
             switch (s.t->kind) {
-                case DISTANCE: add_distance(w, s, t, score, capped ? nullptr : deferred_bias); break;
+                case DISTANCE: add_distance(w, s, t, score, capped || stick ? nullptr : deferred_bias); break;
                 case RELATIVE_KEYS: add_relative_keys(s, products, t, score, task); break;
                 case RELATIVE_QUERIES: add_relative_queries(s, products, t, score, score_scale, task); break;
                 case TOKEN_QUERIES: add_token_queries(s, t, score); break;
