@@ -68,7 +68,7 @@ def test_a_call_survives_packing_and_writing(name: str, mask: M.Mask | None) -> 
     call = call_of(*qkv(), terms=terms, mask=mask, sink=sink, dropout=0.1, q_positions=positions)
     structure, tensors = flattened(call)
     assert same(_ops.unflatten(structure, tensors), call)
-    has_function = name in ("product", "score map", "normalizer", "dense bias, function")
+    has_function = name in ("product", "score map", "dense bias, function") or checks.replaces_softmax(name)
     assert _ops.is_plain(structure) is not has_function
     if not has_function:
         assert same(_ops.unflatten(_ops.read(_ops.write(structure)), tensors), call)

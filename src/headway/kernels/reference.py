@@ -434,7 +434,9 @@ class ReferenceKernel(NativeKernel[Call]):
 
     def runs_in_plain_operations(self, call: Call) -> bool:
         """Returns whether ``call`` is traced: under transforms of plain operations, and for functions in a compiler."""
-        return plain_alone() or (torch.compiler.is_compiling() and not _ops.is_plain(_ops.flatten(call.terms, [])))
+        return plain_alone() or (
+            torch.compiler.is_compiling() and not _ops.is_plain(_ops.flatten(with_functions(call), []))
+        )
 
     def forward(self, call: Call, keep: bool) -> ForwardResults:
         return forward(call)
