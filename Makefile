@@ -26,7 +26,7 @@ CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test test-all test-recent test-families check check-native check-replay check-arm check-triton check-torch gpu native library bench claims translation small-models weights wheel check-wheel clean
+.PHONY: help setup compare test test-all test-recent test-families check check-native check-replay check-arm check-triton check-torch gpu native library bench claims translation small-models weights site wheel check-wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -114,6 +114,16 @@ small-models: $(READY)  ## train the small models that come with headway, as far
 
 weights: $(READY)  ## fetch published models' weights for the tests that want them: 353 MB (ARGS names some; mpnet only so)
 	@PYTHONPATH=tests $(BIN)/python -m weights $(ARGS)
+
+site: library $(VENV)/.docs  ## build the documentation as a site into build/site/html; a broken link fails (about three minutes)
+	@$(BIN)/python docs/site/reference.py build/site/source
+	@rm -rf build/site/html
+	@$(BIN)/python -m sphinx -q -E -W --keep-going -c docs/site -d build/site/doctrees build/site/source build/site/html
+	@echo "open build/site/html/index.html"
+
+$(VENV)/.docs: $(READY)
+	@$(PIP) install --quiet -c constraints.txt --config-settings wheel.cmake=false -e ".[docs]"
+	@touch $@
 
 wheel: $(PACKAGING)/.ready  ## build the sdist and this machine's wheel into dist/, and check both (Linux: manylinux_2_28)
 	@rm -rf dist build/dist

@@ -82,7 +82,7 @@ def test_constraints_are_exact_and_start_with_torch() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split("\n")
     pins = [line for line in lines if line and not line.startswith("#")]
     assert pins[0].startswith("torch==")
-    assert [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9_-]+==[0-9.]+", pin)] == []
+    assert [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9_-]+==[0-9.]+(b[0-9]+)?", pin)] == []
 
 
 def test_ci_can_be_run() -> None:

@@ -447,7 +447,9 @@ class Stretched(Part):
 
 
 Bias = Rows | Linear | Log | Power | Piecewise | Cosines | Stretched
+"""What gives a number to each distance, for ``DistanceBias``."""
 BIASES = get_args(Bias)
+"""The classes of ``Bias``."""
 
 # ---------------------------------------------------------------- the terms
 
@@ -834,9 +836,9 @@ Term = (
     | Normalizer
     | StickWeights
 )
-
-
+"""A part of the equation of attention, as an encoding returns it."""
 TERMS = get_args(Term)
+"""The classes of ``Term``."""
 
 
 def check(terms: tuple[Term, ...], sizes: Sizes) -> None:

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 __version__ = "0.1.0"
+"""The version of this release."""
 
 
 def code_hash(*parts: str) -> str:

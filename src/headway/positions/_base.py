@@ -44,12 +44,14 @@ KINDS = {
     "scaling": "changes another encoding so that it reaches further",
     "coordinates": "changes where tokens are, for another encoding to read: compose the two",
 }
+"""What an encoding does, by the value of its attribute ``kind``."""
 EVIDENCE = {
     "authors": "numbers of the authors' own code are in the tests",
     "independent": "an independent implementation gives the same numbers in the tests",
     "formula": "only the paper's formula, implemented twice: experimental",
     "unknown": "unknown: the class declares no evidence",
 }
+"""What the numbers of an encoding were compared with, by the value of its attribute ``evidence``."""
 
 
 @dataclass(frozen=True)

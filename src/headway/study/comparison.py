@@ -32,6 +32,7 @@ from .store import ROW, Store
 from .tasks import LanguageModel
 
 DEFAULT_ENCODINGS = ("sinusoidal", "learned", "t5", "alibi", "rope", "none")
+"""The encodings that are compared unless others are named."""
 FEWEST_STEPS = 20
 SEEDS, QUICK_SEEDS = 3, 1
 MARGIN = 0.93

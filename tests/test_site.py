@@ -1,0 +1,114 @@
+"""The site of the documentation has every page and every public name in one place, and its build is strict."""
+
+import importlib
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from .test_public_surface import MODULES
+
+ROOT = Path(__file__).parents[1]
+SITE = ROOT / "docs" / "site"
+DIRECTIVE = re.compile(r"^\.\. (?:py:data|auto(?!module)\w+):: (\S+)$", re.M)
+TOOLS = ["sphinx", "myst_parser", "furo", "sphinx_copybutton", "jieba"]
+
+
+@pytest.fixture
+def reference(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(SITE)
+    return importlib.import_module("reference")
+
+
+@pytest.fixture
+def navigation(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(SITE)
+    return importlib.import_module("navigation")
+
+
+def test_every_page_has_one_place(navigation: ModuleType) -> None:
+    patterns = ("*.md", "[a-z]*/README.md", "docs/**/*.md", "src/**/README.md", "benchmarks/**/*.md")
+    there = {path.relative_to(ROOT).as_posix() for pattern in patterns for path in ROOT.glob(pattern)} - {"README.md"}
+    placed = [page for pages in navigation.NAVIGATION.values() for page in pages]
+    assert {page for page in placed if not page.startswith("reference/")} == there
+    assert len(placed) == len(set(placed))
+
+
+def test_a_page_in_chinese_is_the_twin_of_one_in_english(navigation: ModuleType) -> None:
+    twins = navigation.twins()
+    placed = {page.removesuffix(".md") for pages in navigation.NAVIGATION.values() for page in pages} | {"index"}
+    assert set(twins) <= placed
+    assert {page for page in placed if "zh-CN" in page} <= set(twins)
+    assert all(twins[twins[page]] == page for page in twins)
+
+
+def test_every_public_name_is_documented_once(reference: ModuleType) -> None:
+    assert sorted(reference.MODULES) == sorted({"headway", *(f"headway.{name}" for name in MODULES)})
+    places, pages = reference.places(), reference.pages()
+    offered = {f"{module}.{name}" for module in reference.MODULES for name in importlib.import_module(module).__all__}
+    assert set(places) == offered - set(reference.MODULES)
+
+    texts = {module: reference.module_page(module) for module in reference.MODULES}
+    own = {full: reference.entry(full) for full, page in pages.items() if page.startswith("encodings/")}
+    found = Counter(name for text in [*texts.values(), *own.values()] for name in DIRECTIVE.findall(text))
+    assert set(found) == set(places.values())
+    assert [name for name, times in found.items() if times > 1] == []
+
+    # a name that is documented elsewhere is a link on the page of its module
+    for full, documented in places.items():
+        module, _, name = full.rpartition(".")
+        assert (documented == full and pages[full] == module) != (f"[{name}](#{documented})" in texts[module]), full
+
+
+def test_every_public_constant_is_described(reference: ModuleType) -> None:
+    constants = [full for full in reference.pages() if not reference.has_docstring(reference.thing(full))]
+    assert constants
+    assert [full for full in constants if not reference.said_of(full)] == []
+
+
+# ---------------------------------------------------------------- the build
+
+
+def build(source: Path, **texts: str) -> subprocess.CompletedProcess[str]:
+    """Builds a small site as `make site` does."""
+    for tool in TOOLS:
+        pytest.importorskip(tool, reason="`make site` installs what it needs")
+    for name, text in texts.items():
+        path = source / f"{name.replace('__', '/')}.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "sphinx", "-q", "-E", "-W", "--keep-going", "-c", str(SITE)]
+    return subprocess.run(
+        [*command, str(source), str(source / "html")], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.mark.slow
+def test_equations_and_examples_keep_their_columns(reference: ModuleType, tmp_path: Path) -> None:
+    names = ("headway.positions.T5", "headway.nn.KeyValueCache", "headway.terms.Power", "headway.models.Step")
+    page = "# Start\n\n[中文](README.zh-CN.md)\n\n```{toctree}\nREADME.zh-CN\n```\n\n" + "\n".join(
+        map(reference.entry, names)
+    )
+    done = build(tmp_path, index=page, **{"README.zh-CN": "# 开始\n\n[English](index.md)\n"})
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
+    literal = re.sub(r"<[^>]+>", "", "\n".join(re.findall(r"<pre>(.*?)</pre>", text, re.S)))
+    assert "bucket(δ) = f(|δ|) + (B if δ &gt; 0),  B = num_buckets/2   bidirectional\n" in literal
+    assert "for token in tokens:" in literal
+    assert "Alias for field" not in text
+    chinese = (tmp_path / "html" / "README.zh-CN.html").read_text(encoding="utf-8")
+    for html, language, switch in ((text, "en", "中文"), (chinese, "zh-CN", "English")):
+        assert f'lang="{language}"' in html
+        assert re.search(rf'language-switch">\s*<a [^>]*>{switch}</a>', html)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("link", ["[page](missing.md)", "[place](index.md#missing)", "{py:obj}`headway.missing`"])
+def test_a_broken_link_fails(link: str, tmp_path: Path) -> None:
+    done = build(tmp_path, index=f"# Start\n\n{link}\n")
+    assert done.returncode == 1
+    assert "missing" in done.stderr
