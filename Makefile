@@ -22,11 +22,14 @@ NATIVE_TESTS ?= $(wildcard tests/kernels/test_cpu*.py tests/kernels/test_parts*.
 PACKAGING := build/packaging
 TRITON ?= 3.6.0 3.8.0 3.9.0
 TORCH_VERSIONS ?= 2.11.0 2.15.0
+LOWEST := build/lowest/bin/python
+LOWEST_TESTS ?= tests/test_table.py tests/test_store.py tests/test_pictures.py tests/study/test_report.py tests/cli/test_help.py \
+	tests/vectors/test_formats.py tests/vectors/test_text.py tests/checkpoints/test_gguf.py tests/checkpoints/test_tokenizer.py
 CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test test-all test-recent test-families check check-native check-replay check-arm check-triton check-torch gpu native library bench claims translation small-models weights site wheel check-wheel clean
+.PHONY: help setup compare test test-all test-recent test-families check check-native check-replay check-arm check-triton check-torch check-lowest gpu native library bench claims translation small-models weights site wheel check-wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -89,6 +92,20 @@ check-torch: library  ## run all tests with other versions of torch (TORCH_VERSI
 			$$other/bin/python -m pip install --quiet -c build/torch-$$version.txt --no-deps timm && touch $$other/.ready; } || exit 1; \
 		$(subst $(BIN),$$other/bin,$(PYTEST)) $(ARGS) || exit 1; \
 	done
+
+# uv resolves to the lowest versions; torch stays that of constraints.txt, since check-torch has its oldest one
+check-lowest: library  ## run tests with the lowest versions that pyproject.toml allows beside torch (LOWEST_TESTS; some minutes)
+	@test -f build/lowest/.ready || { $(PYTHON) -m venv --clear build/lowest && \
+		$(LOWEST) -m pip install --quiet uv==0.13.9 && \
+		build/lowest/bin/uv pip compile --quiet pyproject.toml --extra all --resolution lowest-direct \
+			--python-version 3.11 --output-file build/lowest/all.txt && \
+		grep -E '^[a-z]' build/lowest/all.txt | grep -vE '^(torch|triton|nvidia-|cuda-)' > build/lowest/lowest.txt && \
+		$(LOWEST) -m pip install --quiet "$$(grep -m 1 '^torch==' constraints.txt)" && \
+		build/lowest/bin/uv pip install --quiet --python $(LOWEST) --no-deps -r build/lowest/lowest.txt && \
+		grep -E '^(pytest|pytest-xdist|hypothesis|execnet|iniconfig|pluggy|sortedcontainers)==' constraints.txt > build/lowest/test.txt && \
+		build/lowest/bin/uv pip install --quiet --python $(LOWEST) --no-deps -r build/lowest/test.txt && \
+		$(LOWEST) -m pip install --quiet --no-deps --config-settings wheel.cmake=false -e . && touch build/lowest/.ready; }
+	$(subst $(BIN)/python,$(LOWEST),$(PYTEST)) --cross-section $(LOWEST_TESTS) $(ARGS)
 
 # PYTHON may be one that has torch for CUDA and pytest; else it is the one of .venv
 gpu:  ## tune, then run the tests and a short measurement on an NVIDIA GPU, in 14 minutes; writes gpu-out/gpu.md
