@@ -93,7 +93,8 @@ check-torch: library  ## run all tests with other versions of torch (TORCH_VERSI
 		$(subst $(BIN),$$other/bin,$(PYTEST)) $(ARGS) || exit 1; \
 	done
 
-# uv resolves to the lowest versions; torch stays that of constraints.txt, since check-torch has its oldest one
+# uv resolves to the lowest versions; torch stays that of constraints.txt, since check-torch has its oldest one;
+# old versions warn of newer ones of what they need themselves
 check-lowest: library  ## run tests with the lowest versions that pyproject.toml allows beside torch (LOWEST_TESTS; some minutes)
 	@test -f build/lowest/.ready || { $(PYTHON) -m venv --clear build/lowest && \
 		$(LOWEST) -m pip install --quiet uv==0.13.9 && \
@@ -105,7 +106,7 @@ check-lowest: library  ## run tests with the lowest versions that pyproject.toml
 		grep -E '^(pytest|pytest-xdist|hypothesis|execnet|iniconfig|pluggy|sortedcontainers)==' constraints.txt > build/lowest/test.txt && \
 		build/lowest/bin/uv pip install --quiet --python $(LOWEST) --no-deps -r build/lowest/test.txt && \
 		$(LOWEST) -m pip install --quiet --no-deps --config-settings wheel.cmake=false -e . && touch build/lowest/.ready; }
-	$(subst $(BIN)/python,$(LOWEST),$(PYTEST)) --cross-section $(LOWEST_TESTS) $(ARGS)
+	$(subst $(BIN)/python,$(LOWEST),$(PYTEST)) -o filterwarnings= --cross-section $(LOWEST_TESTS) $(ARGS)
 
 # PYTHON may be one that has torch for CUDA and pytest; else it is the one of .venv
 gpu:  ## tune, then run the tests and a short measurement on an NVIDIA GPU, in 14 minutes; writes gpu-out/gpu.md

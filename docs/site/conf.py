@@ -29,7 +29,7 @@ root_doc = "index"
 include_patterns = ["index.md", *(page for pages in NAVIGATION.values() for page in pages), "reference/**"]
 default_role = "literal"
 nitpicky = True
-nitpick_ignore_regex = [("py:class", ".*")]  # annotations name private classes and those of other libraries
+nitpick_ignore_regex = [("py:(class|exc)", ".*")]  # annotations name private classes and those of other libraries
 
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
