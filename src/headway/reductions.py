@@ -132,8 +132,11 @@ class PooledMap(Reduction):
     Attributes:
         rows: R, from 1 to n.
         columns: C, from 1 to m.
+        one_pass: whether weights may be summed before they are normalised. They are rounded otherwise, and the scores
+            are computed once instead of twice.
     """
 
     rows: int
     columns: int
+    one_pass: bool = False
     by_query: ClassVar[bool] = False

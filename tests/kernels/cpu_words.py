@@ -139,7 +139,10 @@ def read_reductions(r: Reader, b: int, h: int, n: int, m: int) -> list[tuple[Any
     wanted(reductions.ColumnSums(), r.tensor(b, h, m))
     rows, columns = r.word(), r.word()
     if rows:
-        wanted(reductions.PooledMap(rows, columns), r.some(b, h, rows, columns), r.some(b, h, rows, columns))
+        cells = r.some(b, h, rows, columns), r.some(b, h, rows, columns)
+    one_pass = bool(r.word())
+    if rows:
+        wanted(reductions.PooledMap(rows, columns, one_pass), *cells)
     return found
 
 

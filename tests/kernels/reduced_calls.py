@@ -28,7 +28,7 @@ def reductions_of(call: Call, seed: int = 0, cells: int = 36) -> list[R.Reductio
         R.WeightsByLabel(torch.randint(-1, some[3], (batch, m), generator=g), some[3]),
         R.WeightsByDistance(tuple(edges)),
         R.WeightsOfMatches(queries, keys[: some[7] % 2 or batch], some[7] * 5 - 30),
-        R.PooledMap(max(1, min(some[4], n, cells)), max(1, min(some[5] * 3, m, cells))),
+        R.PooledMap(max(1, min(some[4], n, cells)), max(1, min(some[5] * 3, m, cells)), seed % 2 == 1),
     ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from ... import reductions
 from ...kernels import KERNELS, Call, cut, reduce, score_blocks, why_not_in_parts
 from .._run import Wanted
 from .._weights import dense_weights
-from ..statistics import STATISTICS, Distances, PooledMap, Statistic, TopKeys
+from ..statistics import STATISTICS, Distances, Statistic, TopKeys
 from ._codes import (
     cell_codes,
     cells_of,
@@ -128,12 +128,16 @@ def measured(
     count = min(n, max(math.ceil(1 / tau), LISTED if n <= BINS else FEW_LISTED))
     distances = distances_for(n)
     statistics: list[Statistic] = [STATISTICS[name]() for name in MEANS]
-    statistics += [distances, STATISTICS["received"](), PooledMap(cells, cells), TopKeys(count)]
+    statistics += [distances, TopKeys(count)]
     wanted = Wanted(call, statistics, queries)
-    found = wanted.found(reduce(KERNELS, call, wanted.reductions, wanted.queries))
+    # the columns of the map are the bins of the profile, so that one pass over the scores gives both
+    pooled = reductions.PooledMap(cells, min(n, BINS), one_pass=True)
+    *values, sums = reduce(KERNELS, call, [*wanted.reductions, pooled], wanted.queries)
+    found = wanted.found(values)
     summary = found.summary()
     counted = found.counted[0].cpu()
-    mass, largest = (x[0].cpu() for x in found.pooled_map)
+    of_bins, largest_of_bins = (x[0].cpu() for x in sums)
+    mass, largest = _map_of(of_bins, largest_of_bins, counted)
     top, keys = found.top_keys.weights[0].cpu(), found.top_keys.keys[0].cpu().int()
     entropy = found.entropy[0].cpu()
     codes, error = _coded_cells(mass, largest, seen.cells(cells))
@@ -141,7 +145,7 @@ def measured(
         [
             entropy_codes(_binned(entropy, counted)),
             weight_codes(_binned(found.largest.weight[0].cpu(), counted)),
-            received_codes(_binned(found.received[0].cpu(), torch.ones_like(counted))),
+            received_codes(of_bins.double().sum(1) / _bins(n).bincount()),
         ],
         dim=1,
     )
@@ -157,6 +161,18 @@ def measured(
     )
 
 
+def _map_of(sums: Tensor, largest: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+    """Mass and largest weight in cells, from sums and largest weights [heads, cells, bins]."""
+    heads, cells, bins = sums.shape
+    n = counted.shape[-1]
+    at = torch.arange(bins) * cells // bins
+    mass = sums.new_zeros(heads, cells, cells, dtype=torch.float64).index_add_(2, at, sums.double())
+    queries = torch.zeros(heads, cells, dtype=torch.float64)
+    queries.index_add_(1, torch.arange(n) * cells // n, counted.expand(heads, n).double())
+    most = largest.new_zeros(heads, cells, cells).scatter_reduce_(2, at.expand(largest.shape), largest, "amax")
+    return mass / queries[..., None], most
+
+
 def _coded_cells(mass: Tensor, largest: Tensor, seen: Tensor) -> tuple[Tensor, float]:
     both = torch.stack([mass, largest], dim=1)
     hidden = both.isnan() & (mass.isnan().all(-1, keepdim=True) & ~largest.isnan().any(-1, keepdim=True))[:, None]
@@ -170,13 +186,17 @@ def _coded_cells(mass: Tensor, largest: Tensor, seen: Tensor) -> tuple[Tensor, f
 def _binned(values: Tensor, counted: Tensor) -> Tensor:
     """The means [heads, bins] of numbers [heads, n] over what counts."""
     n = values.shape[1]
-    bins = min(n, BINS)
-    at = torch.arange(n) * bins // n
+    bins, at = min(n, BINS), _bins(n)
     counted = counted.expand(values.shape)
     sums = torch.zeros(len(values), bins, dtype=torch.float64).index_add_(
         1, at, values.double().masked_fill(~counted, 0)
     )
     return sums / torch.zeros(len(values), bins, dtype=torch.float64).index_add_(1, at, counted.double())
+
+
+def _bins(n: int) -> Tensor:
+    """The bin along the text of each token."""
+    return torch.arange(n) * min(n, BINS) // n
 
 
 def _links(top: Tensor, keys: Tensor, silent: Sequence[int]) -> list[Link]:

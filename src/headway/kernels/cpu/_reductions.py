@@ -124,6 +124,7 @@ class ReductionWords:
         if maps:
             place("mass", maps[0].rows, maps[0].columns, dtype=torch.float64)
             place("largest", maps[0].rows, maps[0].columns)
+        words.append(int(bool(maps) and maps[0].one_pass))
 
     def values(self) -> list[Any]:
         """What was computed for each of ``taken``, in order."""

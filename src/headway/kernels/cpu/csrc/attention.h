@@ -119,15 +119,18 @@ struct Attention {
         } else if (plan.head_per_worker) {
             add(c.batch * c.kv_heads, c.backward ? task<&Attention::backward_head> : task<&Attention::forward_head>, this);
         } else if (!c.backward) {
-            add(heads * plan.blocks, task<&Attention::forward_block>, this);
+            if (c.reduce.one_pass)
+                add(heads * reducer.chunks, task<&Attention::forward_task>, this);
+            else
+                add(heads * plan.blocks, task<&Attention::forward_block>, this);
         } else {
             add(tasks.items(), task<&Attention::backward_item>, this);
             add(plan.packs(), task<&Attention::reduce_keys>, this);
         }
         if (reducer.by_column) {
             if (!plan.head_per_worker) add(heads * reducer.chunks, task<&Attention::column_item>, this);
-            add(heads, task<&Attention::reduce_columns>, this);
         }
+        if (reducer.by_column || c.reduce.one_pass) add(heads, task<&Attention::reduce_columns>, this);
         if (c.backward) add(terms.reductions(), task<&Attention::reduce_terms>, this);
         hw_run(stages, count, plan.workers);
     }
@@ -285,13 +288,26 @@ struct Attention {
     // all heads that share these keys
     void forward_head(i64 item, Worker& w) {
         plan.pack_head(item, number_of(w));
-        for (i64 x = 0; x < plan.group * plan.blocks; x++) forward_block(item * plan.group * plan.blocks + x, w);
+        const i64 blocks = c.reduce.one_pass ? 0 : plan.group * plan.blocks, tasks = c.reduce.one_pass ? plan.group * reducer.chunks : 0;
+        for (i64 x = 0; x < blocks; x++) forward_block(item * blocks + x, w);
+        for (i64 x = 0; x < tasks; x++) forward_task(item * tasks + x, w);
         const i64 tasks_of_group = reducer.by_column ? plan.group * reducer.chunks : 0;
         for (i64 x = 0; x < tasks_of_group; x++) column_item(item * tasks_of_group + x, w);
     }
 
     void forward_block(i64 item, Worker& w) {
-        const Tile t = block(w, item / plan.blocks, plan.blocks - 1 - item % plan.blocks);
+        forward_block(w, item / plan.blocks, plan.blocks - 1 - item % plan.blocks);
+    }
+
+    // the blocks of queries of a head whose map is summed together
+    void forward_task(i64 item, Worker& w) {
+        reducer.begin_map(w.reductions, item);
+        const i64 head = item / reducer.chunks;
+        for (i64 number = item % reducer.chunks; number < plan.blocks; number += reducer.chunks) forward_block(w, head, number);
+    }
+
+    void forward_block(Worker& w, i64 head, i64 number) {
+        const Tile t = block(w, head, number);
         start(w, t);
         loop_over_keys(w, t, 0, c.m);
         finish(w, t);

@@ -100,6 +100,7 @@ struct ReduceCall {
     Tensor match_sums, match_counts;   // [batch, heads, n]; counts int64
     Tensor column_sums;            // [batch, heads, m] float64
     i64 rows, columns;             // of the map
+    i64 one_pass;                  // 1 if the map is summed in the pass over the rows, before weights are normalised
     Tensor mass, largest;          // [batch, heads, rows, columns]; mass float64
 };
 
@@ -343,7 +344,8 @@ class Reader {
         r.rows = range(0, max_of_map(n)), r.columns = range(0, max_of_map(m));
         if (!fits(B, H, r.rows, r.columns) || (r.rows == 0) != (r.columns == 0)) invalid_ = true;
         if (r.rows) r.mass = tensor(F64_BIT, true, B, H, r.rows, r.columns), r.largest = tensor(F32_BIT, true, B, H, r.rows, r.columns);
-        const bool by_column = r.column_sums.defined() || r.rows;
+        r.one_pass = range(0, r.rows > 0);
+        const bool by_column = r.column_sums.defined() || (r.rows && !r.one_pass);
         if (by_column && (!c.row_max.defined() || !c.row_sum.defined()) && B && H && n) invalid_ = true;
     }
 

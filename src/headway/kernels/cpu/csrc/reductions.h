@@ -67,6 +67,24 @@ inline float sum_of_columns(const float* row, i64 from, i64 to) {
     return sum(sums + others);
 }
 
+struct SumAndLargest {
+    float sum, largest;
+};
+
+// of the weights in columns from … to − 1 of a row, of which whole vectors are read
+inline SumAndLargest of_columns(const float* row, i64 from, i64 to) {
+    const i64 first = from / W * W, last = (to - 1) / W * W;
+    const uint32_t begin = ~0u << (from - first), end = ~0u >> (31 - (to - 1 - last));
+    if (first == last) {
+        const vf all = in_lanes(begin & end, load(row + first));
+        return {sum(all), reduce_max(all)};
+    }
+    vf one = in_lanes(begin, load(row + first)), other = in_lanes(end, load(row + last)), sums = one + other;
+    vf most = max_of(one, other);
+    for (i64 x = first + W; x < last; x += W) one = load(row + x), sums += one, most = max_of(most, one);
+    return {sum(sums), reduce_max(most)};
+}
+
 template <class T, class Packing>
 struct Reducer {
     struct Worker {
@@ -90,6 +108,11 @@ struct Reducer {
         bool close;                       // the floats of from_base are exact
         i64 range;                        // of all pairs of the tile; −1 if they are in several
         bool reads_weights;               // of the tile, after the exponential
+        // of a map in one pass; a slot is a key or a cell
+        float *slot_sums, *slot_largest;  // [MB][slots] of each row, not normalised
+        float *line_sums, *line_largest;  // [slots] of the rows of a row of the map, normalised
+        i64 task, line, known, reached;   // slots before the tile, and to its end
+        i64 first_cell, cell_end[NB / W + 2];  // of the tile: its first cell, and the columns at which cells end
     };
 
     static constexpr float FAR_BELOW = -200;  // exp of it is 0; differences of scores may overflow to −∞
@@ -99,6 +122,8 @@ struct Reducer {
     const Plan<T, Packing>& plan;
     const i64 ranges, held;                    // held: r.top in whole vectors
     bool by_query = false, by_column = false;  // what each pass has to do
+    bool by_key = false;                       // a map in one pass has a slot for each key, since cells are narrow
+    i64 slots = 0;                             // in whole vectors
     i64* edges = nullptr;                      // [edge_count]
     uint16_t* key_labels = nullptr;            // [batch or 1][m / W][labels]: which keys of a vector have a label, as bits
     int32_t* match_keys = nullptr;             // [batch or 1][m in whole vectors]: the low bits of their labels
@@ -110,8 +135,10 @@ struct Reducer {
     explicit Reducer(const Plan<T, Packing>& p)
         : c(p.c), r(p.c.reduce), plan(p), ranges(p.c.reduce.edge_count + 1), held(round_up(p.c.reduce.top, W)) {
         if (!r.wanted) return;
-        by_query = r.entropy.defined() || r.visible.defined() || needs_distance() || r.labels || r.top || r.at || r.matches;
-        by_column = r.column_sums.defined() || r.rows;
+        by_query = r.entropy.defined() || r.visible.defined() || needs_distance() || r.labels || r.top || r.at || r.matches || r.one_pass;
+        by_column = r.column_sums.defined() || (r.rows && !r.one_pass);
+        by_key = r.one_pass && c.m < W * r.columns;
+        if (r.one_pass) slots = round_up(by_key ? c.m : r.columns, W);
         const i64 heads = max(1, c.batch * c.heads);
         chunks = max(1, min(plan.blocks, (16 + heads - 1) / heads));
     }
@@ -120,7 +147,6 @@ struct Reducer {
         if (r.edge_count) edges = memory.take<i64>(r.edge_count);
         if (r.labels) key_labels = memory.take<uint16_t>(rows_of(r.key_labels) * vectors() * r.labels);
         if (r.matches) match_keys = memory.take<int32_t>(rows_of(r.match_keys) * vectors() * W);
-        if (!by_column) return;
         const i64 tasks = c.batch * c.heads * chunks;
         if (r.column_sums.defined()) columns = memory.take<double>(tasks * c.m);
         if (!r.rows) return;
@@ -134,6 +160,8 @@ struct Reducer {
         if (r.at) w.at_keys = memory.take<i64>(MB * r.at), w.at_scores = memory.take<float>(MB * r.at);
         if (r.top) w.top_scores = memory.take<float>(MB * held), w.top_keys = memory.take<int32_t>(MB * held);
         if (needs_distance()) w.from_base = memory.take<float>(LD);
+        if (r.one_pass) w.slot_sums = memory.take<float>(MB * slots), w.line_sums = memory.take<float>(2 * slots);
+        if (r.one_pass) w.slot_largest = by_key ? nullptr : memory.take<float>(MB * slots), w.line_largest = w.line_sums + slots;
         if (by_column) w.column_sums = memory.take<float>(LD), w.column_max = memory.take<float>(LD);
     }
 
@@ -180,11 +208,16 @@ struct Reducer {
             w.at_scores[x] = -INFINITY;
         }
         for (i64 x = 0; x < t.rows * held; x++) w.top_scores[x] = -INFINITY, w.top_keys[x] = -1;
+        w.line = -1, w.known = w.reached = 0;
+        if (!r.one_pass) return;
+        memset(w.slot_sums, 0, (size_t)(t.rows * slots * 4));
+        if (!by_key) memset(w.slot_largest, 0, (size_t)(t.rows * slots * 4));
     }
 
     // What the rows of a tile share. Columns c0 … end − 1 are read, those from c1 on with weights of 0.
     void begin_tile(Worker& w, const Tile& t, i64 end) const {
-        w.reads_weights = r.labels;
+        w.reads_weights = r.labels || r.one_pass;
+        if (r.one_pass) begin_slots(w, t);
         if (!needs_distance()) return;
         w.base = *c.k_index.template at<i64>(t.b, t.j0 + t.c0);
         i64 low = 0, high = 0;
@@ -308,6 +341,10 @@ struct Reducer {
         if (r.matches) w.match_sums[row] *= factor;
         for (i64 x = 0; x < r.labels; x++) w.label_sums[row * r.labels + x] *= factor;
         for (i64 x = 0; x < ranges && r.range_sums.defined(); x++) w.range_sums[row * ranges + x] *= factor;
+        for (i64 x = row * slots; x < row * slots + w.known; x += W) {
+            store(w.slot_sums + x, load(w.slot_sums + x) * factor);
+            if (!by_key) store(w.slot_largest + x, load(w.slot_largest + x) * factor);
+        }
     }
 
     // Unnormalised weights of a row, which hold numbers only if the tile `reads_weights`, and their sum.
@@ -330,6 +367,7 @@ struct Reducer {
                 w.distance[row][0] += weight[x] * fabsf((float)apart);
             }
         if (r.range_sums.defined()) sum_ranges(w, t, row, weight, from, min(to, t.c1), weight_sum);
+        if (r.one_pass) add_to_slots(w, t, row, weight, from, to);
     }
 
     // the index of the query less the base, for exp_row
@@ -384,6 +422,7 @@ struct Reducer {
             *r.label_sums.template at<float>(t.b, t.h, i, x) = sum(w.label_sums[row * r.labels + x]) * scale;
         for (i64 x = 0; x < ranges && r.range_sums.defined(); x++)
             *r.range_sums.template at<float>(t.b, t.h, i, x) = w.range_sums[row * ranges + x] * scale;
+        if (r.one_pass) add_to_line(w, t, row, scale);
         const auto weight_of = [&](float score) {
             return nothing ? 0 : exp_of<DEGREE>(broadcast(score - row_max))[0] / row_sum;
         };
@@ -403,16 +442,89 @@ struct Reducer {
         return found;
     }
 
+    // ------------------------------------------------------------ the map in one pass: a task of some blocks of queries
+
+    void begin_map(Worker& w, i64 task) const {
+        w.task = task;
+        clear_map(task);
+    }
+
+    void begin_slots(Worker& w, const Tile& t) const {
+        const i64 first = t.j0 + t.c0, end = t.j0 + t.c1;
+        if (by_key) {
+            w.known = first, w.reached = round_up(end, W);
+            return;
+        }
+        w.first_cell = first * r.columns / c.m;
+        i64 cell = w.first_cell;
+        do w.cell_end[cell - w.first_cell] = first_column(t, cell + 1);
+        while (w.cell_end[cell++ - w.first_cell] < t.c1);
+        w.known = round_up(w.first_cell + 1, W), w.reached = round_up(cell, W);
+    }
+
+    // the first column of a cell of the map, from the tile's first key
+    i64 first_column(const Tile& t, i64 cell) const { return (cell * c.m + r.columns - 1) / r.columns - t.j0; }
+
+    void add_to_slots(Worker& w, const Tile& t, i64 row, const float* weight, i64 from, i64 to) const {
+        float* sums = w.slot_sums + row * slots;
+        for (i64 x = from; x < to && by_key; x += W) store(sums + t.j0 + x, load(weight + x));
+        if (by_key) return;
+        float* most = w.slot_largest + row * slots;
+        to = min(to, t.c1);
+        for (i64 cell = 0, x = from; x < to; cell++) {
+            const i64 end = min(to, w.cell_end[cell]);
+            if (end <= x) continue;
+            const SumAndLargest found = of_columns(weight, x, end);
+            sums[w.first_cell + cell] += found.sum;
+            float& largest = most[w.first_cell + cell];
+            largest = found.largest > largest ? found.largest : largest;
+            x = end;
+        }
+    }
+
+    // a finished row, of which `scale` makes weights
+    void add_to_line(Worker& w, const Tile& t, i64 row, float scale) const {
+        const i64 line = (t.i0 + row) * r.rows / c.n;
+        if (line != w.line) {
+            flush_line(w);
+            w.line = line;
+            memset(w.line_sums, 0, (size_t)(2 * slots * 4));
+        }
+        const float *sums = w.slot_sums + row * slots, *most = by_key ? sums : w.slot_largest + row * slots;
+        for (i64 x = 0; x < w.reached && counts(t, row); x += W) {
+            store(w.line_sums + x, load(w.line_sums + x) + load(sums + x) * scale);
+            store(w.line_largest + x, max_of(load(w.line_largest + x), load(most + x) * scale));
+        }
+        if (row == t.rows - 1) flush_line(w);
+    }
+
+    void flush_line(const Worker& w) const {
+        if (w.line < 0) return;
+        double* sums = mass + w.task * cells() + w.line * r.columns;
+        float* most = largest + w.task * cells() + w.line * r.columns;
+        const i64 count = min(w.reached, by_key ? c.m : r.columns);
+        for (i64 x = 0, cell = 0; x < count; x++) {
+            while (by_key ? (cell + 1) * c.m <= x * r.columns : cell < x) cell++;
+            sums[cell] += w.line_sums[x];
+            most[cell] = w.line_largest[x] > most[cell] ? w.line_largest[x] : most[cell];
+        }
+    }
+
     // ------------------------------------------------------------ second pass: a task of some blocks of queries
 
     void begin_task(i64 task) const {
         if (columns) memset(columns + task * c.m, 0, (size_t)(c.m * 8));
+        if (!r.one_pass) clear_map(task);
+    }
+
+    void clear_map(i64 task) const {
         if (!mass) return;
         memset(mass + task * cells(), 0, (size_t)(cells() * 8));
         memset(largest + task * cells(), 0, (size_t)(cells() * 4));
     }
 
     i64 cells() const { return r.rows * r.columns; }
+    bool maps_columns() const { return r.rows && !r.one_pass; }  // in the second pass
 
     bool counts(const Tile& t, i64 row) const {
         return !r.counted.defined() || *r.counted.template at<uint8_t>(t.b, t.i0 + row);
@@ -424,7 +536,7 @@ struct Reducer {
     void add_tile(Worker& w, const Tile& t, i64 end, i64 task, const i64* from, const i64* to, WeightsOf weights_of) const {
         i64 line = -1;
         for (i64 row = 0; row < t.rows; row++) {
-            const i64 own = r.rows ? (t.i0 + row) * r.rows / c.n : 0;
+            const i64 own = maps_columns() ? (t.i0 + row) * r.rows / c.n : 0;
             if (own != line) {
                 if (line >= 0) flush(w, t, task, line);
                 line = own;
@@ -434,7 +546,7 @@ struct Reducer {
             for (i64 x = from[row]; x < to[row]; x += W) {
                 const vf weight = weights_of(row, x);
                 store(w.column_sums + x, load(w.column_sums + x) + weight);
-                if (r.rows) store(w.column_max + x, max_of(load(w.column_max + x), weight));
+                if (maps_columns()) store(w.column_max + x, max_of(load(w.column_max + x), weight));
             }
         }
         flush(w, t, task, line);
@@ -443,11 +555,11 @@ struct Reducer {
     void flush(Worker& w, const Tile& t, i64 task, i64 line) const {
         const i64 first = t.j0 + t.c0;
         if (columns) add_to(columns + task * c.m + first, w.column_sums + t.c0, t.c1 - t.c0);
-        if (!mass) return;
+        if (!maps_columns()) return;
         double* sums = mass + task * cells() + line * r.columns;
         float* most = largest + task * cells() + line * r.columns;
         for (i64 x = t.c0, cell = first * r.columns / c.m; x < t.c1; cell++) {
-            const i64 end = min(t.c1, ((cell + 1) * c.m + r.columns - 1) / r.columns - t.j0);  // the next cell's first column
+            const i64 end = min(t.c1, first_column(t, cell + 1));
             sums[cell] += sum_of(w.column_sums + x, end - x);
             for (; x < end; x++) most[cell] = w.column_max[x] > most[cell] ? w.column_max[x] : most[cell];
         }
