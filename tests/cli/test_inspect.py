@@ -125,6 +125,10 @@ def test_roles_that_the_texts_do_not_allow_are_one_line(
             "cannot be written: give a file in a folder that exists",
         ),
         (["{folder}", "--report", "{folder}/a.html"], "--report shows what heads attend to in a text: give one"),
+        (
+            ["{folder}", "a", "--csv", "{folder}/a.html", "--report", "{folder}/a.html"],
+            "/a.html: give two files",
+        ),
         (["{folder}", "--out", "{folder}/config.json"], "config.json is a file: give another folder"),
         (["{folder}", "--out", "{folder}/config.json/a"], "config.json is a file: give another folder"),
         (["{folder}", "--statistics", "classes"], "'classes' needs the class of each key"),

@@ -248,6 +248,8 @@ def _check_places(out: Path | None, csv: Path | None, report: Path | None) -> No
     for file in (csv, report):
         if file is not None:
             need_file_place(file)
+    if csv is not None and report is not None and given_path(csv).resolve() == given_path(report).resolve():
+        raise HeadwayError(f"--csv and --report are both {report}: give two files")
     if out is not None:
         from .._common.pictures import need_format
 

@@ -113,6 +113,24 @@ def test_all_heads_from_codes_where_all_weights_do_not_fit(tmp_path: Path) -> No
     assert report.json["exactness"]["heads"] == {"dense": 0, "exact": 8, "list": 0}
 
 
+def test_the_error_of_a_model_in_bfloat16_is_that_of_the_codes(tmp_path: Path) -> None:
+    """It is against weights in float32: those of ``seen.weights`` are rounded to bfloat16, which is worse."""
+    half, whole = Calls(150), Calls(150)
+    half.sides = [tuple(x.bfloat16() for x in sides) for sides in half.sides]  # type: ignore[misc]
+    whole.sides = [tuple(x.float() for x in sides) for sides in half.sides]  # type: ignore[misc]
+    found = []
+    for model in (half, whole):
+        model.arguments = {"mask": hw.masks.Causal()}
+        with torch.no_grad(), capture(model, keep="qk") as captured:
+            model()
+        found.append(captured)
+    report = written(found[0], tmp_path, budget_without_dense(found[0], tmp_path), exact=[(0, 1)])
+    stated = report.json["exactness"]["exact"]
+    number = next(i for i, head in enumerate(report.json["heads"]) if head["form"] == "exact")
+    assert (report.exact(number) - true_weights(found[1], report, number)).abs().max() <= stated <= 0.001
+    assert (report.exact(number) - true_weights(found[0], report, number)).abs().max() > stated
+
+
 TERMS = {
     "sink": {"sink": torch.tensor([0.5, 1.0, -1.0, 2.0]), "mask": hw.masks.Causal()},
     "query scale": {"terms": (hw.terms.QueryScale(torch.linspace(0.5, 2, 150)[None, None]),)},

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from ... import reductions
 from ...kernels import KERNELS, Call, cut, reduce, score_blocks, why_not_in_parts
+from ...kernels import reference as spec
+from ...kernels._base import without_autocast
 from .._run import Wanted
 from .._weights import dense_weights
 from ..statistics import STATISTICS, Distances, Statistic, TopKeys
@@ -264,6 +266,8 @@ def sampled(n: int, count: int, seed: int = 0) -> list[int]:
 
 def rows_of(call: Call, heads: Sequence[int] | None, rows: Sequence[int]) -> Tensor:
     """Returns the weights of some queries of a call of one row, [heads, rows, n] in float32."""
+    with torch.no_grad(), without_autocast(call.q):
+        call = spec.computed(call)  # weights in half precision would be rounded more than codes are
     return dense_weights(call, heads, rows)[0].float().cpu()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -225,7 +226,7 @@ class _Maker:
 
     def _json(self, cells: int, layers: list[Measured]) -> dict[str, Any]:
         subject, told, n = self.subject, self.subject.told, self.n
-        gaps, lengths = told.layout.gaps_and_lengths(told.text)
+        gaps, lengths = self._gaps_and_lengths
         edges = distances_for(n).edges
         held = [{one.role for one in of_head} for of_head in self.findings.values()]
         measured_roles = () if subject.roles is None else subject.roles.roles
@@ -268,20 +269,29 @@ class _Maker:
         }  # fmt: skip
 
     def _opening(self, layers: list[Measured]) -> Any:
-        told = self.subject.told
         telling = {
             self.number[head]
             for head, held in self.findings.items()
             if head in self.number and any(one.role not in SILENT for one in held)
         }
-        content, token = set(), 0
+        links = [links for layer in layers for links in layer.links]
+        return opening(links, telling, self._content)
+
+    @cached_property
+    def _gaps_and_lengths(self) -> tuple[list[int], list[int]]:
+        told = self.subject.told
+        return told.layout.gaps_and_lengths(told.text)
+
+    @cached_property
+    def _content(self) -> set[int]:
+        """The tokens of content words."""
+        told, content, token = self.subject.told, set[int](), 0
         for count in told.layout.words:
             spans = [span for span in told.layout.spans[token : token + count] if span[0] < span[1]]
             if spans and is_content(told.text[spans[0][0] : spans[-1][1]]):
                 content |= set(range(token, token + count))
             token += count
-        links = [links for layer in layers for links in layer.links]
-        return opening(links, telling, content)
+        return content
 
     def _head(self, layer: int, head: int, of: Measured) -> dict[str, Any]:
         call = self.subject.calls[layer]
