@@ -20,7 +20,11 @@ from headway.inspection import PooledMap, TopKeys, attention_statistics
 from headway.kernels import KERNELS, Problem
 from headway.kernels.cpu import _library
 from headway.reductions import (
+    ColumnSums,
     Entropy,
+)
+from headway.reductions import (
+    PooledMap as Pooled,
 )
 from headway.reductions import (
     TopKeys as Top,
@@ -211,6 +215,43 @@ def test_a_pass_that_reduces_is_not_for_gradients_dropout_and_single_queries() -
     assert not kernel.reduces_as_it_runs(make_call(q[:, :, -1:], q, q))
     assert not kernel.reduces_as_it_runs(make_call(q, q, q.clone().requires_grad_()))
     assert not KERNELS["sdpa"].reduces_as_it_runs(make_call(q, q, q))
+
+
+SIZES = {
+    "a slot for each key": (513, 64, 512),
+    "cells of many keys": (700, 64, 13),
+    "cells that end within vectors": (1000, 30, 37),
+    "one cell": (300, 1, 1),
+    "cells of one pair": (50, 50, 50),
+}
+"""Tokens, rows and columns of maps."""
+
+
+@pytest.mark.parametrize("mask", [None, M.Causal(), M.Causal() & M.Window(70, 0)], ids=["none", "causal", "window"])
+@pytest.mark.parametrize("name", SIZES)
+def test_a_map_in_one_pass_is_that_of_two(name: str, mask: M.Mask | None) -> None:
+    n, rows, columns = SIZES[name]
+    g = torch.Generator().manual_seed(n)
+    q, k = (3 * torch.randn(2, heads, n, 16, generator=g) for heads in (4, 2))
+    call, counted = make_call(q, k, k, mask=mask, sink=torch.randn(4, generator=g)), torch.rand(2, n, generator=g) < 0.8
+    maps = [Pooled(rows, columns), Pooled(rows, columns, one_pass=True)]
+    two, one = (KERNELS["cpu"].reduce(call, [x, ColumnSums(), Entropy()], counted) for x in maps)
+    torch.testing.assert_close(one[0], two[0], rtol=1e-5, atol=1e-7)
+    assert torch.equal(one[2], two[2])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone = KERNELS["cpu"].reduce(call, maps[1:], counted)[0]
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(*both) for both in zip(one[0], alone, strict=True))
+    q[0, 0, n // 2] = torch.nan
+    spoilt, other = (KERNELS["cpu"].reduce(make_call(q, k, k, mask=mask), [x])[0] for x in maps)
+    line = torch.zeros_like(other[0], dtype=torch.bool)
+    line[0, 0, n // 2 * rows // n] = True  # kernels differ in whether its hidden weights are NaN
+    for found, expected in zip(spoilt, other, strict=True):
+        torch.testing.assert_close(found[~line], expected[~line], rtol=1e-5, atol=1e-7)
+        assert found[0, 0, n // 2 * rows // n, n // 2 * columns // n].isnan()  # the query sees its own key
 
 
 def test_memory_grows_with_tokens() -> None:

@@ -94,6 +94,7 @@ def test_the_descriptor_says_the_reductions(calls: list[int]) -> None:
     wanted: list[reductions.Reduction] = [
         *(reductions.RowStatistics(), reductions.Entropy(), reductions.VisibleKeys(), reductions.MeanDistance()),
         *(reductions.TopKeys(3), reductions.TopKeys(1), reductions.ColumnSums(), reductions.PooledMap(2, 5)),
+        reductions.PooledMap(2, 5, one_pass=True),
         reductions.WeightsAt(torch.randint(-1, 13, (1, 9, 2))),
         reductions.WeightsAt(torch.randint(-1, 13, (2, 9, 1))),
         reductions.WeightsByLabel(torch.randint(-1, 3, (2, 13)), 3),
@@ -534,7 +535,7 @@ def test_every_word_of_a_form_is_checked(form: str, monkeypatch: pytest.MonkeyPa
     assert tried
 
 
-REDUCTION_WORDS = "wt ttt wtt wtt wtt wtt wn tt tt t ww tt"
+REDUCTION_WORDS = "wt ttt wtt wtt wtt wtt wn tt tt t ww tt w"
 """The words of all reductions: one that counts, a tensor, any number. First the flag, then the queries that count."""
 
 
@@ -571,7 +572,7 @@ def test_every_word_of_the_reductions_is_checked(monkeypatch: pytest.MonkeyPatch
     wanted = [
         *(reductions.Entropy(), reductions.VisibleKeys(), reductions.MeanDistance(), reductions.TopKeys(3)),
         *(reductions.WeightsAt(torch.zeros(1, 5, 2).long()), reductions.WeightsByLabel(torch.zeros(1, 5).long(), 2)),
-        *(reductions.WeightsByDistance((-1, 1)), reductions.ColumnSums(), reductions.PooledMap(2, 3)),
+        *(reductions.WeightsByDistance((-1, 1)), reductions.ColumnSums(), reductions.PooledMap(2, 3, True)),
         reductions.WeightsOfMatches(torch.zeros(1, 5).long(), torch.zeros(1, 5).long(), 0),
     ]
     KERNELS["cpu"].reduce(hw.call.make_call(q, q, q), wanted, torch.ones(1, 5, dtype=torch.bool))
