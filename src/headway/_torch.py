@@ -128,12 +128,10 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 def calls_forward_alone(module: torch.nn.Module) -> bool:
     """Returns whether calling a module calls the ``forward`` of its class and nothing else."""
     own = module.__dict__
-    return (
-        not any(own.get(name, True) for name in _HOOKS)
-        and "forward" not in own
-        and "_compiled_call_impl" not in own
-        and not _global_hooks()
-    )
+    for name in _HOOKS:
+        if own.get(name, True):
+            return False
+    return "forward" not in own and "_compiled_call_impl" not in own and not _global_hooks()
 
 
 def is_batched_by_autograd(x: Tensor) -> bool:

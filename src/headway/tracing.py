@@ -74,6 +74,8 @@ def refuse_tracers(x: object) -> None:
             if torch.onnx.is_in_onnx_export()
             else f"torch.jit.trace would keep {KEEPS}: {REMEDY}"
         )
+    if type(x) is Tensor:
+        return
     if not isinstance(x, Tensor) and type(x).__module__.startswith("torch.fx"):
         raise HeadwayError(f"torch.fx.symbolic_trace gives a {type(x).__name__} without a shape: {REMEDY}")
     if not torch.compiler.is_dynamo_compiling() and type(x).__name__ == "DTensor":

@@ -81,12 +81,11 @@ class TokenBuffer:
         length = self.length + new.shape[-2]
         if self.start + length > self.storage.shape[-2] or not self._may_write(self.start + self.length):
             self._grow(new, self.capacity or max(length, 2 * self.length))
-        at = self.start + self.length
+        at, stop = self.start + self.length, self.start + length
         # no backward pass reads the slots from ``written`` on; a write through .data does not raise the version counter
         storage = self.storage.data if self.saved else self.storage
-        storage[..., at : self.start + length, :] = new
-        self.length = length
-        self.written = max(self.written, self.start + length)
+        storage[..., at:stop, :] = new
+        self.length, self.written = length, max(self.written, stop)
         return self.view()
 
     def select(self, rows: Tensor) -> Tensor | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +33,13 @@ from .parts import PARTS, FirstValues, LayerSizes, Part, PartLike, make_part, pa
 
 PROJECTIONS = "qkvo"
 """The letters of the projections: query, key, value and output."""
+PREPARED = frozenset({"prepare", "values"})
+"""The hooks that prepare keys and values."""
 
 
 def caches_prepared(encoding: PositionEncoding | None) -> bool:
     """Whether a cache stores keys and values after this encoding has prepared them, so that each is prepared once."""
-    return encoding is not None and encoding.cache_prepared and bool(encoding.acts & {"prepare", "values"})
+    return encoding is not None and encoding.cache_prepared and not encoding.acts.isdisjoint(PREPARED)
 
 
 def key_coordinates(encoding: PositionEncoding | None, keys: Coordinates) -> Coordinates:
@@ -315,12 +317,13 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         self._check(query, key, value)
+        modules = self._modules  # since each attribute that is a module takes a microsecond, which steps notice
         if self.head_shard is not None:
             query, key, value = self.head_shard.shared_in((query, key, value))
         if cache is not None and is_self_attention:
             cache.need_room(query.shape[1])
             cache.need_mask(mask, encoding)
-        q = self._normed(self.q_norm, self._heads(self._projected(self.q_proj, query)))
+        q = self._normed(self.q_norm, self._heads(self._projected(modules["q_proj"], query)))
         arguments: Arguments
         attend, shared = self.attend, sharing_of(self)
         own: Tensor | None = None
@@ -339,12 +342,12 @@ class MultiHeadAttention(nn.Module):
                 key_positions = positions if is_self_attention else key_positions
             arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
         elif cache is not None and is_self_attention:
-            new, given = None, positions is not None or key_positions is not None
+            new, n, given = None, query.shape[1], positions is not None or key_positions is not None
             if given or not cache.count(query, encoding if caches_prepared(encoding) else None):
-                new = continued(cache.coordinates, positions, query.shape[1], query.device)
+                new = continued(cache.coordinates, positions, n, query.device)
                 check_coordinates(new, query)
             if new is None or not new.padding:
-                cache.need_new_lengths(mask, len(cache), query.shape[1])
+                cache.need_new_lengths(mask, len(cache), n)
             k, v, arguments = self._appended(query, k, v, new, key_positions, cache, encoding)
         else:
             if cache is not None:
@@ -385,7 +388,7 @@ class MultiHeadAttention(nn.Module):
         )
         for part in parts_of(self.parts):
             out = part.output(out, query, own)
-        return apply_linear(self.out_proj, out.transpose(1, 2).flatten(2))
+        return apply_linear(cast(nn.Linear, modules["out_proj"]), out.transpose(1, 2).flatten(2))
 
     @property
     def reads_first_values(self) -> bool:
@@ -405,15 +408,18 @@ class MultiHeadAttention(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         """[batch, n, heads·head_dim] → [batch, heads, n, head_dim]."""
-        return x.unflatten(-1, (x.shape[-1] // self.head_dim, self.head_dim)).transpose(1, 2)
+        batch, n, width = x.shape
+        return x.view(batch, n, width // self.head_dim, self.head_dim).transpose(1, 2)
 
     def _keys_and_values(self, key: Tensor, value: Tensor, first: FirstValues | None) -> tuple[Tensor, Tensor]:
-        k, v = self._heads(self._projected(self.k_proj, key)), self._heads(self._projected(self.v_proj, value))
+        modules = self._modules
+        k = self._heads(self._projected(modules["k_proj"], key))
+        v = self._heads(self._projected(modules["v_proj"], value))
         for part in parts_of(self.parts):
             v = part.values(v, first)
         return self._normed(self.k_norm, k), v
 
-    def _projected(self, projection: nn.Linear, x: Tensor) -> Tensor:
+    def _projected(self, projection: Any, x: Tensor) -> Tensor:
         if self.head_shard is None:
             return apply_linear(projection, x)
         with self.head_shard.reading(projection):
@@ -477,6 +483,9 @@ class MultiHeadAttention(nn.Module):
         )
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        width = self.embed_dim
+        if query is key is value and query.ndim == 3 and query.shape[2] == width == self.key_dim == self.value_dim:
+            return
         for name, x, width in (
             ("query", query, self.embed_dim),
             ("key", key, self.key_dim),

@@ -95,7 +95,8 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Returns y [..., embed_dim] for x [..., embed_dim]."""
         activate = ACTIVATIONS[self.activation]
-        hidden = apply_linear(self.up_proj, x)
+        parts: Any = self._modules  # since attributes that are modules take a microsecond each, which steps notice
+        hidden, dropout = apply_linear(parts["up_proj"], x), parts["dropout"]
         hidden = activate(hidden) if self.gate_proj is None else activate(apply_linear(self.gate_proj, x)) * hidden
-        hidden = self.dropout(hidden) if self.dropout.training else hidden
-        return apply_linear(self.down_proj, hidden)
+        hidden = dropout(hidden) if dropout.training else hidden
+        return apply_linear(parts["down_proj"], hidden)

@@ -118,13 +118,13 @@ def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
         not _compiled()
         and type(layer) in TORCHS_OWN
         and type(x) in ORDINARY
-        and any(_products(x.numel(), layer.out_features, layer.in_features))  # first, since most short calls end here
         and calls_forward_alone(layer)
         and nn.Linear.forward is _FORWARD
     ):
-        y = _by_onednn(x, layer.weight, layer.bias)
-        if y is not None:
-            return y
+        own: Any = layer._parameters  # since two attributes of a module take half as long as a small product
+        if "weight" in own and "bias" in own:
+            short = _products(x.numel(), layer.out_features, layer.in_features) is NO_PRODUCT
+            return (F.linear if short else linear)(x, own["weight"], own["bias"])
     out: Tensor = layer(x)
     return out
 
@@ -147,6 +147,8 @@ def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     if weight.ndim != 2 or x.shape[-1:] != weight.shape[1:] or (bias is not None and bias.shape != weight.shape[:1]):
         return None
     takes = _products(x.numel(), *weight.shape)
+    if takes is NO_PRODUCT:
+        return None
     wants_x, wants_weight, wants_bias = (
         torch.is_grad_enabled() and one is not None and one.requires_grad for one in (x, weight, bias)
     )
