@@ -29,6 +29,7 @@ from .kernels._base import Prepared, PreparedStep, RotationByRows
 from .kernels._problem import Call, tensors_in
 from .masks import AnyMask, Mask
 from .positions import PositionEncoding
+from .positions._base import IN_ATTENTION
 from .terms import Term
 from .tracing import forward_mode, watched
 
@@ -225,6 +226,27 @@ def _plans_of(encoding: PositionEncoding | None) -> Plans:
     if plans is None or plans.owner() is not encoding:  # a shallow copy has those of the original
         plans = encoding.__dict__["_plans"] = Plans(encoding)
     return plans
+
+
+def needs_no_coordinates(encoding: PositionEncoding | None, x: Tensor, first: int) -> bool:
+    """Returns whether a step of the last tokens of a stream is computed as fast without their coordinates.
+
+    Args:
+        encoding: the encoding of the call.
+        x: the layer's input for the tokens, [batch, n, embed_dim].
+        first: the position of the first of the tokens.
+    """
+    if torch.is_grad_enabled() or not x.is_cpu or not 0 < x.shape[1] <= STEP_QUERIES:
+        return False
+    if encoding is None or not encoding.acts & IN_ATTENTION:
+        return True
+    key = encoding.plan_key()
+    if key is None or not encoding.cache_prepared:
+        return False
+    if encoding.acts == PREPARE:
+        block = _plans_of(encoding).blocks.get(("cpu", "key"))
+        return block is not None and block.rotate is not None and block.key == key and block.first <= first < block.stop
+    return encoding.same_terms and encoding.acts == TERMS
 
 
 # ---------------------------------------------------------------- rotations of decoding steps

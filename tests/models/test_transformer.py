@@ -49,6 +49,39 @@ def some_ids(*shape: int) -> Tensor:
 # ---------------------------------------------------------------- the decoder
 
 
+@pytest.mark.parametrize("name", [*ENCODINGS, "fire"])
+@torch.no_grad()
+def test_a_step_without_coordinates_has_the_bits_of_one_with_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers of a stack count the tokens of a stream, but not those of steps that are given positions."""
+    model, ids, made = decoder_of(name), some_ids(2, 20), []
+    step = Stack._step
+    monkeypatch.setattr(Stack, "_step", lambda self, *rest: made.append(len(rest[2])) or step(self, *rest))
+
+    def read(given: set[int]) -> list[Tensor]:
+        """Logits of a prompt and of steps, those in ``given`` with positions; a crop and a reorder are in between."""
+        cache = model.new_cache()
+        out, at = [model(ids[:, :8], cache=cache)], 8
+        while at < 20:
+            n = 2 if at == 12 else 1
+            positions = Coordinates.span(n, start=at) if at in given else None
+            out.append(model(ids[:, at : at + n], positions=positions, cache=cache))
+            at += n
+            if at == 11 and len(out) == 4:
+                cache.crop(9)
+                at = 9
+            elif at == 16:
+                cache.reorder(torch.tensor([1, 0]))
+        assert cache.coordinates is not None
+        assert cache.coordinates.index[0].tolist() == list(range(20))
+        return out
+
+    expected = read(set(range(20)))
+    assert made == []
+    found = read({10, 17})
+    assert all(map(torch.equal, found, expected))
+    assert (len(made) > 4) == (name not in ("transformer-xl", "fire")), made
+
+
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_the_future_does_not_change_the_past(name: str) -> None:
     model, ids = decoder_of(name), some_ids(2, 9)

@@ -14,8 +14,9 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from ..attention import attention, observers
 from ..constants import writes
-from ..coordinates import Coordinates
+from ..coordinates import Coordinates, stream
 from ..errors import HeadwayError
 from ..jagged import Sequences, is_nested, need_none
 from ..kernels._masks import shared_masks
@@ -28,6 +29,7 @@ from ..nn.cache import StackCache
 from ..nn.memory import SegmentMemory
 from ..nn.norm import make_norm
 from ..nn.parts import FirstValues
+from ..plans import needs_no_coordinates
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..positions._naming import encoding as encoding_of
 from ..sharing import Sharing, sharing_of
@@ -247,12 +249,17 @@ class Stack(nn.Module):
             raise HeadwayError(
                 f"the batch is {x.shape[0]} but the memory holds {memory.states[0].shape[0]} rows: start a new memory"
             )
-        past = None if before is None else before.coordinates
         shared = sharing_of(self)
         if shared is not None:
             shared.refuse(self, memory=memory, cache=None if context is None else cache)
         if cache is not None:
             cache.need_filled_in(shared)
+        alone = shared is None and positions is None and context is None
+        if alone and cache is not None and self._needs_no_coordinates(x, masks, cache) and cache.count():
+            cache.need_room(x.shape[1])
+            with transaction(cache):
+                return self._step(x, masks, cache)
+        past = None if before is None else before.coordinates
         if shared is None or past is not None:  # every process has the tokens that follow a prompt
             coordinates = continued(past, positions, x.shape[1], x.device)
         else:
@@ -266,6 +273,35 @@ class Stack(nn.Module):
             before.need_new_lengths(shown, 0 if past is None else past.index.shape[1], x.shape[1])
         with transaction(cache, memory), _sharing(*masks, context_shown):
             return self._run(x, masks, past, coordinates, cache, memory, cross)
+
+    def _needs_no_coordinates(self, x: Tensor, masks: Sequence[Mask | Tensor | None], cache: StackCache) -> bool:
+        """Returns whether layers that count their tokens compute a call as fast as with coordinates shared by all."""
+        parts: Any = self._modules
+        if observers or watched() or not all(map(_takes_defaults, parts["blocks"]._modules.values())):
+            return False
+        held = len(cache)
+        if not all(needs_no_coordinates(one, x, held) for one in (None, *parts["encodings"]._modules.values())):
+            return False
+        different = {id(mask): mask for mask in masks if mask is not None}.values()
+        return all(isinstance(mask, Mask) and mask.plan_key() is not None for mask in different)
+
+    def _step(self, x: Tensor, masks: Sequence[Mask | Tensor | None], cache: StackCache) -> Tensor:
+        """Applies the layers to tokens that follow those in the cache, all of one stream that starts at 0."""
+        parts: Any = self._modules  # since each attribute that is a module takes a microsecond, which steps notice
+        encodings, blocks = list(parts["encodings"]._modules.values()), list(parts["blocks"]._modules.values())
+        cache.enter_step()
+        for one in encodings:
+            if "embed" in one.acts:
+                held = len(cache)
+                x = _PlacedEncoding(one, stream(x.shape[1], held, held + x.shape[1], x.device), None, None).embed(x)
+        x = parts["entry"](x)
+        x = parts["dropout"](x) if parts["dropout"].training else x
+        used = [one if one.acts & IN_ATTENTION else None for one in encodings]
+        layers = zip(self._block_of_layer, self._encoding_of_layer, masks, cache.layers, strict=True)
+        for block, number, mask, layer in layers:
+            x = blocks[block](x, mask=mask, encoding=None if number is None else used[number], cache=layer)
+        out: Tensor = parts["norm"](x)
+        return out
 
     def _of_sequences(
         self,
@@ -363,6 +399,14 @@ class Stack(nn.Module):
                     hiding_padding(mask, at)
         if context is not None and context_mask is not None:
             _check_mask(context_mask, self.blocks[0], "cross_attention", batch, n, m)
+
+
+def _takes_defaults(block: nn.Module) -> bool:
+    """Returns whether a block computes the same without positions if these are the default ones."""
+    part = block._modules.get("attention")
+    known = type(block).forward is Block.forward and isinstance(part, MultiHeadAttention)
+    known = known and type(part).forward is MultiHeadAttention.forward and part.attend is attention
+    return known and not part.reads_first_values
 
 
 def _sharing(*masks: Mask | Tensor | None) -> AbstractContextManager[None]:

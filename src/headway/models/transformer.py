@@ -25,6 +25,7 @@ from .stack import Encodings, Masks, Stack, also
 
 CONFIG = "TransformerConfig(vocab_size=1000, embed_dim=64, num_layers=2, num_heads=4)"
 """What errors show as a config."""
+CAUSAL = Causal()
 
 
 class Transformer(nn.Module):
@@ -335,7 +336,7 @@ class Decoder(_Generating, _OneStack):
         ``ids``, ``positions``, ``mask``, ``cache`` and ``memory`` are those of a call.
         """
         out: Tensor = self.stack(
-            self.vectors(ids), positions=positions, mask=also(Causal(), mask), cache=cache, memory=memory
+            self.vectors(ids), positions=positions, mask=also(CAUSAL, mask), cache=cache, memory=memory
         )
         return out
 
@@ -528,7 +529,7 @@ class EncoderDecoder(_Generating, Transformer):
             hidden = self.decoder(
                 self.vectors(decoder_ids),
                 positions=positions,
-                mask=also(Causal(), mask),
+                mask=also(CAUSAL, mask),
                 cache=cache,
                 context=context,
                 context_mask=context_mask,

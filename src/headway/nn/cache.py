@@ -82,7 +82,7 @@ class KeyValueCache(Transactional):
         self._before: tuple[Coordinates | None, bool] = None, False
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return self._keys.length
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KeyValueCache:
         """Returns a copy for the same encoding, or for the encoding's copy if both are copied together."""
@@ -228,9 +228,10 @@ class KeyValueCache(Transactional):
             HeadwayError: if the batch size differs from that of the tokens in the cache, or there is no room.
         """
         self.need_room(keys.shape[2])
-        if len(self) and keys.shape[0] != self.keys.shape[0]:
+        held = self._keys.storage
+        if held is not None and self._keys.length and keys.shape[0] != held.shape[0]:
             raise HeadwayError(
-                f"the batch is {keys.shape[0]} but the cache holds {self.keys.shape[0]} rows: start a new "
+                f"the batch is {keys.shape[0]} but the cache holds {held.shape[0]} rows: start a new "
                 "cache, or reorder this one"
             )
         with transaction(self):
@@ -444,10 +445,15 @@ class StackCache(Transactional):
         ]
         """The tokens that each layer keeps; None for a layer that keeps all."""
         self._coordinates: dict[Retention | None, Coordinates] = {}
+        self._counts = False
+        """Whether all layers count their tokens, so that no coordinates are kept."""
+        self._in_layers = False
+        """Whether a call has entered and not left."""
         self._entered: dict[Retention | None, tuple[Slots | None, Coordinates]] = {}
         self._settled: set[int] = set()
         self._shares: object = None
         self._unfilled: list[KeyValueCache] = []
+        self._before: tuple[dict[Retention | None, Coordinates], bool] = {}, False
         self._forgot = False
 
     def __len__(self) -> int:
@@ -471,6 +477,7 @@ class StackCache(Transactional):
     @property
     def coordinates(self) -> Coordinates | None:
         """The coordinates of the tokens in the layers that keep the most; None for an empty cache."""
+        self._write_coordinates()
         most = None
         for at in self._coordinates.values():
             most = at if most is None or at.index.shape[1] > most.index.shape[1] else most
@@ -478,7 +485,38 @@ class StackCache(Transactional):
 
     @coordinates.setter
     def coordinates(self, at: Coordinates | None) -> None:
+        self._write_coordinates()
         self._coordinates = {} if at is None else dict.fromkeys(self.retention, at.as_given())
+
+    def count(self) -> bool:
+        """Returns whether the layers count their tokens from now on, so that a step needs no coordinates.
+
+        They do if the tokens are those of a stream from its start, all of which every layer keeps.
+        """
+        held = len(self)
+        if not held or any(len(layer) != held for layer in self.layers):
+            return False
+        if not self._counts:
+            at = self._coordinates.get(None)
+            if at is None or len(self._coordinates) > 1 or not at.is_stream or (at.start, at.length) != (0, held):
+                return False
+            self._coordinates = {}
+            self._let_layers_count(True)
+        return True
+
+    def _write_coordinates(self) -> None:
+        """Writes the coordinates of tokens that the layers have counted, and has them count no longer."""
+        if not self._counts:
+            return
+        held = len(self)
+        if held:
+            self._coordinates = {None: stream(held, 0, held, self.layers[0].keys.device)}
+        self._let_layers_count(False)
+
+    def _let_layers_count(self, counts: bool) -> None:
+        self._counts = counts
+        for layer in self.layers:
+            layer._coordinates, layer._counts = None, counts
 
     def need_room(self, n: int) -> None:
         """Checks that n tokens more fit.
@@ -531,13 +569,23 @@ class StackCache(Transactional):
         Raises:
             HeadwayError: if another call is using the cache.
         """
-        if self._entered:
-            raise HeadwayError("the StackCache is in use by another call: give each concurrent call its own")
+        self.enter_step()
+        self._write_coordinates()
         keys = {retention: joined(self._coordinates.get(retention), new) for retention in dict.fromkeys(self.retention)}
         for retention, at in keys.items():
             slots = None if retention is None else kept(at, *retention)
             self._entered[retention] = slots, at.as_given() if slots is None else remaining(at.as_given(), slots)
         return [keys[retention] for retention in self.retention]
+
+    def enter_step(self) -> None:
+        """Announces new tokens whose coordinates are those that the layers count.
+
+        Raises:
+            HeadwayError: if another call is using the cache.
+        """
+        if self._in_layers:
+            raise HeadwayError("the StackCache is in use by another call: give each concurrent call its own")
+        self._in_layers = True
 
     def settle(self, layer: int) -> None:
         """Removes the tokens of a layer that its mask hides from all later tokens, once the layer has attended.
@@ -554,7 +602,7 @@ class StackCache(Transactional):
             self._settled.add(layer)
 
     def _begin(self) -> None:
-        self._in_call = True
+        self._in_call, self._before = True, (self._coordinates, self._counts)
         self._unfilled = [context for context in self.context if not len(context)]
         for layer in self.layers:
             layer._begin()
@@ -577,13 +625,15 @@ class StackCache(Transactional):
         self._in_call, self._damaged = False, True
         for layer in self.layers:
             layer._rollback()
+        self._coordinates, self._counts = self._before
         for context in self._unfilled:
             context.crop(0)
         self._leave()
 
     def _leave(self) -> None:
         """Ends the call, whether it succeeded or not."""
-        self._entered, self._settled, self._unfilled = {}, set(), []
+        self._entered, self._settled, self._unfilled, self._in_layers = {}, set(), [], False
+        self._before = {}, False
         self._damaged = False
 
     def crop(self, length: int) -> None:
@@ -603,6 +653,7 @@ class StackCache(Transactional):
                 f"crop to {length} tokens but layers with a window have removed some that would be visible again: "
                 f"decode with StackCache({len(self.layers)}), which keeps all tokens"
             )
+        self._write_coordinates()
         for layer in self.layers:
             layer.crop(length)
         coordinates = {retention: cropped(at, length) for retention, at in self._coordinates.items()}
@@ -621,6 +672,7 @@ class StackCache(Transactional):
         """
         self._need_whole()
         self._need_own("keep")
+        self._write_coordinates()
         slots = {retention: kept(at, first, last) for retention, at in self._coordinates.items()}
         self._damaged = True
         for retention, layer in zip(self.retention, self.layers, strict=True):
@@ -639,6 +691,7 @@ class StackCache(Transactional):
             rows: int64 [new batch], the numbers of the rows in their new order; rows may be repeated or left out.
         """
         self._need_whole()
+        self._write_coordinates()
         coordinates = {retention: at.select(rows) for retention, at in self._coordinates.items()}
         for layer in (*self.layers, *self.context):
             layer.reorder(rows)
