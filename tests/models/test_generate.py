@@ -156,6 +156,19 @@ def test_a_window_bounds_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
             assert rooms[1] <= 8
 
 
+def test_a_cache_has_room_for_all_tokens_where_a_growing_one_would_take_as_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, lengths = decoder_of(), []
+    new_cache = model.new_cache
+    monkeypatch.setattr(model, "new_cache", lambda length=None: lengths.append(length) or new_cache(length))
+    prompts = [PROMPTS[0], PROMPTS[2]]  # of up to 8 tokens, so that 8 steps fit into the storage of a growing cache
+    found = {new: generate(model, prompts, new) for new in (1, 9, 10)}
+    assert [length for length in lengths if length is not None] == [8, 16]
+    monkeypatch.setattr(model, "new_cache", lambda length=None: new_cache())
+    assert found == {new: generate(model, prompts, new) for new in found}
+
+
 def test_log_probs_are_the_models_own() -> None:
     model = decoder_of()
     for options in ({}, {"temperature": 3.0, "top_k": 5, "seed": 0}):

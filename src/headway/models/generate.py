@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, right_call
 from ..masks import Padding
+from ..nn import StackCache
 from ..positions import PositionEncoding
 from ..sharing import sharing_of
 from ._generated import Generated, Options, TokenRows
@@ -196,7 +197,7 @@ class _Run:
 
     @torch.no_grad()
     def __iter__(self) -> Iterator[Step]:
-        reader = _Reader(self.model, self.source, self.prompt.at is not None)
+        reader = _Reader(self.model, self.source, self.prompt, self.max_new_tokens)
         computed = list(range(self.batch))  # the row of the results that each computed row belongs to
         going = set(computed)
         logits = reader.read(self.prompt.ids, self.prompt.at)
@@ -245,9 +246,11 @@ class _Padded(NamedTuple):
 class _Reader:
     """Runs a model on new tokens with a cache, and returns the logits of the next token."""
 
-    def __init__(self, model: Decoder | EncoderDecoder, source: _Padded | None, padded: bool) -> None:
-        self.model, self.cache = model, model.new_cache()
-        self.mask = Padding() if padded else None
+    def __init__(
+        self, model: Decoder | EncoderDecoder, source: _Padded | None, prompt: _Padded, max_new_tokens: int
+    ) -> None:
+        self.model, self.cache = model, _cache(model, prompt.ids.shape[1], max_new_tokens - 1)
+        self.mask = None if prompt.at is None else Padding()
         self.context: Tensor | None = None
         self.context_at: Coordinates | None = None
         if source is not None and isinstance(model, EncoderDecoder):
@@ -288,6 +291,17 @@ class _Reader:
         self.cache.reorder(rows)
         self.context = None if self.context is None else self.context[rows]
         self.context_at = None if self.context_at is None else self.context_at.select(rows)
+
+
+def _cache(model: Decoder | EncoderDecoder, prompt: int, steps: int) -> StackCache:
+    """Returns a cache for a prompt and steps after it.
+
+    A growing cache copies the prompt in the first step, to storage for twice as many tokens. Where that is enough for
+    all steps, a static one has only the storage that they need, and copies nothing. Layers with a window drop tokens.
+    """
+    cache = model.new_cache()
+    bounded = any(retention is not None for retention in cache.retention)
+    return cache if bounded or steps > prompt else model.new_cache(prompt + steps)
 
 
 @contextmanager
