@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +17,7 @@ from .files import make_folder, write_text
 from .pictures import save
 from .progress import ProgressListener, Tell
 from .store import ResultStore, Row
+from .workers import run_in_processes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,8 +39,9 @@ def measure_each(
     *,
     has: Callable[[J], bool],
     work: Callable[[J], float] = lambda job: 1.0,
+    processes: int = 1,
 ) -> None:
-    """Measures the jobs that have no rows yet; the rows of each are on disk before the next job begins.
+    """Measures the jobs that have no rows yet; the rows of each are on disk as soon as they are known.
 
     Args:
         jobs: the jobs in order, with the name of each for the listener.
@@ -48,24 +51,30 @@ def measure_each(
         listener: receives the progress.
         has: whether the store has the rows of a job.
         work: the work of a job, in any unit.
+        processes: the number of jobs at once. If it is more than 1, each is measured in a process of its own, to which
+            jobs and ``measure`` are sent by pickle; the store and the listener stay in this one.
     """
     total = sum(map(work, jobs))
-    done = sum(work(job) for job in jobs if has(job))
-    for job, name in jobs.items():
-        if has(job):
-            continue
-        size = work(job)
+    shares = {job: 1.0 if has(job) else 0.0 for job in jobs}
 
-        def tell(doing: str, share: float, name: str = name, done: float = done, size: float = size) -> None:
-            listener.progressed(f"{name}: {doing}" if doing else name, (done + share * size) / total)
+    def told(job: J, doing: str, share: float) -> None:
+        shares[job] = share
+        done = sum(work(one) * part for one, part in shares.items())
+        listener.progressed(f"{jobs[job]}: {doing}" if doing else jobs[job], done / total)
 
-        tell("", 0.0)
-        rows = measure(job, tell)
+    def finished(job: J, rows: Sequence[Row]) -> None:
         if rows:
             store.add(rows)
-        tell("", 1.0)
-        listener.measured(name, rows)
-        done += size
+        told(job, "", 1.0)
+        listener.measured(jobs[job], rows)
+
+    missing = [job for job in jobs if not has(job)]
+    if processes > 1 and len(missing) > 1:
+        run_in_processes(missing, measure, min(processes, len(missing)), told=told, finished=finished)
+        return
+    for job in missing:
+        told(job, "", 0.0)
+        finished(job, measure(job, partial(told, job)))
 
 
 def write_report(files: Files, out: str | Path, rows: str = RESULTS) -> None:

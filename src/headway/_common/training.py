@@ -84,6 +84,7 @@ def train(
     watch: Callable[[int, float], None] | None = None,
     dtype: torch.dtype | None = None,
     compile: bool = False,
+    until: Callable[[int], bool] | None = None,
 ) -> Trained:
     """Trains a model in place, and resumes from the checkpoint if there is one; on a CPU with the same result.
 
@@ -100,6 +101,7 @@ def train(
         watch: is called after each step, and after its checkpoint, with the steps done and the loss.
         dtype: the dtype of autocast for the forward pass and the loss; none if None.
         compile: whether the model is called through ``torch.compile``. Checkpoints are those of the plain model.
+        until: is asked after each step, with the steps done, whether the training ends there.
 
     Raises:
         Diverged: if a loss, a gradient or a parameter is not finite.
@@ -113,6 +115,8 @@ def train(
             model.load_state_dict(state["model"])
             companion.load_state_dict(state)
             done, seconds, last = _progress(state)
+            if until is not None and state["optimizer"] is None:
+                steps = done
             if done < steps:
                 _restore(optimizer, state["optimizer"]["state"])
     forward = torch.compile(model) if compile else model
@@ -134,6 +138,8 @@ def train(
         optimizer.step()
         done += 1
         seconds += time.perf_counter() - started
+        if until is not None and until(done):
+            steps = done
         due = done == steps or (checkpoint is not None and seconds - saved_at >= pause)
         if due:
             size = nn.utils.get_total_norm([parameter.detach() for parameter in model.parameters()])

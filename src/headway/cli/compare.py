@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._common.experiment import RESULTS
 from .._common.files import need_folder_place
-from ..errors import HeadwayError
+from ..errors import HeadwayError, unknown
 from ..positions._naming import split_outside
 from ..study import DEFAULT_ENCODINGS, Protocol
 from ..study.comparison import QUICK_SEEDS, SEEDS
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 
     from .._common.store import Row
     from ..study import ComparisonResults
+    from ..study.suite import SuiteResults
+
+SUITE_FOLDER = "headway-suite"
+"""The folder of --tasks and --suite, unless --out is given."""
+
+
+def _tasks() -> Iterable[str]:
+    from ..study.tasks import SEQUENCE_TASKS
+
+    return SEQUENCE_TASKS
 
 
 @options_of(Protocol, device=Device)
@@ -54,6 +65,28 @@ def run(
             f"reliable. Default: {SEEDS}; with --quick {QUICK_SEEDS}."
         ),
     ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of a text: tasks of symbols, separated by commas, such as copy,parity or mine.py:Mine; help "
+            "lists them. With them go --encodings, --seeds, --steps, --jobs and --out.",
+            autocompletion=completing(_tasks),
+        ),
+    ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of a text: a suite of tasks with its encodings and seeds: quick or paper.",
+            autocompletion=completing(lambda: ("quick", "paper")),
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Trainings at once for --tasks and --suite, each in a process of its own. Default: as many as there "
+            "are processors."
+        ),
+    ] = None,
     settings_file: Annotated[
         Path | None,
         typer.Option(
@@ -75,7 +108,16 @@ def run(
     Examples:
         headway compare --quick
         headway compare book.txt --encodings rope,alibi,mine.py:Mine --minutes 20
+        headway compare --suite quick
     """
+    if tasks is not None or suite is not None:
+        _refuse_others(context)
+        folder = out if _given(context, "out") else SUITE_FOLDER
+        how = {"encodings": encodings, "seeds": seeds, "steps": settings["steps"], "jobs": jobs}
+        _run_suite(tasks, suite, folder, **how, as_json=as_json, quiet=quiet)
+        return
+    if jobs is not None:
+        raise HeadwayError("--jobs is given without --tasks or --suite: give one of them, or leave it out")
     from .. import study
 
     need_folder_place(Path(out))
@@ -102,11 +144,125 @@ def run(
         conclude(say, results, out)
 
 
+def _given(context: typer.Context, name: str) -> bool:
+    """Whether an option is given, which may be what is its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+OF_SUITES = ("tasks", "suite", "encodings", "seeds", "steps", "jobs", "out", "as_json", "quiet")
+"""The options that go with --tasks and --suite."""
+
+
+def _refuse_others(context: typer.Context) -> None:
+    """Raises HeadwayError if an option is given that belongs to the comparison on a text alone."""
+    for one in context.command.params:
+        name = one.name or ""
+        if name not in OF_SUITES and _given(context, name):
+            said = one.opts[0] if one.opts[0].startswith("-") else f"a {name}"
+            raise HeadwayError(f"{said} belongs to the comparison on a text: leave it out, or --tasks and --suite")
+
+
+def _run_suite(
+    tasks: str | None,
+    suite: str | None,
+    out: str,
+    *,
+    encodings: str | None,
+    seeds: str | None,
+    steps: int | None,
+    jobs: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Compares encodings on tasks of symbols, and prints and writes the report."""
+    from .._common.templates import need_reports
+    from .._common.workers import processors
+    from ..study import suite as suites
+
+    say, telling = consoles(as_json, quiet)
+    if tasks == "help":
+        _list_tasks(say, as_json)
+        return
+    if tasks is not None and suite is not None:
+        raise HeadwayError(f"--tasks {tasks} and --suite {suite} are both given: give one of them")
+    if suite is not None and suite not in suites.SUITES:
+        raise unknown("suite", suite, suites.SUITES)
+    chosen = suites.SUITES["quick" if suite is None else suite]
+    need_folder_place(Path(out))
+    need_reports()
+    wanted = chosen.seeds if seeds is None else seeds_named(seeds)
+    with going_on(out), Screen(telling) as screen:
+        found = suites.measure(
+            chosen.tasks if tasks is None else split_names(tasks, "--tasks"),
+            chosen.encodings if encodings is None else split_names(encodings),
+            suites.SuiteProtocol(steps=chosen.steps if steps is None else steps),
+            seeds=range(wanted) if isinstance(wanted, int) else wanted,
+            out=out,
+            jobs=processors() if jobs is None else jobs,
+            watch=screen,
+        )
+    found.write(out)
+    files = [f"{out}/{name}" for name in (*found.files(), RESULTS)]
+    if as_json:
+        notes = [*found.summary(), *found.conclusions(), *found.protocol()]
+        print_json("compare", suite_rows_of(found), notes=notes, files=files)
+        return
+    for task in found.tasks:
+        say.print(f"\n[bold]{_plain(task)}[/bold], exact match in per cent by length")
+        say.print(found.table(task).rich(no_wrap=True))
+    points(say, found.conclusions())
+    say.print("\n[bold]What may be concluded[/bold]")
+    points(say, found.summary())
+    say.print(f"\n{', '.join(files)}", markup=False, soft_wrap=True)
+
+
+def suite_rows_of(found: SuiteResults) -> list[dict[str, Any]]:
+    """Returns the scores of each task, encoding and length, as --json prints them."""
+    rows = []
+    for task, name, times in product(found.tasks, found.encodings, found.times):
+        score = found.score(task, name, times)
+        low, high = (None, None) if score is None or score.interval is None else score.interval
+        counts = {"learned": len(found.learned(task, name)), "trainings": len(found.runs(task, name))}
+        exact = None if score is None else score.mean
+        rows.append(
+            {"task": task, "encoding": name, "times": times, **counts, "exact": exact, "low": low, "high": high}
+        )
+    return rows
+
+
+def _list_tasks(say: Console, as_json: bool) -> None:
+    """Prints the table of tasks with an example of each."""
+    from .._common.table import Cell, Table
+    from ..study._suite_report import first_sentence, share
+    from ..study.tasks import SEQUENCE_TASKS
+
+    rows, cells = [], []
+    for name, kind in SEQUENCE_TASKS.items():
+        task = kind()
+        references = {"chance": task.chance(task.trained), "order_free": task.order_free(task.trained)}
+        facts = {"trained": task.trained, "counts": task.counts, "scored": task.scored, "source": task.source}
+        example = task.written(max(4, task.shortest))
+        rows.append({"task": name, "asks": first_sentence(kind), **facts, **references, "example": example})
+        cells.append([Cell(name), f"{task.trained} {task.counts}", *map(share, references.values()), example])
+    if as_json:
+        print_json("compare", rows)
+        return
+    say.print(
+        Table(["task", "trained up to", "guessing", "no order", "example → what is scored"], cells, right=()).rich()
+    )
+    say.print(
+        "Guessing and the best rule that knows no order: examples that are right in every token, at the trained length "
+        "(for sums of more than three digits a bound above it). "
+        "A task of your own: path.py:Class, derived from headway.study.tasks.SequenceTask.",
+        soft_wrap=True,
+    )
+
+
 def _again(path: Path, given: Mapping[str, Any], context: typer.Context) -> Protocol:
     """The settings of an earlier comparison. Raises HeadwayError if one of them is given as an option too."""
     for one in fields(Protocol):
-        source = context.get_parameter_source(one.name)  # an option may be given what is its default
-        if one.name != "device" and source is not None and source.name == "COMMANDLINE":
+        if one.name != "device" and _given(context, one.name):
             flag = one.metadata.get("option", f"--{one.name.replace('_', '-')}")
             raise HeadwayError(f"--settings {path} and {flag} are both given: give one of them")
     return Protocol.read(path, device=given["device"])

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
 import inspect
-import os
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._common.own_files import module_of_file, one_line
 from .._torch import constant_in_graphs
 from ..errors import HeadwayError, right_call, unknown
 from ._base import PositionEncoding
@@ -81,7 +79,7 @@ def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
         raise
     except Exception as error:
         said = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        raise HeadwayError(f"{name} cannot be built with ({said}): {_one_line(error)}") from error
+        raise HeadwayError(f"{name} cannot be built with ({said}): {one_line(error)}") from error
 
 
 _shared: dict[tuple[str, int, int], PositionEncoding] = {}
@@ -176,12 +174,12 @@ def _found(spec: Any) -> tuple[type[PositionEncoding], dict[str, Any]]:
         )
     where, name, arguments = match["where"], match["name"], match["arguments"]
     if where is None and name.endswith(".py"):
-        module = _module_of_file(Path(name))
+        module = module_of_file(Path(name))
         cls: Any = _only_encoding(module, name)
     elif where is None:
         cls = _named(name)
     else:
-        module = _module_of_file(Path(where)) if where.endswith(".py") else _module(where)
+        module = module_of_file(Path(where)) if where.endswith(".py") else _module(where)
         cls = getattr(module, name, None)
         if cls is None:
             raise HeadwayError(f"{where} has no {name}: it has {_encodings_in(module)}")
@@ -267,39 +265,7 @@ def _module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise HeadwayError(f"module {name} cannot be imported: {_one_line(error)}") from error
-
-
-def _module_of_file(path: Path) -> ModuleType:
-    """The module in a file, executed again; it may import modules of its directory."""
-    if not os.path.isfile(path):
-        raise HeadwayError(f"{path} is not a file: give the path of a Python file, such as mine.py:Mine")
-    name = str(path.resolve()).replace(".", ":")  # pickle takes what is before a dot for a package
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise HeadwayError(f"{path} cannot be loaded: give the path of a Python file")
-    module = importlib.util.module_from_spec(spec)
-    before, folder = sys.modules.get(name), str(path.resolve().parent)
-    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
-    sys.path.insert(0, folder)
-    try:
-        spec.loader.exec_module(module)
-    except SyntaxError as error:
-        _put_back(name, before)
-        raise HeadwayError(f"{path} has a syntax error in line {error.lineno}: {error.msg}") from error
-    except Exception as error:
-        _put_back(name, before)
-        raise HeadwayError(f"{path} cannot be run: {_one_line(error)}") from error
-    finally:
-        sys.path.remove(folder)
-    return module
-
-
-def _put_back(name: str, module: ModuleType | None) -> None:
-    if module is None:
-        sys.modules.pop(name, None)
-    else:
-        sys.modules[name] = module
+        raise HeadwayError(f"module {name} cannot be imported: {one_line(error)}") from error
 
 
 def _own_encodings(module: ModuleType) -> dict[str, type[PositionEncoding]]:
@@ -319,8 +285,3 @@ def _only_encoding(module: ModuleType, path: str) -> type[PositionEncoding]:
     if len(own) != 1:
         raise HeadwayError(f"{path} has {_encodings_in(module)}: give {path}:Class")
     return next(iter(own.values()))
-
-
-def _one_line(error: Exception) -> str:
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__

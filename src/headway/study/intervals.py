@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
+from itertools import product
+from statistics import fmean, mean, stdev
+from typing import NamedTuple
 
 from .._common.table import signed
 
@@ -116,3 +119,35 @@ def paired(a: str, b: str, first: Mapping[int, float], second: Mapping[int, floa
     """
     apart = [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
     return Difference(a, b, *mean_and_half(apart), len(apart), p_value(apart)) if apart else None
+
+
+class Interval(NamedTuple):
+    """The bounds of an interval."""
+
+    low: float
+    high: float
+
+
+MOST_RESAMPLES = 4096
+"""All resamples are taken if there are no more; else as many are drawn."""
+
+
+def bootstrap(values: Sequence[float], level: float = LEVEL) -> Interval | None:
+    """Returns the percentile interval of the mean of ``values`` under resampling; None for a single value.
+
+    Up to 5 values all resamples are taken, so that nothing is drawn. With so few the interval is too narrow: of n
+    values of one sign it excludes 0 always.
+
+    References:
+        Efron, Bootstrap methods: another look at the jackknife, 1979.
+    """
+    count = len(values)
+    if count < 2:
+        return None
+    resamples: Iterable[Sequence[float]] = product(values, repeat=count)
+    if count**count > MOST_RESAMPLES:
+        draw = random.Random(0)
+        resamples = (draw.choices(values, k=count) for _ in range(MOST_RESAMPLES))
+    means = sorted(fmean(resample) for resample in resamples)
+    cut = math.floor((1 - level) / 2 * len(means))
+    return Interval(means[cut], means[-1 - cut])

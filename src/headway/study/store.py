@@ -147,7 +147,7 @@ class Store(ResultStore):
 
     def checkpoint(self, name: str, seed: int, task: str, learning_rate: str | None = None) -> Path:
         """Returns the path of the checkpoint of a training; ``learning_rate`` is given where several are tried."""
-        return self.out / "checkpoints" / f"{_file_name(name, seed, learning_rate)}-{task}.pt"
+        return checkpoint_path(self.out, name, seed, task, learning_rate)
 
     def head_log(self, name: str, seed: int, learning_rate: str | None = None) -> Path:
         """Returns the path of the log of a language model's heads, and creates its folder."""
@@ -181,6 +181,11 @@ class Store(ResultStore):
         if not fits(settings, KEPT) or "unreadable" in settings:
             raise HeadwayError(f"{path} is damaged: give another --out, or delete the folder")
         return settings
+
+
+def checkpoint_path(out: Path, name: str, seed: int, task: str, learning_rate: str | None = None) -> Path:
+    """Returns the path of a checkpoint in the folder ``out``; see ``Store.checkpoint``."""
+    return out / "checkpoints" / f"{_file_name(name, seed, learning_rate)}-{task}.pt"
 
 
 def _file_name(name: str, seed: int, learning_rate: str | None) -> str:

@@ -38,13 +38,14 @@ def train(
     watch: Callable[[int, float], None] | None = None,
     dtype: torch.dtype | None = None,
     compile: bool = False,
+    until: Callable[[int], bool] | None = None,
 ) -> Trained:
     """Trains a model in place, and resumes from the checkpoint if there is one; on a CPU with the same result.
 
     The model maps ids [batch, length] to logits [batch, length, vocabulary]. ``companion`` is called after each step,
     before its checkpoint, with the loss in nats; ``watch`` after that, with the steps done and the loss in bits. The
     forward pass and the loss are computed under autocast to ``dtype``, if it is not None. The loss that is returned is
-    that of the last batch in bits.
+    that of the last batch in bits. If ``until`` is given, it is asked after each step whether the training ends there.
 
     Raises:
         Diverged: if a loss, a gradient or a parameter is not finite.
@@ -75,5 +76,6 @@ def train(
         watch=None if watch is None else lambda step, nats: watch(step, nats / math.log(2)),
         dtype=dtype,
         compile=compile,
+        until=until,
     )
     return replace(trained, loss=trained.loss / math.log(2))

@@ -1,0 +1,250 @@
+"""A comparison of encodings on tasks of symbols: small models learn short examples, and are measured on longer ones.
+
+    found = suite.measure(["copy", "parity"], ["rope", "alibi"], out="suite")
+    found.write("suite")
+
+``SUITES`` are choices of tasks and encodings, and ``tasks`` has the tasks themselves.
+"""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from .._common import processor
+from .._common.experiment import measure_each
+from .._common.kinds import Kind
+from .._common.progress import ProgressListener, Tell, Telling, notebook_bar
+from .._common.store import Row
+from .._common.training import Diverged
+from .._common.version import __version__, commit
+from ..errors import HeadwayError, need_positive
+from ._suite_report import SuiteResults
+from .models import ModelSizes, build_transformer
+from .protocol import Training
+from .store import Store, checkpoint_path
+from .tasks import SEQUENCE_TASKS, SequenceTask, sequence_task
+from .train import train
+
+__all__ = ["SUITES", "Suite", "SuiteProtocol", "SuiteResults", "measure"]
+
+KEYS = ("task", "encoding", "seed", "times")
+"""What tells rows apart; the last is a multiple of the trained length."""
+ROW: Kind = {
+    **dict.fromkeys(("task", "encoding"), str),
+    **dict.fromkeys(("seed", "times", "length", "trained", "steps", "parameters", "threads"), int),
+    **dict.fromkeys(("exact", "accuracy", "validation", "seconds"), (float, None)),
+    "learned": bool,
+    "by_depth": ([(float, None)], ...),
+    "reason": (str, ...),
+    "processor": (str, None),
+    "versions": {str: str},
+}
+"""What is read of a row."""
+VERSION = 1
+"""Changes whenever the same settings would give other numbers."""
+BETWEEN_VALIDATIONS = 50
+
+
+class Suite(NamedTuple):
+    """A choice of tasks and encodings, the number of seeds, and the most steps of a training."""
+
+    tasks: tuple[str, ...]
+    encodings: tuple[str, ...]
+    seeds: int
+    steps: int
+
+
+SUITES = {
+    "quick": Suite(
+        ("copy", "induction", "associative-recall"),
+        ("none", "sinusoidal", "t5", "alibi", "rope", "randomized"),
+        1,
+        1000,
+    ),
+    "paper": Suite(
+        tuple(SEQUENCE_TASKS),
+        (
+            *("none", "sinusoidal", "learned", "shaw", "transformer-xl", "t5"),
+            *("alibi", "kerple-log", "fire", "rope", "pope", "randomized", "cope"),
+        ),
+        5,
+        4000,
+    ),
+}
+"""The suites by name."""
+
+
+@dataclass(frozen=True)
+class SuiteProtocol:
+    """The settings of a suite, the same for all tasks and encodings, fixed before any result was seen.
+
+    Attributes:
+        steps: the most training steps of a model.
+        enough: the exact match on validation at the trained length with which a training ends.
+        layers: layers of each Transformer.
+        width: width of each Transformer.
+        heads: heads of each Transformer.
+        batch: examples in a training step.
+        learning_rate: the highest learning rate.
+        times: the lengths to measure at, as multiples of the trained one.
+    """
+
+    steps: int = 2000
+    enough: float = 0.99
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    batch: int = 32
+    learning_rate: float = 3e-3
+    times: tuple[int, ...] = (1, 2, 4, 8)
+
+    def training(self, task: SequenceTask) -> Training:
+        """Returns how a model is trained for a ``task``."""
+        return Training(self.steps, self.batch, task.trained, self.learning_rate)
+
+    def sizes(self, task: SequenceTask) -> ModelSizes:
+        """Returns the sizes of a model for a ``task``; tables of positions have those of the trained length."""
+        return ModelSizes(task.vocabulary, self.layers, self.width, self.heads, task.tokens(task.trained))
+
+
+class Job(NamedTuple):
+    """A training: a task, an encoding and a seed."""
+
+    task: str
+    encoding: str
+    seed: int
+
+
+def measure(
+    tasks: Sequence[str],
+    encodings: Sequence[str],
+    protocol: SuiteProtocol | None = None,
+    *,
+    seeds: Sequence[int] = (0,),
+    out: str | Path | None = None,
+    jobs: int = 1,
+    watch: ProgressListener | None = None,
+) -> SuiteResults:
+    """Trains a small Transformer for each task, encoding and seed, and measures it at the trained length and beyond.
+
+    The same call resumes from the folder, and so does one with more tasks, encodings or seeds.
+
+    Args:
+        tasks: names of ``SEQUENCE_TASKS``, or path.py:Class.
+        encodings: names as for ``headway.encoding``.
+        protocol: the settings; the defaults of ``SuiteProtocol`` if None.
+        seeds: the seeds. All tasks and encodings are trained with one seed before the next.
+        out: the folder of the results and checkpoints; nothing is kept if None.
+        jobs: trainings at once, each in a process of its own.
+        watch: receives the progress; if None, a notebook shows a bar.
+
+    Returns:
+        The results.
+
+    Raises:
+        HeadwayError: before any training, if a task or an encoding is unknown, or the folder has other
+            measurements.
+    """
+    if watch is None:
+        with notebook_bar() as tell:
+            return measure(tasks, encodings, protocol, seeds=seeds, out=out, jobs=jobs, watch=Telling(tell))
+    if out is None:
+        with tempfile.TemporaryDirectory() as folder:
+            return measure(tasks, encodings, protocol, seeds=seeds, out=folder, jobs=jobs, watch=watch)
+    protocol = protocol or SuiteProtocol()
+    need_positive(jobs=jobs, steps=protocol.steps)
+    if not tasks or not encodings or not seeds:
+        raise HeadwayError("tasks, encodings and seeds may not be empty: give at least one of each")
+    for name in tasks:
+        for spec in encodings:
+            task = sequence_task(name)
+            model = build_transformer(spec, protocol.sizes(task), 0)
+            with torch.no_grad():
+                model(torch.zeros(1, 2, dtype=torch.int64))
+    settings = {**asdict(protocol), "times": list(protocol.times), "lengths": list(protocol.times), "version": VERSION}
+    with Store(out, KEYS, ROW) as store:
+        store.agree({"experiment": "suite", **settings})
+        store.agree_on_sources([*encodings, *tasks])
+        planned = {
+            Job(task, spec, seed): f"{task}, {spec}, seed {seed}"
+            for seed in seeds
+            for task in dict.fromkeys(tasks)
+            for spec in dict.fromkeys(encodings)
+        }
+        missing = sum(not store.has(job) for job in planned)
+        results = SuiteResults(store.rows_of(planned), store.settings, list(dict.fromkeys(encodings)))
+        watch.planned(results.protocol(), len(planned) - missing, len(planned))
+        work = partial(_measured, protocol=protocol, out=store.out)
+        measure_each(planned, work, store, watch, has=store.has, processes=jobs)
+        return SuiteResults(store.rows_of(planned), store.settings, list(dict.fromkeys(encodings)))
+
+
+def _measured(job: Job, tell: Tell, *, protocol: SuiteProtocol, out: Path) -> list[Row]:
+    """Trains a model, from its checkpoint if there is one, and returns its rows, one for each length."""
+    task = sequence_task(job.task)
+    training = protocol.training(task)
+    model = build_transformer(job.encoding, protocol.sizes(task), job.seed)
+    validation = 0.0
+
+    def enough(step: int) -> bool:
+        nonlocal validation
+        if step % BETWEEN_VALIDATIONS and step < training.steps:
+            return False
+        validation = task.validate(model)
+        return validation >= protocol.enough
+
+    def after_step(step: int, loss: float) -> None:
+        tell(f"step {step:,} of at most {training.steps:,}, {loss:.2f} bits", step / training.steps)
+
+    reason = None
+    with torch.random.fork_rng(devices=[]):
+        try:
+            trained = train(
+                model,
+                task,
+                training,
+                job.seed,
+                checkpoint=checkpoint_path(out, f"{job.task} {job.encoding}", job.seed, "suite"),
+                watch=after_step,
+                until=enough,
+            )
+            steps, seconds, validation = trained.steps, round(trained.seconds, 2), task.validate(model)
+        except Diverged as error:
+            steps, seconds, validation, reason = error.step - 1, None, 0.0, f"training diverged: {error}"
+    facts = {
+        "trained": task.trained,
+        "validation": validation,
+        "learned": validation >= protocol.enough,
+        "steps": steps,
+        "seconds": seconds,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "threads": torch.get_num_threads(),
+        "processor": processor.name(),
+        "versions": _versions(),
+    }
+    rows = []
+    for times in protocol.times:
+        measured = {"exact": None, "accuracy": None, "reason": reason}
+        if reason is None:
+            try:
+                measured = task.measure(model, times * task.trained)
+            except HeadwayError as error:
+                if times == 1:
+                    raise
+                measured |= {"reason": str(error)}
+        numbers = {name: value for name, value in measured.items() if name != "reason" or value is not None}
+        rows.append({**job._asdict(), "times": times, "length": times * task.trained, **numbers, **facts})
+    return rows
+
+
+def _versions() -> dict[str, str]:
+    known = {"commit": commit()} if commit() else {}
+    return {"headway": __version__, **known, "torch": torch.__version__, "python": platform.python_version()}
