@@ -225,11 +225,15 @@ GROUPS = {
         ),
     ),
     "training, and what is killed": Group(
-        ("tests/study/test_comparison.py", "tests/study/test_word_vectors.py", "tests/test_long_runs.py"),
+        (
+            *("tests/study/test_comparison.py", "tests/study/test_word_vectors.py", "tests/test_long_runs.py"),
+            *("tests/study/test_suite.py", "tests/study/tasks/test_sequences.py", "tests/cli/test_compare_tasks.py"),
+        ),
         (
             *(*CALL, COMMON, NN, MODELS, CHECKPOINTS, INSPECTION, STUDY, VECTORS, CLI),
             *("tests/long_runs.py", "tests/kernels/encoded_calls.py", "src/headway/testing/*.py"),
             *encodings("abacus", "rope", "t5", "alibi", "shaw", "learned", "cope", "yarn", "transformer-xl"),
+            *encodings("randomized"),
         ),
     ),
     "training of word vectors": Group(
@@ -305,6 +309,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "tests/vectors/": (*ABOVE, CHECKPOINTS, VECTORS),
     "tests/study/": (*ABOVE, CHECKPOINTS, INSPECTION, VECTORS, STUDY),
+    "tests/study/test_suite.py": (CLI, *encodings("randomized")),
     "tests/test_pictures.py": (*ABOVE, INSPECTION, VECTORS, STUDY, BENCH),
     "tests/bench/": (*ABOVE, CHECKPOINTS, INTEGRATIONS, INSPECTION, VECTORS, STUDY, BENCH, CLI),
     "tests/tuning/": (*ABOVE, BENCH, CLI, "src/headway/tuning/"),

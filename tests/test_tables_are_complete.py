@@ -24,6 +24,7 @@ TABLES = {
     "headway.parallel.methods": "METHODS",
     "headway.vectors": "VECTORS",
     "headway.cli": "COMMANDS",
+    "headway.study.tasks": "TASKS",
 }
 
 FILES = dict.fromkeys(
@@ -34,6 +35,7 @@ FILES = dict.fromkeys(
         "headway.inspection.statistics",
         "headway.inspection.scores",
         "headway.inspection.roles",
+        "headway.study.tasks",
     ),
     "_table.py",
 )

@@ -106,7 +106,6 @@ def run(
     cores the defaults take about half an hour, and --quick a few minutes.
 
     Examples:
-        headway compare --quick
         headway compare book.txt --encodings rope,alibi,mine.py:Mine --minutes 20
         headway compare --suite quick
     """
@@ -237,7 +236,8 @@ def _list_tasks(say: Console, as_json: bool) -> None:
     from ..study._suite_report import first_sentence, share
     from ..study.tasks import SEQUENCE_TASKS
 
-    rows, cells = [], []
+    rows: list[dict[str, Any]] = []
+    cells: list[list[str | Cell]] = []
     for name, kind in SEQUENCE_TASKS.items():
         task = kind()
         references = {"chance": task.chance(task.trained), "order_free": task.order_free(task.trained)}

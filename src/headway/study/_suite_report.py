@@ -75,7 +75,7 @@ class SuiteResults(SuiteNumbers):
 
     def differences(self) -> Table:
         """Returns all pairs of encodings that learned the same task: the difference beyond the trained length."""
-        rows = []
+        rows: list[list[str | Cell]] = []
         for task in self.tasks:
             for pair in self.pairs(task):
                 interval = "—" if pair.interval is None else " … ".join(f"{100 * one:+.1f}" for one in pair.interval)
@@ -87,7 +87,7 @@ class SuiteResults(SuiteNumbers):
 
     def depths(self) -> Table:
         """Returns right answers by the quarter of the list in which they stand, of tasks that measure it."""
-        rows = []
+        rows: list[list[str | Cell]] = []
         for task, name in ((task, name) for task in self.tasks for name in self.encodings):
             for times in self.times:
                 depths = list(self.by_seed(task, name, times, "by_depth").values()) if self._has_depths(task) else []

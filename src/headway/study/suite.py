@@ -28,7 +28,7 @@ from .._common.version import __version__, commit
 from ..errors import HeadwayError, need_positive
 from ._suite_report import SuiteResults
 from .models import ModelSizes, build_transformer
-from .protocol import Training
+from .protocol import LEARNING_RATE, Training
 from .store import Store, checkpoint_path
 from .tasks import SEQUENCE_TASKS, SequenceTask, sequence_task
 from .train import train
@@ -73,7 +73,7 @@ SUITES = {
         tuple(SEQUENCE_TASKS),
         (
             *("none", "sinusoidal", "learned", "shaw", "transformer-xl", "t5"),
-            *("alibi", "kerple-log", "fire", "rope", "pope", "randomized", "cope"),
+            *("alibi", "kerple-log", "fire", "rope", "pope", "randomized + sinusoidal", "cope"),
         ),
         5,
         4000,
@@ -93,7 +93,7 @@ class SuiteProtocol:
         width: width of each Transformer.
         heads: heads of each Transformer.
         batch: examples in a training step.
-        learning_rate: the highest learning rate.
+        learning_rate: the highest learning rate, that of the comparison on a text.
         times: the lengths to measure at, as multiples of the trained one.
     """
 
@@ -103,7 +103,7 @@ class SuiteProtocol:
     width: int = 64
     heads: int = 4
     batch: int = 32
-    learning_rate: float = 3e-3
+    learning_rate: float = LEARNING_RATE
     times: tuple[int, ...] = (1, 2, 4, 8)
 
     def training(self, task: SequenceTask) -> Training:

@@ -88,7 +88,7 @@ def test_examples_follow_from_the_seed_at_any_length(task: SequenceTask) -> None
         assert not torch.equal(inputs, drawn(task, 3, length, seed=1)[0]) or length == task.shortest
         known = targets[targets != IGNORED]
         assert 0 <= int(inputs.min()) <= int(inputs.max()) < task.vocabulary
-        assert len(known) and 0 <= int(known.min()) <= int(known.max()) < task.vocabulary
+        assert 0 <= int(known.min()) <= int(known.max()) < task.vocabulary
 
 
 def test_a_step_draws_the_same_whatever_was_drawn_before(task: SequenceTask) -> None:
@@ -124,7 +124,7 @@ def test_the_rule_that_knows_no_order(name: str) -> None:
     for read, asked in zip(inputs.tolist(), targets.tolist(), strict=True):
         answer = tuple(token for token in asked if token != IGNORED)
         bag = read if name == "dyck-depth" else read[: first + 1]
-        found[*sorted(bag), bag[-1]][answer] += 1
+        found[(*sorted(bag), bag[-1])][answer] += 1
     if name == "associative-recall":  # one pair, whose value is shown
         assert task.order_free(1) == 1.0
     best = sum(max(counts.values()) for counts in found.values()) / len(inputs)
@@ -169,4 +169,4 @@ def test_a_task_has_the_name_of_its_row(name: str) -> None:
     task = SEQUENCE_TASKS[name]()
     assert task.name == name
     assert "→" in task.written(max(4, task.shortest))
-    assert task.source and task.scored and task.counts
+    assert all((task.source, task.scored, task.counts))

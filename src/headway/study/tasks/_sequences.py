@@ -18,7 +18,12 @@ EXAMPLES = 256
 
 
 class Examples(NamedTuple):
-    """Sequences of tokens with what is asked of them, int64 [count, tokens]; ``IGNORED`` where nothing is asked."""
+    """Sequences of tokens with what is asked of them.
+
+    Args:
+        inputs: int64 [count, tokens].
+        targets: int64 [count, tokens]: the token that is right after each; ``IGNORED`` where nothing is asked.
+    """
 
     inputs: Tensor
     targets: Tensor
@@ -30,14 +35,9 @@ class SequenceTask(Task):
     An answer of several tokens is given token by token after those before it. A model that is right at each of them
     writes the same answer greedily, so that exact match is that of greedy generation.
 
-    Attributes:
-        source: the paper that the task comes from.
-        counts: what a length counts.
-        scored: which tokens are scored.
-        trained: the greatest length of training; each step draws a length from ``shortest`` to it.
-        shortest: the least length that the task has.
-        symbols: the text of each token.
-        answers: the number of tokens that may be an answer, among which chance guesses.
+    A subclass sets ``source``, the paper that the task comes from; ``counts``, what a length counts; ``scored``, which
+    tokens are scored; ``trained`` and ``shortest``, between which each step of a training draws a length; ``symbols``,
+    the text of each token; and ``answers``, the number of tokens that may be an answer, among which chance guesses.
     """
 
     source: ClassVar[str]
@@ -68,13 +68,13 @@ class SequenceTask(Task):
 
     @abstractmethod
     def order_free(self, length: int) -> float:
-        """Returns the exact match of the best rule that knows which tokens stand before the answer, not in which order.
+        """Returns the exact match at a ``length`` of the best rule that knows the tokens before, not their order.
 
         Where tokens are asked between others, it knows the last token, and those before it without their order.
         """
 
     def chance(self, length: int) -> float:
-        """Returns the exact match of a guess among ``answers`` at each token that is scored."""
+        """Returns the exact match at a ``length`` of a guess among ``answers`` at each token that is scored."""
         targets = self.examples(1, length, torch.Generator().manual_seed(0)).targets
         return float(self.answers) ** -int((targets != IGNORED).sum())
 
@@ -106,7 +106,7 @@ class SequenceTask(Task):
         return self._measured(model, self.trained, "validation")[0]
 
     def written(self, length: int) -> str:
-        """Returns an example in symbols: what is read, and after an arrow what is scored."""
+        """Returns an example of a ``length`` in symbols: what is read, and after an arrow what is scored."""
         inputs, targets = (
             row[0].tolist() for row in self.examples(1, length, torch.Generator().manual_seed(derived_seed(0, "shown")))
         )
@@ -129,7 +129,12 @@ class SequenceTask(Task):
 
 
 def continued(prompt: Tensor, answer: Tensor) -> Examples:
-    """Returns examples in which ``answer`` [count, k] is written after ``prompt`` [count, n]."""
+    """Returns examples in which an answer is written after a prompt.
+
+    Args:
+        prompt: int64 [count, n].
+        answer: int64 [count, k].
+    """
     inputs = torch.cat([prompt, answer[:, :-1]], 1)
     targets = torch.full_like(inputs, IGNORED)
     targets[:, prompt.shape[1] - 1 :] = answer

@@ -1,0 +1,195 @@
+"""Measures the tasks of docs/tasks.md for a while, and writes its tables from all rows that there are.
+
+    python benchmarks/suite.py --minutes 60             # measures what is missing, in the order of the suite
+    python benchmarks/suite.py --minutes 0              # writes the page alone
+
+The rows lie in results/suite, from which any machine goes on. A training that is stopped begins again there, since
+checkpoints are not kept with the rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from page import between
+
+from headway._common.files import LOCK, from_json, write_text
+from headway._common.progress import ProgressListener
+from headway._common.store import read_rows
+from headway.study.intervals import bootstrap, mean_and_half
+from headway.study.suite import KEYS, ROW, SUITES, SuiteProtocol, SuiteResults, measure
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "benchmarks" / "results" / "suite"
+PAGE = ROOT / "docs" / "tasks.md"
+PAPER = SUITES["paper"]
+Cell = tuple[str, str]
+"""A task and an encoding."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a paper says of longer lengths: in each pair the first task and encoding is better than the second."""
+
+    text: str
+    source: str
+    pairs: tuple[tuple[Cell, Cell], ...]
+
+
+def over(better: Sequence[str], worse: Sequence[str], tasks: Sequence[str]) -> tuple[tuple[Cell, Cell], ...]:
+    """The pairs that say that some encodings are better than others on tasks."""
+    return tuple(((task, one), (task, other)) for task in tasks for one in better for other in worse)
+
+
+KAZEMNEJAD = ("copy", "reverse", "sort", "addition")
+RUOSS = ("reverse", "repeat-copy", "sort", "parity", "modular-counting")
+STATEMENTS = (
+    Statement(
+        "No encoding is better than ALiBi, RoPE and absolute positions",
+        "Kazemnejad et al. 2023, arXiv:2305.19466",
+        over(["none"], ["alibi", "rope", "sinusoidal"], KAZEMNEJAD),
+    ),
+    Statement(
+        "T5 is better than ALiBi, and ALiBi than RoPE",
+        "Kazemnejad et al. 2023, arXiv:2305.19466",
+        (*over(["t5"], ["alibi"], KAZEMNEJAD), *over(["alibi"], ["rope"], KAZEMNEJAD)),
+    ),
+    Statement(
+        "Randomized positions are better than the encodings without them",
+        "Ruoss et al. 2023, arXiv:2305.16843",
+        over(["randomized + sinusoidal"], ["sinusoidal", "rope", "alibi", "none"], RUOSS),
+    ),
+    Statement(
+        "Digits that know their place make addition go further",
+        "Zhou et al. 2023, arXiv:2310.16028",
+        tuple((("marked-addition", name), ("addition", name)) for name in ("none", "rope", "alibi", "t5")),
+    ),
+    Statement(
+        "PoPE is better than RoPE at indirect indexing",
+        "Gopalakrishnan et al. 2025, arXiv:2509.10534",
+        over(["pope"], ["rope"], ["indirect-indexing"]),
+    ),
+    Statement(
+        "CoPE is better than RoPE and absolute positions at counting",
+        "Golovneva et al. 2024, arXiv:2405.18719",
+        over(["cope"], ["rope", "sinusoidal"], ["token-count"]),
+    ),
+)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--minutes", type=float, default=60.0, help="After so long no further training begins.")
+    options.add_argument("--jobs", type=int, default=1, help="Trainings at once.")
+    given = options.parse_args()
+    if given.minutes > 0:
+        measured_within(60 * given.minutes, given.jobs)
+    write_text(PAGE, page(PAGE.read_text(encoding="utf-8")))
+
+
+class Deadline(ProgressListener):
+    """Stops the work, which the rows on the disk survive, once a time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self.end = time.monotonic() + seconds
+
+    def progressed(self, doing: str, share: float) -> None:
+        if time.monotonic() > self.end:
+            raise TimeoutError
+
+
+def measured_within(seconds: float, jobs: int) -> None:
+    """Measures what is missing of the suite "paper" for a while; all tasks and encodings with one seed come first."""
+    try:
+        protocol = SuiteProtocol(steps=PAPER.steps)
+        watch = Deadline(seconds)
+        measure(PAPER.tasks, PAPER.encodings, protocol, seeds=range(PAPER.seeds), out=FOLDER, jobs=jobs, watch=watch)
+    except TimeoutError:
+        pass
+    finally:
+        shutil.rmtree(FOLDER / "checkpoints", ignore_errors=True)
+        (FOLDER / LOCK).unlink(missing_ok=True)
+
+
+def load() -> SuiteResults:
+    """Returns the results of all rows that there are."""
+    settings = from_json((FOLDER / "settings.json").read_text(encoding="utf-8"))
+    return SuiteResults(read_rows(FOLDER / "results.jsonl", KEYS, kind=ROW), settings, PAPER.encodings)
+
+
+def page(text: str) -> str:
+    """Returns the page with its tables written from the rows."""
+    results = load()
+    tables = "\n\n".join(f"**{task}**\n\n{results.table(task).markdown()}" for task in results.tasks)
+    text = between(text, "literature", literature(results))
+    text = between(text, "state", state(results))
+    return between(text, "scores", tables)
+
+
+def state(results: SuiteResults) -> str:
+    """What has been measured of the suite."""
+    done = sum(len(results.runs(task, name)) for task in results.tasks for name in results.encodings)
+    learned = sum(len(results.learned(task, name)) for task in results.tasks for name in results.encodings)
+    planned = len(PAPER.tasks) * len(PAPER.encodings) * PAPER.seeds
+    hours = sum(row["seconds"] or 0.0 for row in results.rows if row["times"] == 1) / 3600
+    return (
+        f"Measured so far: {done} of {planned} trainings, {len(results.tasks)} of {len(PAPER.tasks)} tasks and "
+        f"{len(results.encodings)} of {len(PAPER.encodings)} encodings; {learned} learned the trained length. They "
+        f"took {hours:.1f} hours of one thread beside other work."
+    )
+
+
+def literature(results: SuiteResults) -> str:
+    """The table of what papers say and what ours gives."""
+    lines = ["| what is said | source | what ours gives | |", "| --- | --- | --- | --- |"]
+    for one in STATEMENTS:
+        given, verdict = judged(one, results)
+        lines.append(f"| {one.text} | {one.source} | {given} | {verdict} |")
+    return "\n".join(lines)
+
+
+def judged(statement: Statement, results: SuiteResults) -> tuple[str, str]:
+    """What came out of the pairs of a statement, and whether it agrees."""
+    found = [(pair, apart) for pair in statement.pairs if (apart := difference(results, *pair)) is not None]
+    if not found:
+        cells = {cell for pair in statement.pairs for cell in pair}
+        if any(results.runs(*cell) for cell in cells):
+            return "no pair of which both learned the task", "not measured yet"
+        return "", "not measured yet"
+    signs = {sign for _, (_, sign) in found}
+    verdict = "not separated"
+    if 1 in signs:
+        verdict = "differ in part" if -1 in signs else "agree"
+    elif -1 in signs:
+        verdict = "differ"
+    return "; ".join(f"{said(*pair)} {words}" for pair, (words, _) in found), verdict
+
+
+def said(one: Cell, other: Cell) -> str:
+    """A pair in words."""
+    return f"{one[0]}: {one[1]} − {other[1]}" if one[0] == other[0] else f"{one[1]}: {one[0]} − {other[0]}"
+
+
+def difference(results: SuiteResults, one: Cell, other: Cell) -> tuple[str, int] | None:
+    """The difference in words, and its sign if the seeds separate it, else 0; None if no seed has both."""
+    first, second = results.beyond(*one), results.beyond(*other)
+    apart = [100 * (first[seed] - second[seed]) for seed in sorted(first.keys() & second.keys())]
+    if not apart:
+        return None
+    interval, half = bootstrap(apart), mean_and_half(apart)[1]
+    number = f"{mean(apart):+.0f}"
+    if interval is None or half is None:
+        return f"{number} (one seed)".replace("-", "−"), 0
+    sure = len(apart) >= 3 and abs(mean(apart)) > half and interval.low * interval.high > 0
+    words = f"{number} ({interval.low:+.0f} … {interval.high:+.0f}, {len(apart)} seeds)"
+    return words.replace("-", "−"), (1 if mean(apart) > 0 else -1) if sure else 0
+
+
+if __name__ == "__main__":
+    main()

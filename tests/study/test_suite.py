@@ -1,0 +1,201 @@
+"""A comparison on tasks of symbols: resumed, in several processes, with a killed one, and what may be concluded."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway import HeadwayError
+from headway._common import training, workers
+from headway._common.progress import ProgressListener
+from headway._common.store import Row
+from headway._common.workers import run_in_processes
+from headway.study import suite
+from headway.study.intervals import bootstrap
+from headway.study.suite import SUITES, SuiteProtocol, SuiteResults, measure
+from headway.study.tasks import SEQUENCE_TASKS
+
+SMALL = SuiteProtocol(steps=120, layers=1, width=16, heads=2, batch=8, times=(1, 2))
+TINY = SuiteProtocol(steps=4, layers=1, width=16, heads=2, batch=4, times=(1, 2))
+
+
+class Watch(ProgressListener):
+    """Counts what is planned and done, and calls ``at`` with the number of each report."""
+
+    def __init__(self, at: Any = None) -> None:
+        self.done, self.reports, self.names, self.at = -1, 0, [], at
+
+    def planned(self, settings: Sequence[str], done: int, total: int) -> None:
+        self.done = done
+
+    def progressed(self, doing: str, share: float) -> None:
+        assert 0 <= share <= 1
+        self.reports += 1
+        if self.at is not None:
+            self.at(self.reports)
+
+    def measured(self, job: str, rows: Sequence[Row]) -> None:
+        self.names.append(job)
+
+
+def numbers(found: SuiteResults) -> list[dict[str, Any]]:
+    rows = [{name: value for name, value in row.items() if name != "seconds"} for row in found.rows]
+    return sorted(rows, key=lambda row: (row["task"], row["encoding"], row["seed"], row["times"]))
+
+
+def test_it_resumes_and_takes_more_seeds(tmp_path: Path) -> None:
+    first = Watch()
+    found = measure(["parity"], ["none", "learned"], TINY, out=tmp_path, watch=first)
+    assert (first.done, len(first.names)) == (0, 2)
+    more = Watch()
+    again = measure(["parity"], ["none", "learned"], TINY, out=tmp_path, seeds=(0, 1), watch=more)
+    assert (more.done, len(more.names)) == (2, 2)
+    assert [row for row in again.rows if row["seed"] == 0] == found.rows
+    refused = next(row for row in found.rows if row["encoding"] == "learned" and row["times"] == 2)
+    assert refused["exact"] is None
+    assert "reason" in refused
+    with pytest.raises(HeadwayError, match="steps = 4, now steps = 5"):
+        measure(["parity"], ["none"], SuiteProtocol(**{**vars(TINY), "steps": 5}), out=tmp_path)
+    again.write(tmp_path)
+    assert all((tmp_path / name).stat().st_size for name in again.files())
+
+
+def test_a_training_that_is_stopped_resumes_with_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an encoding that draws positions in training, and with a training that ends before its last step."""
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(suite, "BETWEEN_VALIDATIONS", 10)
+    easy = SuiteProtocol(**{**vars(SMALL), "enough": 0.5})
+    whole = measure(["parity"], ["randomized + rope"], easy, out=tmp_path / "whole", watch=Watch())
+    assert all(0 < row["steps"] < easy.steps for row in whole.rows)
+
+    def stop(report: int) -> None:
+        if report == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(["parity"], ["randomized + rope"], easy, out=tmp_path / "stopped", watch=Watch(stop))
+    resumed = measure(["parity"], ["randomized + rope"], easy, out=tmp_path / "stopped", watch=Watch())
+    assert numbers(resumed) == numbers(whole)
+
+
+def test_two_processes_of_which_one_is_killed_give_the_same(tmp_path: Path) -> None:
+    names = (["parity"], ["none", "randomized + rope"], SMALL)
+    alone = measure(*names, out=tmp_path / "alone", watch=Watch())
+    killed = []
+
+    def kill(report: int) -> None:
+        if not killed:
+            killed.append(multiprocessing.active_children()[0])
+            killed[0].kill()
+
+    watch = Watch(kill)
+    together = measure(*names, out=tmp_path / "together", jobs=2, watch=watch)
+    assert killed[0].exitcode == -9
+    assert sorted(watch.names) == ["parity, none, seed 0", "parity, randomized + rope, seed 0"]
+    assert numbers(together) == numbers(alone)
+
+
+def fails(job: str, tell: Any) -> None:
+    if job == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise ValueError("a mistake") if job == "mistake" else HeadwayError("a wrong input")
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [("mistake", "ValueError: a mistake"), ("wrong", "a wrong input"), ("dies", "ended 1 times, last with code -9")],
+)
+def test_what_goes_wrong_in_a_process_is_said(job: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "DEATHS", 1)
+    with pytest.raises(HeadwayError, match=said):
+        run_in_processes([job], fails, 1, told=print, finished=print)
+    assert not multiprocessing.active_children()
+
+
+# ------------------------------------------------------------ conclusions
+
+
+def row(task: str, encoding: str, seed: int, exact: Sequence[float]) -> list[Row]:
+    facts = {"trained": 8, "validation": exact[0], "learned": exact[0] >= 0.99, "steps": 50, "accuracy": 1.0}
+    names = {"task": task, "encoding": encoding, "seed": seed}
+    return [{**names, "times": 2**k, "length": 8 * 2**k, "exact": value, **facts} for k, value in enumerate(exact)]
+
+
+def results(scores: dict[tuple[str, str], list[tuple[float, float]]]) -> SuiteResults:
+    rows = [
+        one
+        for (task, name), seeds in scores.items()
+        for seed, exact in enumerate(seeds)
+        for one in row(task, name, seed, exact)
+    ]
+    settings = {**vars(SMALL), "times": [1, 2]}
+    return SuiteResults(rows, settings, list(dict.fromkeys(name for _, name in scores)))
+
+
+def test_models_that_did_not_learn_say_nothing_of_longer_ones() -> None:
+    found = results({("copy", "rope"): [(1.0, 0.4), (0.5, 0.9)], ("copy", "none"): [(0.2, 0.9), (0.1, 0.9)]})
+    assert found.by_seed("copy", "rope", 1) == {0: 1.0, 1: 0.5}
+    assert found.by_seed("copy", "rope", 2) == {0: 0.4}
+    assert found.score("copy", "none", 2) is None
+    assert found.best_beyond("copy") == ("rope", 0.4)
+    assert "none did not learn the trained length" in found.conclusions()[0]
+    assert found.summary()[0].startswith("At the trained length rope learned most: 1 of 2 trainings; none 0 of 2")
+    assert "No two encodings learned the same task" in found.summary()[2]
+
+
+def test_pairs_are_separated_by_seeds_alone() -> None:
+    """By three seeds at least, paired, and by both intervals."""
+    one = results({("copy", "t5"): [(1.0, 0.9)], ("copy", "rope"): [(1.0, 0.1)]})
+    assert "one seed, which separates nothing" in one.summary()[2]
+    clear = {
+        ("copy", "t5"): [(1.0, 0.9), (1.0, 0.8), (1.0, 0.85)],
+        ("copy", "rope"): [(1.0, 0.1), (1.0, 0.0), (1.0, 0.05)],
+    }
+    assert results(clear).pairs("copy")[0].separated
+    assert "separate 1 of 1 pairs" in results(clear).summary()[2]
+    signs = {
+        ("copy", "t5"): [(1.0, 0.9), (1.0, 0.11), (1.0, 0.2)],
+        ("copy", "rope"): [(1.0, 0.1), (1.0, 0.1), (1.0, 0.1)],
+    }
+    pair = results(signs).pairs("copy")[0]
+    assert (pair.better, pair.worse) == ("t5", "rope")
+    assert pair.interval is not None
+    assert pair.interval.low > 0
+    assert not pair.separated
+    two = {name: seeds[:2] for name, seeds in clear.items()}
+    assert not results(two).pairs("copy")[0].separated
+
+
+def test_the_bootstrap_takes_all_resamples_of_few_values() -> None:
+    assert bootstrap([1.0]) is None
+    assert bootstrap([0.0, 1.0]) == (0.0, 1.0)
+    assert bootstrap([1.0, 2.0, 3.0]) == (1.0, 3.0)
+    ten = bootstrap([float(k) for k in range(10)])
+    assert ten is not None
+    assert ten == bootstrap([float(k) for k in range(10)])
+    assert 2.0 < ten.low < 4.5 < ten.high < 7.0
+
+
+def test_a_report_without_anything_learned_and_with_long_names(tmp_path: Path) -> None:
+    name = "rope(base=10000)" + "x" * 40
+    found = results({("copy", name): [(0.1, 0.0)], ("retrieval", name): [(0.1, 0.0)]})
+    found.write(tmp_path)
+    assert found.summary()[0] == "At the trained length no model learned a task within the budget."
+    assert name in (tmp_path / "suite.svg").read_text()
+    assert (tmp_path / "suite.md").read_text().index("1. At the trained") < (tmp_path / "suite.md").read_text().index(
+        "<details>"
+    )
+
+
+def test_suites_are_made_of_what_there_is() -> None:
+    for chosen in SUITES.values():
+        assert set(chosen.tasks) <= SEQUENCE_TASKS.keys()
+        assert len(chosen.encodings) >= 6
+    assert SUITES["paper"].tasks == tuple(SEQUENCE_TASKS)
+    assert SUITES["paper"].seeds == 5
