@@ -293,6 +293,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     },
     "tests/positions/": ABOVE,
     "tests/nn/": ABOVE,
+    "tests/nn/test_latent.py": (INSPECTION,),
     "tests/nn/test_linear.py": (IN_TORCH, "src/headway/integrations/*.py"),
     "tests/nn/test_prepacked.py": (CHECKPOINTS,),
     "tests/models/": (*ABOVE, CHECKPOINTS),
@@ -312,6 +313,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/study/test_suite.py": (CLI, *encodings("randomized")),
     "tests/test_pictures.py": (*ABOVE, INSPECTION, VECTORS, STUDY, BENCH),
     "tests/bench/": (*ABOVE, CHECKPOINTS, INTEGRATIONS, INSPECTION, VECTORS, STUDY, BENCH, CLI),
+    "tests/bench/test_sequence.py": (PARALLEL,),
     "tests/tuning/": (*ABOVE, BENCH, CLI, "src/headway/tuning/"),
     "tests/cli/test_new_encoding.py": (*ABOVE, CLI),
 }

@@ -22,7 +22,7 @@ from .test_import_arrows import imports_in, sources
 
 ALWAYS = {
     *(f"tests/cli/test_{name}.py" for name in ("new_encoding", "options")),
-    *("tests/test_extras.py", "tests/test_lean_import.py"),
+    *("tests/test_extras.py", "tests/test_lean_import.py", "tests/test_site.py"),
     *("tests/test_docs_run.py", "tests/test_jagged.py", "tests/test_public_surface.py"),
     *("tests/weights/test_fetch.py", "tests/weights/test_weights.py"),
 }

@@ -5,6 +5,7 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
         "docs/how-to-choose-an-encoding.md",
         "docs/coming-from.md",
         "docs/models.md",
+        "docs/layers.md",
         "docs/inspection.md",
         "docs/decoding.md",
         "docs/extending-a-context.md",
@@ -31,6 +32,7 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
         "DESIGN.md",
         "BENCHMARKS.md",
         "docs/comparison.md",
+        "docs/tasks.md",
         "docs/heads.md",
     ),
     "Rooms of the source": (

@@ -403,7 +403,7 @@ class Stack(nn.Module):
 
 def _takes_defaults(block: nn.Module) -> bool:
     """Returns whether a block computes the same without positions if these are the default ones."""
-    part = block._modules.get("attention")
+    part: Any = block._modules.get("attention")
     known = type(block).forward is Block.forward and isinstance(part, MultiHeadAttention)
     known = known and type(part).forward is MultiHeadAttention.forward and part.attend is attention
     return known and not part.reads_first_values

@@ -19,3 +19,4 @@ PARTS = {
     "value-residual": ValueResidual,
     "differential": DifferentialAttention,
 }
+"""The parts of a layer that can be given by name."""
