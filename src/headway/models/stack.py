@@ -403,9 +403,10 @@ class Stack(nn.Module):
 
 def _takes_defaults(block: nn.Module) -> bool:
     """Returns whether a block computes the same without positions if these are the default ones."""
-    part: Any = block._modules.get("attention")
-    known = type(block).forward is Block.forward and isinstance(part, MultiHeadAttention)
-    known = known and type(part).forward is MultiHeadAttention.forward and part.attend is attention
+    part = block._modules.get("attention")
+    if type(block).forward is not Block.forward or not isinstance(part, MultiHeadAttention):
+        return False
+    known = type(part).forward is MultiHeadAttention.forward and part.attend is attention
     return known and not part.reads_first_values
 
 

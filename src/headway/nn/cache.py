@@ -540,7 +540,7 @@ class StackCache(Transactional):
             HeadwayError: if not, and in a context if a layer is to drop keys.
         """
         here = None if shared is None else shared.tokens
-        if not len(self):
+        if not any(len(layer) for layer in self.layers):  # a compiler does not follow the largest of lengths
             self._shares = here
         if self._shares is not here:
             raise HeadwayError(
