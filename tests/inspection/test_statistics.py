@@ -109,10 +109,16 @@ def lse(dense: Dense) -> Tensor:
     logits = [sink.expand(dense.batch, dense.heads, dense.n) for sink in sinks]
     found = torch.full((dense.batch, dense.heads, dense.n), math.nan, dtype=torch.float64)
     for b, h, i in dense.counted.nonzero().tolist():
-        if not any(isinstance(term, T.Normalizer) for term in dense.call.terms):
+        if not any(isinstance(term, T.NORMALIZERS) for term in dense.call.terms):
             seen = [*dense.scores[b, h, i].tolist(), *(float(sink[b, h, i]) for sink in logits)]
             found[b, h, i] = max(seen) + math.log(sum(math.exp(x - max(seen)) for x in seen))
     return found
+
+
+def largest_score(dense: Dense) -> Tensor:
+    normalized = any(isinstance(term, T.NORMALIZERS) for term in dense.call.terms)
+    found = dense.scores.amax(-1) if dense.m else torch.full((dense.batch, dense.heads, dense.n), -math.inf)
+    return (found + math.nan if normalized else found).masked_fill(~dense.counted, math.nan)
 
 
 def first(dense: Dense) -> Tensor:
@@ -171,6 +177,7 @@ ORACLES: dict[str, Callable[[Dense], Any]] = {
     "entropy": entropy,
     "visible": visible,
     "lse": lse,
+    "largest_score": largest_score,
     "largest": largest,
     "previous": lambda dense: dense.neighbour(-1),
     "current": lambda dense: dense.neighbour(0),
@@ -388,7 +395,7 @@ def test_the_list_of_top_keys_is_complete_above_its_bound() -> None:
     ("statistics", "said"),
     [
         (["entrpy"], "there is no statistic 'entrpy': did you mean 'entropy'?"),
-        (["xyz"], "there is no statistic 'xyz': give one of entropy, visible"),
+        (["xyz"], f"there is no statistic 'xyz': headway.inspection.STATISTICS has all {len(STATISTICS)}"),
         (["entropy", "entropy"], "holds 'entropy' twice"),
         ([], "statistics is empty: give one or more of entropy"),
         ([3], "statistics holds 3: give names such as 'entropy'"),

@@ -7,6 +7,7 @@ from ._base import Statistic
 from .entropy import Entropy as Entropy
 from .visible import Visible as Visible
 from .lse import Lse as Lse
+from .largest_score import LargestScore as LargestScore
 from .largest import Largest as Largest
 from .previous import Previous as Previous
 from .current import Current as Current
