@@ -394,6 +394,49 @@ def test_a_cache_in_two_calls_at_once_is_refused() -> None:
     assert torch.equal(model(ids, cache=cache), model(ids, cache=model.new_cache()))
 
 
+@pytest.mark.parametrize("reads", [False, True], ids=["a second call", "coordinates"])
+def test_a_step_goes_on_when_a_hook_looks_at_its_cache(reads: bool) -> None:
+    """In a step layers count their tokens, which neither a refused call nor a look at coordinates may end."""
+    model, ids = decoder_of("rope"), some_ids(1, 6)
+    cache, seen = model.new_cache(), []
+
+    def looks(*_: object) -> None:
+        if reads:
+            seen.append(cache.coordinates)
+        else:
+            with pytest.raises(HeadwayError, match="the StackCache is in use by another call"):
+                model(ids, cache=cache)
+
+    with torch.no_grad():
+        wanted = model(ids)[:, 4:]
+        model(ids[:, :4], cache=cache)
+        hook = model.get_submodule("stack.blocks.1").register_forward_pre_hook(looks)
+        found = torch.cat([model(one, cache=cache) for one in ids[:, 4:].split(1, dim=1)], dim=1)
+        hook.remove()
+    torch.testing.assert_close(found, wanted)
+    assert len(seen) == 2 * reads
+    assert len(cache) == 6
+
+
+class AlwaysDropout(nn.Dropout):
+    """Drops in evaluation, too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, self.p, training=True)
+
+
+def test_a_step_calls_the_dropout_of_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids, found = decoder_of("rope"), some_ids(1, 6), []
+    model.stack.dropout = AlwaysDropout(0.5)
+    for _ in range(2):
+        torch.manual_seed(0)
+        cache = model.new_cache()
+        with torch.no_grad():
+            found.append(torch.cat([model(one, cache=cache) for one in ids.split(1, dim=1)], dim=1))
+        monkeypatch.setattr(Stack, "_needs_no_coordinates", lambda *_: False)
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("name", ["reorder", "take", "_rollback"])
 def test_a_cache_that_could_not_be_put_back_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error in the second of three layers, where the first is changed already."""

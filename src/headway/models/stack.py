@@ -294,8 +294,7 @@ class Stack(nn.Module):
             if "embed" in one.acts:
                 held = len(cache)
                 x = _PlacedEncoding(one, stream(x.shape[1], held, held + x.shape[1], x.device), None, None).embed(x)
-        x = parts["entry"](x)
-        x = parts["dropout"](x) if parts["dropout"].training else x
+        x = parts["dropout"](parts["entry"](x))
         used = [one if one.acts & IN_ATTENTION else None for one in encodings]
         layers = zip(self._block_of_layer, self._encoding_of_layer, masks, cache.layers, strict=True)
         for block, number, mask, layer in layers:

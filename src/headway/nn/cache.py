@@ -477,7 +477,8 @@ class StackCache(Transactional):
     @property
     def coordinates(self) -> Coordinates | None:
         """The coordinates of the tokens in the layers that keep the most; None for an empty cache."""
-        self._write_coordinates()
+        if self._counts:
+            return self._counted()
         most = None
         for at in self._coordinates.values():
             most = at if most is None or at.index.shape[1] > most.index.shape[1] else most
@@ -494,7 +495,7 @@ class StackCache(Transactional):
         They do if the tokens are those of a stream from its start, all of which every layer keeps.
         """
         held = len(self)
-        if not held or any(len(layer) != held for layer in self.layers):
+        if self._in_layers or not held or any(len(layer) != held for layer in self.layers):
             return False
         if not self._counts:
             at = self._coordinates.get(None)
@@ -504,13 +505,18 @@ class StackCache(Transactional):
             self._let_layers_count(True)
         return True
 
+    def _counted(self) -> Coordinates | None:
+        """Returns the coordinates of tokens that the layers have counted; None if there are none."""
+        held = len(self)
+        return stream(held, 0, held, self.layers[0].keys.device) if held else None
+
     def _write_coordinates(self) -> None:
         """Writes the coordinates of tokens that the layers have counted, and has them count no longer."""
         if not self._counts:
             return
-        held = len(self)
-        if held:
-            self._coordinates = {None: stream(held, 0, held, self.layers[0].keys.device)}
+        at = self._counted()
+        if at is not None:
+            self._coordinates = {None: at}
         self._let_layers_count(False)
 
     def _let_layers_count(self, counts: bool) -> None:
