@@ -386,6 +386,44 @@ def decoded(
     return max(difference(a, b) for a, b in zip(found, expected, strict=True))
 
 
+def rounded(group: Any) -> list[list[int]]:
+    """Ids that the processes generate of equal logits, which one of them rounds differently."""
+    model = filled(Decoder(config(), "rope")).eval()
+    with torch.no_grad():
+        model.embedding.weight.zero_()
+    if group.rank() == 1:
+        model.head.register_forward_hook(lambda _, __, out: out + 1e-12 * torch.arange(out.shape[-1]))
+    with parallel.context(model, Shards.zigzag(LENGTH, group)):
+        return model.generate(ids_of(2, LENGTH), 3).ids
+
+
+def room(group: Any) -> list[int]:
+    """The tokens for which each layer of a cache has room after a prompt and two steps of ``generate``."""
+    model, made = filled(Decoder(config(), "rope")).eval(), []
+    new_cache = model.new_cache
+    model.new_cache = lambda *length: made.append(new_cache(*length)) or made[-1]
+    shards = Shards.zigzag(LENGTH, group)
+    with parallel.context(model, shards):
+        model.generate(ids_of(2, LENGTH), 3)
+    return [max(layer._keys.storage.shape[-2] for layer in made[-1].layers), 2 * shards.length]
+
+
+def full(group: Any) -> list[Any]:
+    """How many steps follow a prompt until a static cache refuses one, and what it says."""
+    model = filled(Decoder(config(), "rope")).eval()
+    shards, steps = Shards.zigzag(LENGTH, group), 0
+    own, local = shards.take(ids_of(2, LENGTH))
+    with torch.no_grad(), parallel.context(model, shards):
+        cache = model.new_cache(LENGTH + 2)
+        model(own, positions=local, cache=cache)
+        try:
+            for steps in range(4):  # noqa: B007
+                model(ids_of(2, 1), cache=cache)
+        except hw.HeadwayError as error:
+            return [steps, str(error)]
+    return [steps, ""]
+
+
 DECODED: dict[str, Callable[[Any], float]] = {
     "none, contiguous": partial(decoded, encoding=None, shape="contiguous"),
     "alibi": partial(decoded, encoding="alibi"),
@@ -539,6 +577,7 @@ def _calling(group: Any) -> dict[str, Callable[[], Any]]:
         grad.sum().backward()
 
     embedding = Decoder(config(), "sinusoidal").eval()
+    moved = Decoder(config(), "streaming-llm + rope").eval()
     windowed, mapped = Decoder(config(), "rope", [M.Window(4, 0), None]).eval(), Decoder(config(), "cope").eval()
 
     @torch.no_grad()
@@ -565,6 +604,7 @@ def _calling(group: Any) -> dict[str, Callable[[], Any]]:
         "cropping a shared cache": lambda: filled_by(own, True).crop(3),
         "a window in a cache": inside(lambda: windowed.generate(ids, 2), windowed),
         "gates in a cache": inside(lambda: gated.generate(ids, 2), gated),
+        "moved tokens in a cache": inside(lambda: moved.generate(ids, 2), moved),
         "functions in a cache": inside(lambda: mapped.generate(ids, 2), mapped),
         "generate": inside(lambda: model.generate(ids[:, 1:], 2)),
         "cache of a layer": inside(lambda: layer(vectors[:, : shards.length], cache=hw.nn.KeyValueCache()), layer),

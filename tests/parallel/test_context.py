@@ -38,6 +38,7 @@ CALLING = {
     "cropping a shared cache": "crop removes tokens whose keys several processes share",
     "a window in a cache": "a layer with a window drops keys, which processes that share them cannot",
     "gates in a cache": "ForgettingGate reads the layer's input of all tokens",
+    "moved tokens in a cache": "Compose (StreamingLLM, RoPE) moves tokens by the keys of all tokens",
     "functions in a cache": "ScoreMap is a function of all keys at once",
     "memory": "stack is called with memory= in headway.parallel.context",
     "generate": "has 22 tokens along",
@@ -112,6 +113,23 @@ def test_generation_is_that_of_one_process(pool: Pool) -> None:
         assert {name: one for name, one in found.items() if one > CLOSE} == {}
     for found in pool.run(3, cases.every_decoded, ["rope, padding"]):
         assert max(found.values()) < CLOSE
+
+
+def test_processes_choose_the_same_ids_though_they_round_differently(pool: Pool) -> None:
+    first, second = pool.run(2, cases.rounded)
+    assert first == second
+
+
+def test_generation_holds_only_the_keys_of_a_process(pool: Pool) -> None:
+    for room, most in pool.run(2, cases.room):
+        assert room <= most
+
+
+def test_every_process_refuses_a_step_for_which_a_static_cache_has_no_room(pool: Pool) -> None:
+    """Though only one of them appends its keys: the others would wait for it."""
+    for steps, said in pool.run(2, cases.full):
+        assert steps == 2
+        assert "the cache holds 25 tokens of at most max_length=25 and 1 follow" in said
 
 
 def test_compiled_code_is_refused(pool: Pool) -> None:

@@ -229,10 +229,10 @@ class _Run:
         if self.temperature:
             p = probabilities(logits, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
             chosen = torch.multinomial(p, 1, generator=self.generator)
-            if (shared := sharing_of(self.model)) is not None:
-                chosen = shared.common(chosen, of_last=False)
         else:
             chosen = logits.argmax(-1, keepdim=True)
+        if (shared := sharing_of(self.model)) is not None:  # processors may round logits differently
+            chosen = shared.common(chosen, of_last=False)
         return chosen[:, 0], log_probs.gather(-1, chosen)[:, 0]
 
 
@@ -297,11 +297,12 @@ def _cache(model: Decoder | EncoderDecoder, prompt: int, steps: int) -> StackCac
     """Returns a cache for a prompt and steps after it.
 
     A growing cache copies the prompt in the first step, to storage for twice as many tokens. Where that is enough for
-    all steps, a static one has only the storage that they need, and copies nothing. Layers with a window drop tokens.
+    all steps, a static one has only the storage that they need, and copies nothing. Layers with a window drop tokens,
+    and a process that shares a prompt holds a part of it.
     """
     cache = model.new_cache()
-    bounded = any(retention is not None for retention in cache.retention)
-    return cache if bounded or steps > prompt else model.new_cache(prompt + steps)
+    partial = any(cache.retention) or sharing_of(model) is not None
+    return cache if partial or steps > prompt else model.new_cache(prompt + steps)
 
 
 @contextmanager

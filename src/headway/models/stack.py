@@ -268,7 +268,7 @@ class Stack(nn.Module):
                 cross["context_positions"] = shared.context_coordinates(context_positions, context)
         check_coordinates(coordinates, x)
         if cache is not None:
-            cache.need_room(x.shape[1])
+            cache.need_room((coordinates if coordinates.shard is None else coordinates.shard.whole).index.shape[1])
         if before is not None and not coordinates.padding:
             before.need_new_lengths(shown, 0 if past is None else past.index.shape[1], x.shape[1])
         with transaction(cache, memory), _sharing(*masks, context_shown):

@@ -109,11 +109,7 @@ class KeyValueCache(Transactional):
         Raises:
             HeadwayError: if they exceed ``max_length``.
         """
-        if self.max_length is not None and len(self) + n > self.max_length:
-            raise HeadwayError(
-                f"the cache holds {len(self)} tokens of at most max_length={self.max_length} and {n} follow: give a "
-                "larger max_length, or make room with crop or keep"
-            )
+        _need_room(len(self), n, self.max_length)
 
     def need_mask(self, mask: Mask | Tensor | None, encoding: PositionEncoding | None) -> None:
         """Checks that removed tokens are hidden by the mask of a call, and do not act on the encoding.
@@ -337,6 +333,15 @@ def need_max_length(max_length: int | None) -> None:
         raise HeadwayError(f"max_length is {max_length}: give at least 1, or None for a cache without a limit")
 
 
+def _need_room(held: int, n: int, max_length: int | None) -> None:
+    """Raises HeadwayError if n tokens do not fit beside those held."""
+    if max_length is not None and held + n > max_length:
+        raise HeadwayError(
+            f"the cache holds {held} tokens of at most max_length={max_length} and {n} follow: give a larger "
+            "max_length, or make room with crop or keep"
+        )
+
+
 def _need_within(length: int, held: int) -> None:
     if not 0 <= length <= held:
         raise HeadwayError(f"crop to {length} tokens but the cache holds {held}: give 0 to {held}")
@@ -405,7 +410,8 @@ class StackCache(Transactional):
     as ``Window(255) | KeepFirst(4)`` does, keeps only those: outputs do not change, and its storage stays below twice
     that many tokens. A layer keeps all tokens if its encoding's effect on two tokens depends on others.
 
-    With ``max_length`` the caches are static, as KeyValueCache describes, and every layer keeps all tokens.
+    With ``max_length`` the caches are static, as KeyValueCache describes, and every layer keeps all tokens. Processes
+    that share a sequence count the tokens of all of them.
 
     A model that raises leaves the cache as it was before the call. A cache serves one call at a time: a second call
     that starts while the first is in its layers is refused; otherwise no lock protects it between threads.
@@ -528,13 +534,17 @@ class StackCache(Transactional):
         """Checks that n tokens more fit.
 
         Args:
-            n: the number of tokens that follow.
+            n: the number of tokens that follow, those of every process included.
 
         Raises:
             HeadwayError: if they exceed ``max_length``.
         """
-        for layer in self.layers[:1]:  # all layers hold as many
-            layer.need_room(n)
+        if self._shares is None:
+            for layer in self.layers[:1]:  # all layers hold as many
+                layer.need_room(n)
+        else:  # every process counts the tokens of all, so that all refuse the same call
+            at = self.coordinates
+            _need_room(0 if at is None else at.index.shape[1], n, self.max_length)
 
     def need_filled_in(self, shared: Sharing | None) -> None:
         """Checks that the tokens so far were computed where those that follow are.

@@ -20,6 +20,7 @@ from ..kernels._base import without_autocast
 from ..kernels._parts import cut, forward_part, kernel_of_part, merged, sinks_of
 from ..kernels._results import ForwardResults
 from ..masks import AnyMask, Causal, as_mask, hiding_padding, looks_ahead
+from ..nn.cache import reads_others
 from ..positions import PositionEncoding
 from ._group import Group, Runs
 from ._shards import Shards
@@ -44,10 +45,11 @@ def need_decodes(encoding: PositionEncoding | None, dropout: float) -> None:
     Raises:
         HeadwayError: if the encoding takes something of other tokens, for gradients, and for dropout.
     """
-    if encoding is not None and encoding.reads_input:
+    if encoding is not None and reads_others(encoding):
+        does = "reads the layer's input" if encoding.reads_input else "moves tokens by the keys"
         raise HeadwayError(
-            f"{type(encoding).__name__} reads the layer's input of all tokens, which a cache that processes share does "
-            "not have: decode outside of headway.parallel.context"
+            f"{encoding.known_as} {does} of all tokens, which a cache that processes share does not have: decode "
+            "outside of headway.parallel.context"
         )
     if torch.is_grad_enabled():
         raise HeadwayError("a cache that processes share has no gradients: decode within torch.no_grad()")
