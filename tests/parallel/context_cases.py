@@ -577,6 +577,10 @@ def _calling(group: Any) -> dict[str, Callable[[], Any]]:
         grad.sum().backward()
 
     embedding = Decoder(config(), "sinusoidal").eval()
+    def captured() -> None:
+        with hw.capture(model):
+            model.generate(ids, 2)
+
     moved = Decoder(config(), "streaming-llm + rope").eval()
     windowed, mapped = Decoder(config(), "rope", [M.Window(4, 0), None]).eval(), Decoder(config(), "cope").eval()
 
@@ -604,6 +608,7 @@ def _calling(group: Any) -> dict[str, Callable[[], Any]]:
         "cropping a shared cache": lambda: filled_by(own, True).crop(3),
         "a window in a cache": inside(lambda: windowed.generate(ids, 2), windowed),
         "gates in a cache": inside(lambda: gated.generate(ids, 2), gated),
+        "observed steps": inside(captured),
         "moved tokens in a cache": inside(lambda: moved.generate(ids, 2), moved),
         "functions in a cache": inside(lambda: mapped.generate(ids, 2), mapped),
         "generate": inside(lambda: model.generate(ids[:, 1:], 2)),

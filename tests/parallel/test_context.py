@@ -38,6 +38,7 @@ CALLING = {
     "cropping a shared cache": "crop removes tokens whose keys several processes share",
     "a window in a cache": "a layer with a window drops keys, which processes that share them cannot",
     "gates in a cache": "ForgettingGate reads the layer's input of all tokens",
+    "observed steps": "steps with a cache that processes share cannot be observed: leave capture",
     "moved tokens in a cache": "Compose (StreamingLLM, RoPE) moves tokens by the keys of all tokens",
     "functions in a cache": "ScoreMap is a function of all keys at once",
     "memory": "stack is called with memory= in headway.parallel.context",

@@ -202,12 +202,13 @@ class Context:
             **arguments: those of ``headway.attention``, with coordinates of all keys.
 
         Raises:
-            HeadwayError: for an encoding that takes something of other tokens, for gradients, and for dropout.
+            HeadwayError: for an encoding that takes something of other tokens, for gradients, for dropout, and for
+                steps that inspection observes.
         """
         encoding, mask, q_at, k_at = (arguments[name] for name in ("encoding", "mask", "q_positions", "k_positions"))
-        need_decodes(encoding, arguments["dropout"])
-        cache.need_prepared_by(prepared_by)
         fills = not len(cache)
+        need_decodes(encoding, arguments["dropout"], fills)
+        cache.need_prepared_by(prepared_by)
         if fills:
             out = self.attention(layer, q, k, v, cross=False, **{**arguments, "k_positions": q_at})
         if fills or self.shards.group.rank == last_rank(self.shards):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..attention import observers
 from ..call import make_call
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
@@ -35,16 +36,23 @@ def last_rank(shards: Shards) -> int:
     return next(rank for rank, runs in enumerate(shards.layout) if runs[-1][1] == shards.whole)
 
 
-def need_decodes(encoding: PositionEncoding | None, dropout: float) -> None:
+def need_decodes(encoding: PositionEncoding | None, dropout: float, fills: bool) -> None:
     """Checks that keys can stay where they are while new tokens follow.
 
     Args:
         encoding: the encoding.
         dropout: the share of the weights that is dropped.
+        fills: whether the call is that of the prompt.
 
     Raises:
-        HeadwayError: if the encoding takes something of other tokens, for gradients, and for dropout.
+        HeadwayError: if the encoding takes something of other tokens, for gradients, for dropout, and for a later call
+            that inspection observes.
     """
+    if observers and not fills:  # no process has the weights of all keys
+        raise HeadwayError(
+            "steps with a cache that processes share cannot be observed: leave capture, attention_statistics and "
+            "ablate out, or decode outside of headway.parallel.context"
+        )
     if encoding is not None and reads_others(encoding):
         does = "reads the layer's input" if encoding.reads_input else "moves tokens by the keys"
         raise HeadwayError(
