@@ -577,6 +577,7 @@ def _calling(group: Any) -> dict[str, Callable[[], Any]]:
         grad.sum().backward()
 
     embedding = Decoder(config(), "sinusoidal").eval()
+
     def captured() -> None:
         with hw.capture(model):
             model.generate(ids, 2)
