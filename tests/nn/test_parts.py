@@ -1,8 +1,10 @@
 """What layers compute around attention: each part against its paper's equation and against public code."""
 
+import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 
 import headway
 from headway import Coordinates, HeadwayError, masks
-from headway.models import Decoder, TransformerConfig
+from headway.models import Decoder, Stack, TransformerConfig
 from headway.nn import (
     PARTS,
     Block,
@@ -23,6 +25,7 @@ from headway.nn import (
     FirstValues,
     HeadGate,
     KeyValueCache,
+    LatentAttention,
     LayerSizes,
     MultiHeadAttention,
     Part,
@@ -376,9 +379,9 @@ def test_an_exclusive_output_is_orthogonal_to_its_value() -> None:
 
 
 def test_parts_start_where_their_papers_start_them() -> None:
-    parts = ["value-residual", partial(ExclusiveSelfAttention, alpha=0.25), "differential"]
+    parts = ["value-residual", "differential", partial(ExclusiveSelfAttention, alpha=0.25)]
     layer = MultiHeadAttention(WIDTH, 4, parts=parts, layer=2)
-    residual, own, difference = list(layer.parts)  # type: ignore[arg-type]
+    residual, difference, own = list(layer.parts)  # type: ignore[arg-type]
     for parameter in layer.parts.parameters():  # type: ignore[union-attr]
         nn.init.normal_(parameter)
     layer.reset_parameters()
@@ -444,6 +447,70 @@ def test_refusals() -> None:
         layer_with("value-residual")(x)
     with pytest.raises(HeadwayError, match="first_values holds no values: call the layer that was made with layer=0"):
         layer_with("value-residual")(x, first_values=FirstValues())
+
+
+def test_checkpoints_that_lose_gradients_are_refused() -> None:
+    """A reentrant checkpoint computes the first layer without gradients, and hands its values over so."""
+    ids = torch.randint(11, (2, 9))
+    for where in (slice(None), slice(1)):  # all layers, and the first alone
+        model = Decoder(TransformerConfig(11, 16, 3, 4, parts=("value-residual",)), "rope")
+        for block in list(model.stack.blocks)[where]:
+            forward = block.forward
+
+            def again(x: Tensor, *, forward: Any = forward, **options: Any) -> Any:
+                return torch.utils.checkpoint.checkpoint(lambda x: forward(x, **options), x, use_reentrant=True)
+
+            block.forward = again  # type: ignore[method-assign]
+        with pytest.raises(HeadwayError, match="first_values were computed without gradients"):
+            model(ids).logsumexp(-1).sum().backward()
+
+
+def test_layers_beside_a_value_residual_need_not_know_of_it() -> None:
+    blocks = [
+        Block(WIDTH, HEADS, parts=["value-residual"], layer=0),
+        Block(WIDTH, HEADS, attention=LatentAttention(WIDTH, HEADS, latent_dim=8, rotary_dim=4)),
+        Block(WIDTH, HEADS, parts=["value-residual"], layer=2),
+    ]
+    stack = Stack(blocks, None)
+    stack(torch.randn(2, 5, WIDTH)).square().sum().backward()
+    assert blocks[2].attention.parts[0].mix.grad.abs().min() > 0
+
+
+def test_what_makes_heads_wider_comes_first() -> None:
+    for before in ("element-gate", "head-gate", "differential"):
+        with pytest.raises(HeadwayError, match="parts has a DifferentialAttention, which makes heads wider, after a "):
+            MultiHeadAttention(4, 4, parts=[before, "differential"])
+    for make in (partial(MultiHeadAttention, WIDTH, HEADS), partial(TransformerConfig, 11)):
+        with pytest.raises(HeadwayError, match="parts is 'head-gate': give a"):
+            make(parts="head-gate")  # type: ignore[operator]
+
+
+def test_a_part_that_is_given_keeps_its_parameters() -> None:
+    gate = HeadGate(WIDTH, HEADS)
+    nn.init.constant_(gate.gate_proj.weight, 3.0)
+    latent = partial(LatentAttention, latent_dim=8, rotary_dim=4)
+    layers = [MultiHeadAttention(WIDTH, HEADS, parts=[gate]), latent(WIDTH, HEADS, parts=[gate])]
+    assert (gate.gate_proj.weight == 3).all()
+    for layer in layers:
+        nn.init.constant_(gate.gate_proj.weight, 3.0)
+        layer.reset_parameters()
+        assert (gate.gate_proj.weight != 3).all()
+
+
+def test_a_model_initialises_its_parts() -> None:
+    parts: Any = ("value-residual", "differential", partial(ExclusiveSelfAttention, alpha=0.5), "element-gate")
+    model = Decoder(TransformerConfig(11, 16, 2, 4, parts=parts), "rope")
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 7.0)
+    model.initialise()
+    assert all((parameter != 7).any() for parameter in model.parameters())
+
+
+def test_a_config_comes_back_from_json() -> None:
+    config = TransformerConfig(11, 16, parts=("head-gate",))
+    back = TransformerConfig(**json.loads(json.dumps(asdict(config))))
+    assert back == config
+    assert hash(back) == hash(config)
 
 
 def test_sizes_follow_the_parts() -> None:

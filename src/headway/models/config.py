@@ -34,7 +34,7 @@ class TransformerConfig:
         parts: the names in ``headway.nn.PARTS`` of what self-attention computes around attention, such as "head-gate".
 
     Raises:
-        HeadwayError: if a size is below 1 or dropout is outside of its range.
+        HeadwayError: if a size is below 1, dropout is outside of its range, or parts is one name.
     """
 
     vocab_size: int
@@ -63,6 +63,9 @@ class TransformerConfig:
         need_positive(**{name: value for name, value in given.items() if value is not None})
         if not 0 <= self.dropout < 1:
             raise HeadwayError(f"dropout is {self.dropout}: give at least 0 and less than 1")
+        if isinstance(self.parts, str):
+            raise HeadwayError(f"parts is {self.parts!r}: give a tuple, such as ({self.parts!r},)")
+        object.__setattr__(self, "parts", tuple(self.parts))  # which JSON gives as a list
 
 
 TransformerConfig.__init__ = right_call("TransformerConfig(vocab_size=1000)")(TransformerConfig.__init__)  # type: ignore[method-assign]

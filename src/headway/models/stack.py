@@ -28,7 +28,7 @@ from ..nn.block import Block
 from ..nn.cache import StackCache
 from ..nn.memory import SegmentMemory
 from ..nn.norm import make_norm
-from ..nn.parts import FirstValues
+from ..nn.parts import FirstValues, Part
 from ..plans import needs_no_coordinates
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..positions._naming import encoding as encoding_of
@@ -183,6 +183,8 @@ class Stack(nn.Module):
     def initialise(self, std: float) -> None:
         """Initializes linear maps from N(0, std²), or N(0, std²/parts) if they add to the residual; biases 0, norms 1.
 
+        Parts of layers, such as gates, reset what is no linear map.
+
         Args:
             std: the standard deviation of the weights.
         """
@@ -198,6 +200,8 @@ class Stack(nn.Module):
                 module.reset_parameters()
             elif isinstance(module, MultiHeadAttention):
                 module.reset_sink()
+            elif isinstance(module, Part):
+                module.reset_parameters()
 
     def forward(
         self,

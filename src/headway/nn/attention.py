@@ -200,18 +200,25 @@ class MultiHeadAttention(nn.Module):
             self.register_parameter("sink", sink)
         else:
             self.register_buffer("sink", sink)
-        self.reset_parameters()
+        self._reset_own()  # parts have initial values, or are given as they are
 
     __prepare_scriptable__ = refuse_script
 
     def reset_parameters(self) -> None:
-        """Resets projections to uniform values of variance 2/(in + out) (Glorot and Bengio 2010), and biases to 0."""
+        """Resets projections to uniform values of variance 2/(in + out) (Glorot and Bengio 2010), and biases to 0.
+
+        Parts are reset, too.
+        """
+        self._reset_own()
+        for part in parts_of(self.parts):
+            part.reset_parameters()
+
+    def _reset_own(self) -> None:
+        """Resets all parameters but those of parts."""
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             nn.init.xavier_uniform_(projection.weight)
             if projection.bias is not None:
                 nn.init.zeros_(projection.bias)
-        for part in parts_of(self.parts):
-            part.reset_parameters()
         self.reset_sink()
 
     def reset_sink(self) -> None:
@@ -510,11 +517,25 @@ class MultiHeadAttention(nn.Module):
 def make_parts(
     parts: Sequence[PartLike], sizes: LayerSizes, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> nn.ModuleList | None:
-    """Returns the parts of a layer, each made for the output of the one before it; None if there are none."""
+    """Returns the parts of a layer, each made for the output of the one before it; None if there are none.
+
+    Raises:
+        HeadwayError: if a name is unknown, or a part that makes heads wider follows one that changes the output.
+    """
+    if isinstance(parts, str):
+        raise HeadwayError(f"parts is {parts!r}: give a list, such as [{parts!r}]")
     made: list[Part] = []
     for part in parts:
-        made.append(make_part(part, sizes, PARTS, device, dtype))
-        sizes = made[-1].output_sizes(sizes)
+        one = make_part(part, sizes, PARTS, device, dtype)
+        after = one.output_sizes(sizes)
+        before = next((other for other in made if type(other).output is not Part.output), None)
+        if after.head_dim != sizes.head_dim and before is not None:
+            raise HeadwayError(
+                f"parts has a {type(one).__name__}, which makes heads wider, after a {type(before).__name__}, which is "
+                "made for heads as they are: put it first"
+            )
+        made.append(one)
+        sizes = after
     return nn.ModuleList(made) if made else None
 
 

@@ -199,10 +199,11 @@ class Block(nn.Module):
                 else "the block has cross_attention but no context is given: give [batch, m, embed_dim]"
             )
 
-        # modules that are called as MultiHeadAttention is need not know of it
-        first = {} if first_values is None else {"first_values": first_values}
         modules: Any = self._modules  # since each attribute that is a module takes a microsecond, which steps notice
         attention, feed_forward = modules["attention"], modules["feed_forward"]
+        # modules that are called as MultiHeadAttention is need not know of it
+        takes_first = first_values is not None and getattr(attention, "reads_first_values", False)
+        first = {"first_values": first_values} if takes_first else {}
 
         def attend(x: Tensor) -> Tensor:
             # with a memory, x is the memory followed by this segment, and only the segment has queries

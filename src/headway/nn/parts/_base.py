@@ -41,6 +41,8 @@ class FirstValues:
     def __init__(self) -> None:
         self.values: Tensor | None = None
         """[batch, kv_heads, n, head_dim]; None before the first layer is called."""
+        self.with_gradients = True
+        """Whether gradients were enabled where the values were computed."""
 
 
 class Part(nn.Module):

@@ -48,15 +48,20 @@ class ValueResidual(Part):
         """Mixes both values, or hands ``v`` over in layer 0; see ``Part.values`` for ``v`` and ``first``.
 
         Raises:
-            HeadwayError: if first is None, or holds no values in a later layer.
+            HeadwayError: if first is None, or in a later layer holds no values, or some whose gradients would be lost.
         """
         if first is None:
             raise HeadwayError(
                 "first_values is not given: give one headway.nn.FirstValues() to all layers of a forward pass"
             )
         if self.mix is None:
-            first.values = v
+            first.values, first.with_gradients = v, torch.is_grad_enabled()
             return v
         if first.values is None:
             raise HeadwayError("first_values holds no values: call the layer that was made with layer=0 before others")
+        if torch.is_grad_enabled() and not first.with_gradients:
+            raise HeadwayError(
+                "first_values were computed without gradients, as a checkpoint with use_reentrant=True does, and those "
+                "of the first layer would be lost: give use_reentrant=False"
+            )
         return self.mix[0] * first.values + self.mix[1] * v
