@@ -284,6 +284,17 @@ def test_that_of_transformers(interleaved: bool, query_latent_dim: int | None, y
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
 
 
+def test_the_absorbed_form_leaves_nothing_out() -> None:
+    x, layer = torch.randn(2, 5, WIDTH).double(), layer_with(form="absorbed")
+    layer(x)
+    parametrized, replaced = layer_with(form="absorbed"), layer_with(form="absorbed")
+    nn.utils.parametrizations.weight_norm(parametrized.v_proj)
+    replaced.k_proj.forward = lambda x: 2 * x  # type: ignore[method-assign]
+    for changed in (parametrized, replaced):
+        with pytest.raises(HeadwayError, match="form is 'absorbed', which takes the weights of k_proj and v_proj, and"):
+            changed(x)
+
+
 def test_refusals() -> None:
     x, layer = torch.randn(2, 5, WIDTH).double(), layer_with()
     with pytest.raises(HeadwayError, match="key is given but LatentAttention is self-attention: leave key, context"):

@@ -69,7 +69,7 @@ class LatentAttention(nn.Module):
         parts: what the layer computes around attention, as in MultiHeadAttention, of the parts that change the output
             alone, such as "head-gate".
         layer: the number of the layer in its stack, from 0, for parts that depend on it.
-        form: "auto", "expanded" or "absorbed".
+        form: "auto", "expanded" or "absorbed". The last calls no hooks of ``k_proj`` and ``v_proj``.
         kernel: the name of an attention kernel, or "auto".
         device: the device of the parameters created here; an encoding passed in keeps its own.
         dtype: the dtype of the parameters created here, likewise.
@@ -161,7 +161,7 @@ class LatentAttention(nn.Module):
                 raise HeadwayError(
                     f"parts has a {type(part).__name__}, which changes values, and the cache holds latents: drop it"
                 )
-        self.reset_parameters()
+        self._reset_own()  # parts have initial values, or are given as they are
 
     __prepare_scriptable__ = refuse_script
 
@@ -170,6 +170,12 @@ class LatentAttention(nn.Module):
 
         Norms and parts are reset, too.
         """
+        self._reset_own()
+        for part in parts_of(self.parts):
+            part.reset_parameters()
+
+    def _reset_own(self) -> None:
+        """Resets all parameters but those of parts."""
         for one in self.children():
             if isinstance(one, nn.Linear):
                 nn.init.xavier_uniform_(one.weight)
@@ -178,8 +184,6 @@ class LatentAttention(nn.Module):
         for norm in (self.q_norm, self.latent_norm):
             if isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
                 norm.reset_parameters()
-        for part in parts_of(self.parts):
-            part.reset_parameters()
 
     @refuses_others
     def forward(
@@ -311,9 +315,17 @@ class LatentAttention(nn.Module):
 
     def _absorbs(self, n: int, m: int, cache: KeyValueCache | None) -> bool:
         """Whether n queries attend to the latents of m keys themselves."""
+        projections = (self.k_proj, self.v_proj)
+        if self.form == "absorbed":
+            for proj in projections:
+                if type(proj) is not nn.Linear or "forward" in proj.__dict__:
+                    raise HeadwayError(
+                        "form is 'absorbed', which takes the weights of k_proj and v_proj, and one of them computes "
+                        "more than an nn.Linear: give form='auto'"
+                    )
         if self.form != "auto":
             return self.form == "absorbed"
-        plain = all(type(proj) is nn.Linear and calls_forward_alone(proj) for proj in (self.k_proj, self.v_proj))
+        plain = all(type(proj) is nn.Linear and calls_forward_alone(proj) for proj in projections)
         if cache is None or not plain:
             return False
         expansion = self.latent_dim * (self.head_dim + self.value_dim)  # of a token, or of a query and its output
