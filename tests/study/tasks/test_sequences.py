@@ -145,6 +145,18 @@ def test_two_lines_of_sums() -> None:
     assert addition.order_free(8) == addition.order_free(3) < addition.order_free(2) < 1.0
 
 
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("induction", 144), ("retrieval", 144), ("indirect-indexing", 144), ("associative-recall", 144),
+     ("marked-addition", 71)],
+)  # fmt: skip
+def test_there_is_no_longer_example_than_symbols(name: str, most: int) -> None:
+    task = sequence_task(name)
+    task.examples(2, most, torch.Generator().manual_seed(0))
+    with pytest.raises(HeadwayError, match=f"length is {most + 1} but there are .*: give at most {most}"):
+        task.examples(2, most + 1, torch.Generator().manual_seed(0))
+
+
 def test_depths_of_retrieval() -> None:
     task = sequence_task("retrieval")
     measured = task.measure(Program(task).of(16), 16)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ...errors import HeadwayError
 from ..evaluate import predictions
 from ..protocol import Training, derived_seed
 from ._base import IGNORED, Task
@@ -146,8 +147,23 @@ def column(count: int, token: int) -> Tensor:
     return torch.full((count, 1), token)
 
 
+def need_at_most(length: int, most: int, what: str) -> None:
+    """Checks the length of examples.
+
+    Raises:
+        HeadwayError: if it is more than ``most``.
+    """
+    if length > most:
+        raise HeadwayError(f"length is {length} but there are {most} {what}: give at most {most}")
+
+
 def distinct(count: int, length: int, of: int, generator: torch.Generator) -> Tensor:
-    """Returns numbers below ``of``, [count, length], of which no row has one twice."""
+    """Returns numbers below ``of``, [count, length], of which no row has one twice.
+
+    Raises:
+        HeadwayError: if there are fewer than ``length``.
+    """
+    need_at_most(length, of, "symbols, none of them twice")
     return torch.rand(count, of, generator=generator).argsort(1)[:, :length]
 
 

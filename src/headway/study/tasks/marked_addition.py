@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ._sequences import Examples, column, continued
+from ._sequences import Examples, column, continued, need_at_most
 from .addition import EQUALS, PLUS, Addition, added, digit
 
 PLACES = 72
@@ -28,6 +28,7 @@ class MarkedAddition(Addition):
 
     def examples(self, count: int, length: int, generator: torch.Generator) -> Examples:
         """Returns sums of two numbers of ``length`` digits; see ``SequenceTask``."""
+        need_at_most(length, PLACES - 1, "places below the last digit of a sum")
         first, second = torch.randint(10, (2, count, length), generator=generator)
         start = torch.randint(PLACES - length, (count, 1), generator=generator)
         summands = (_marked(first, start), column(count, PLUS), _marked(second, start), column(count, EQUALS))
