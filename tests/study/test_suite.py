@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from headway import HeadwayError
 from headway._common import training, workers
@@ -16,6 +17,7 @@ from headway._common.store import Row
 from headway._common.workers import run_in_processes
 from headway.study import suite
 from headway.study.intervals import bootstrap
+from headway.study.models import ModelSizes, build_encoding
 from headway.study.suite import SUITES, SuiteProtocol, SuiteResults, measure
 from headway.study.tasks import SEQUENCE_TASKS
 
@@ -62,6 +64,22 @@ def test_it_resumes_and_takes_more_seeds(tmp_path: Path) -> None:
         measure(["parity"], ["none"], SuiteProtocol(**{**vars(TINY), "steps": 5}), out=tmp_path)
     again.write(tmp_path)
     assert all((tmp_path / name).stat().st_size for name in again.files())
+
+
+def test_a_training_computes_in_one_thread() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        found = measure(["parity"], ["none"], TINY, watch=Watch())
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert {row["threads"] for row in found.rows} == {1}
+
+
+def test_an_encoding_that_only_places_tokens_is_refused() -> None:
+    with pytest.raises(HeadwayError, match=r"randomized only places tokens, .*: give 'randomized \+ rope'"):
+        measure(["parity"], ["none", "randomized"], TINY)
 
 
 def test_a_training_that_is_stopped_resumes_with_the_same_result(
@@ -197,5 +215,8 @@ def test_suites_are_made_of_what_there_is() -> None:
     for chosen in SUITES.values():
         assert set(chosen.tasks) <= SEQUENCE_TASKS.keys()
         assert len(chosen.encodings) >= 6
+        sizes = ModelSizes(4, 1, 16, 2, 8)
+        built = {spec: build_encoding(spec, sizes, 0).acts for spec in chosen.encodings}
+        assert [spec for spec, acts in built.items() if acts <= {"locate"}] == ["none"]
     assert SUITES["paper"].tasks == tuple(SEQUENCE_TASKS)
     assert SUITES["paper"].seeds == 5

@@ -41,7 +41,7 @@ def run_in_processes(
     told: Callable[[J, str, float], None],
     finished: Callable[[J, Any], None],
 ) -> None:
-    """Does each job in one of several processes, among which the processors are shared out as threads.
+    """Does each job in one of several processes.
 
     A process that dies, as one that is killed, is replaced, and its job begins again; a job that keeps its state in a
     file so loses what it did since. If this process dies, the others end at their next report.
@@ -58,13 +58,12 @@ def run_in_processes(
         HeadwayError: if a job raises one, or its process dies three times.
     """
     waiting, deaths = deque(jobs), dict[Any, int]()
-    threads = max(1, processors() // processes)
     running: dict[Connection, _Worker[J]] = {}
     idle: list[_Worker[J]] = []
     try:
         while waiting or running:
             while waiting and len(running) < processes:
-                worker = idle.pop() if idle else _started(work, threads)
+                worker = idle.pop() if idle else _started(work)
                 worker.job = waiting.popleft()
                 running[worker.connection] = worker
                 with suppress(BrokenPipeError):  # it is dead, which recv says too
@@ -109,21 +108,18 @@ class _Worker(Generic[J]):
     job: J | None = None
 
 
-def _started(work: Callable[..., Any], threads: int) -> _Worker[Any]:
+def _started(work: Callable[..., Any]) -> _Worker[Any]:
     context = multiprocessing.get_context("spawn")  # a fork copies the threads of torch in no usable state
     ours, its = context.Pipe()
-    process = context.Process(target=_serve, args=(its, work, threads), daemon=True)
+    process = context.Process(target=_serve, args=(its, work), daemon=True)
     process.start()
     its.close()
     return _Worker(process, ours)
 
 
-def _serve(connection: Connection, work: Callable[..., Any], threads: int) -> None:
+def _serve(connection: Connection, work: Callable[..., Any]) -> None:
     """Does the jobs that come over a connection, in a process of its own."""
-    import torch  # here, so that commands that start no process need not wait for it
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one is stopped too, and ends it
-    torch.set_num_threads(threads)
     last = 0.0
 
     def tell(doing: str, share: float) -> None:
