@@ -125,6 +125,17 @@ def fails(job: str, tell: Any) -> None:
     raise ValueError("a mistake") if job == "mistake" else HeadwayError("a wrong input")
 
 
+def blocked_signals(job: str, tell: Any) -> set[Any]:
+    return signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_an_interrupt_reaches_the_first_process_alone() -> None:
+    found: list[set[Any]] = []
+    run_in_processes([""], blocked_signals, 1, told=print, finished=lambda job, signals: found.append(signals))
+    assert signal.SIGINT in found[0]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
 @pytest.mark.parametrize(
     ("job", "said"),
     [("mistake", "ValueError: a mistake"), ("wrong", "a wrong input"), ("dies", "ended 1 times, last with code -9")],

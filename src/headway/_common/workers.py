@@ -9,8 +9,8 @@ import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -112,9 +112,23 @@ def _started(work: Callable[..., Any]) -> _Worker[Any]:
     context = multiprocessing.get_context("spawn")  # a fork copies the threads of torch in no usable state
     ours, its = context.Pipe()
     process = context.Process(target=_serve, args=(its, work), daemon=True)
-    process.start()
+    with _interrupts_blocked():
+        process.start()
     its.close()
     return _Worker(process, ours)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """A block whose processes get no interrupts, not even before they could ignore them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(connection: Connection, work: Callable[..., Any]) -> None:
