@@ -280,6 +280,13 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "packed, learned": partial(decoder, encoding="learned(max_length=64)", at="packed"),
     "a windowed layer, ring": partial(decoder, encoding="rope", method="ring", masks=[M.Window(4, 0), None]),
     "a mask of the whole": partial(decoder, encoding="rope", mask=torch.arange(LENGTH**2).view(LENGTH, -1) % 3 != 1),
+    "parts, ring": partial(
+        decoder,
+        encoding="rope",
+        method="ring",
+        num_kv_heads=2,
+        parts=("value-residual", "differential", "exclusive", "element-gate"),
+    ),
     "encoder": partial(decoder, encoding="sinusoidal", cls=Encoder),
     "whole context": partial(both, encoding="rope", sharded=False, mask=M.Padding([13, 9])),
     "whole context, ring": partial(both, encoding="t5", method="ring", sharded=False, at="right"),
@@ -427,6 +434,9 @@ def full(group: Any) -> list[Any]:
 DECODED: dict[str, Callable[[Any], float]] = {
     "none, contiguous": partial(decoded, encoding=None, shape="contiguous"),
     "alibi": partial(decoded, encoding="alibi"),
+    "rope, parts": partial(
+        decoded, encoding="rope", num_kv_heads=2, parts=("value-residual", "differential", "exclusive", "element-gate")
+    ),
     "rope, padding": partial(decoded, encoding="rope", at="left"),
     "t5, gather": partial(decoded, encoding="t5", method="gather"),
     "rope + fire, sinks, fewer heads of keys": partial(
