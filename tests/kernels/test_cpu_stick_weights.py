@@ -9,7 +9,7 @@ from torch import Tensor
 import headway as hw
 from headway.kernels.cpu import _library
 from headway.masks import Boolean, Causal, Mask
-from headway.terms import Clip, RelativeValues, Rows, StickWeights, Term
+from headway.terms import Clip, DenseBias, RelativeValues, Rows, StickWeights, Term
 
 pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library is not there")
 VARIANTS = [StickWeights(current, remainder) for current in (False, True) for remainder in (False, True)]
@@ -59,6 +59,20 @@ def test_rows_that_are_not_used_up(term: StickWeights) -> None:
     terms: list[Term] = [term, RelativeValues(Rows(table, Clip(-20, 20)))]
     out = results("cpu", [q, k, v], terms, Causal(), 0.1)
     agree(out, [q, k, v], terms, Causal(), 0.1)
+
+
+@pytest.mark.parametrize("term", VARIANTS, ids=str)
+def test_a_bias_of_minus_infinity_takes_no_share_but_gets_the_remainder(term: StickWeights) -> None:
+    inputs = drawn(70, 70)
+    bias = torch.zeros(70, 70)
+    bias[7, 7] = bias[9, 3] = bias[20] = -math.inf
+    allowed = torch.ones(2, 1, 70, 70, dtype=torch.bool)
+    allowed[:, :, 30, 30] = False
+    for mask in (Causal(), Causal() & Boolean(allowed)):
+        found, right = (
+            results(kernel, inputs, [term, DenseBias(bias)], mask, 0.0)[0] for kernel in ("cpu", "reference")
+        )
+        torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-6)
 
 
 def test_hidden_keys_take_nothing() -> None:

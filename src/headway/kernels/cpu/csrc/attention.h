@@ -531,7 +531,9 @@ struct Attention {
             if (index < low || index > high) continue;
             for (i64 x = max(t.c0, w.spans.from[r]); x < min(t.c1, w.spans.to[r]); x++) {
                 float& score = w.score[r * LD + x];
-                if (*c.k_index.template at<i64>(t.b, t.j0 + x) != index || score == -INFINITY) continue;
+                if (*c.k_index.template at<i64>(t.b, t.j0 + x) != index) continue;
+                // a bias of −∞ does not hide a key, which may still get the remainder
+                if (score == -INFINITY && !sees(c, w.ranges, r, t.b, t.h, t.i0 + r, t.j0 + x)) continue;
                 w.own[w.own_count++] = {(uint8_t)r, (uint8_t)x};
                 w.row_max[r] = 0, w.row_sum[r] = 1;
                 if (!terms.stick->attend_current) score = -INFINITY;

@@ -245,6 +245,15 @@ static inline void apply_mask(const Call& c, const RowRanges& r, i64 b, i64 h, i
     }
 }
 
+// whether query i, which is a row of r, may see key j
+static inline bool sees(const Call& c, const RowRanges& r, i64 row, i64 b, i64 h, i64 i, i64 j) {
+    bool inside = false;
+    for (i64 s = 0; s < r.count; s++) inside |= r.start[s][row] <= j && j < r.stop[s][row];
+    if (!inside || !c.nodes) return inside;
+    Stack stack;
+    return program(c, b, h, i, j, 1, stack)[0];
+}
+
 // whether query i, which is a row of r, may see any key
 static inline bool sees_any(const Call& c, const RowRanges& r, i64 row, i64 b, i64 h, i64 i) {
     Stack stack;
