@@ -543,13 +543,13 @@ struct Attention {
 
     void break_sticks(Worker& w, Tile& t, i64 low, i64 high) const {
         if (terms.stick->remainder) {  // first, since the query's own token has it, which is the last
-            from_last_key(w, t, low, high, 0, [&] { break_tile(w, t, [](i64, i64, vf, vf) {}); });
+            from_last_key(w, t, low, high, 0, [&] { break_tile(w, t, [](i64, i64, vf) {}); });
             for (i64 r = 0; r < t.rows; r++) w.remainder[r] = (float)w.left[r];
         }
         from_last_key(w, t, low, high, 0, [&] {
             for (i64 r = 0; r < t.rows; r++)
                 if (sees_any_score(w, r)) w.row_max[r] = 0, w.row_sum[r] = 1;  // there are none of stick-breaking
-            break_tile(w, t, [&](i64 r, i64 x, vf, vf weights) { store(w.score + r * LD + x, weights); });
+            break_tile(w, t, [&](i64 r, i64 x, vf weights) { store(w.score + r * LD + x, weights); });
             for (i64 r = 0; r < t.rows; r++) clear_outside_span(w, t, r, w.score + r * LD, t.c1);
             if (terms.stick->remainder)
                 for (i64 i = 0; i < w.own_count; i++) w.score[w.own[i].row * LD + w.own[i].column] += w.remainder[w.own[i].row];
@@ -563,12 +563,12 @@ struct Attention {
         return false;
     }
 
-    // visit(r, x, taken, weights): as that of break_row
+    // visit(r, x, weights): of the keys x … x + W − 1 of a row
     template <class Visit>
     void break_tile(Worker& w, const Tile& t, Visit visit) const {
         for (i64 r = 0; r < t.rows; r++)
             w.left[r] = break_row(w.score + r * LD, w.spans.from[r], w.spans.to[r], w.left[r],
-                                  [&](i64 x, vf taken, vf weights) { visit(r, x, taken, weights); });
+                                  [&](i64 x, Share, vf weights) { visit(r, x, weights); });
     }
 
     // Finds what is left after the keys of each block, and returns the first block that has weights.
@@ -581,7 +581,7 @@ struct Attention {
         from_last_key(w, t, low, w.ranges.high, task, [&] {
             memcpy(left_after(w, t), w.left, sizeof w.left);
             first = t.j0;
-            break_tile(w, t, [](i64, i64, vf, vf) {});
+            break_tile(w, t, [](i64, i64, vf) {});
             if (!terms.stick->remainder || !w.own_count) return;
             multiply<Packing>(w.spans, t, plan.dv_packed, block.d_out, plan.dvp, t.packed->v_panels, w.d_score);
             if (values) terms.add_value_products(w.terms, t, w.d_score, task);
@@ -606,19 +606,20 @@ struct Attention {
         return dropout_factor(row, w.key_indices + own.column)[0];
     }
 
-    // Replaces scores by weights A, and dP by dS = A∘dP − σ(S)∘Σ A∘dP, a sum up to and with the key, and the remainder's.
+    // Replaces scores by weights A, and dP by dS = A∘dP∘(1 − σ(S)) − σ(S)∘Σ A∘dP, a sum over the keys before and the
+    // remainder.
     void stick_backward(Worker& w, const Tile& t, i64 end) const {
         const uint32_t key = c.drop_below ? head_hash(t) : 0;
         const double* left = left_after(w, t);
-        float taken[LD];
+        float taken[LD], kept[LD];
         find_own(w, t);
         if (c.drop_below) load_keys(w, t, end);
         for (i64 r = 0; r < t.rows; r++) {
             float *score = w.score + r * LD, *grad = w.d_score + r * LD;
             const i64 from = w.spans.from[r], to = w.spans.to[r];
             const uint32_t row = c.drop_below ? hash32(key + (uint32_t)*c.q_index.template at<i64>(t.b, t.i0 + r)) : 0;
-            break_row(score, from, to, left[r], [&](i64 x, vf shares, vf weights) {
-                store(taken + x, shares);
+            break_row(score, from, to, left[r], [&](i64 x, Share share, vf weights) {
+                store(taken + x, share.taken), store(kept + x, share.left);
                 store(score + x, weights);
             });
             for (i64 x = from; x < to; x += W) {
@@ -629,7 +630,8 @@ struct Attention {
                     store(score + x, weight * keep);
                 }
                 const vf gain = weight * d_weight, gains = prefix_sums(gain);
-                store(grad + x, gain - load(taken + x) * (gains + (float)w.gained[r]));
+                const vf before = shift_up<1>(gains, vf{}) + (float)w.gained[r];
+                store(grad + x, gain * load(kept + x) - load(taken + x) * before);
                 w.gained[r] += gains[W - 1];
             }
             finish_score_gradients(w, t, r, end);

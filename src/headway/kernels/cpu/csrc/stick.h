@@ -18,13 +18,13 @@ inline Share share_of(vf z) {
 // Breaks a row at the columns from … to − 1, whole vectors, of which `left` is left after later keys. Returns what is
 // left before them, 0 if a float cannot represent it.
 //
-// visit(x, taken, weights): the shares of the keys x … x + W − 1, and their weights
+// visit(x, share, weights): of the keys x … x + W − 1
 template <class Visit>
 inline double break_row(const float* score, i64 from, i64 to, double left, Visit visit) {
     for (i64 x = to - W; x >= from; x -= W) {
         const Share share = share_of(load(score + x));
         const vf products = suffix_products(share.left);
-        visit(x, share.taken, share.taken * shift_down<1>(products, broadcast(1.f)) * (float)left);
+        visit(x, share, share.taken * shift_down<1>(products, broadcast(1.f)) * (float)left);
         left *= products[0];
     }
     return left < 1e-38 ? 0 : left;
