@@ -30,7 +30,7 @@ class Reduction(Record):
 class RowStatistics(Reduction):
     """The largest score of each query and Σⱼ exp(score − largest), sinks included: two of [batch, H, n].
 
-    They are −∞ and 0 where nothing is in sight, and NaN under a Normalizer.
+    They are −∞ and 0 where nothing is in sight, and NaN where a term replaces the softmax.
     """
 
 

@@ -15,9 +15,8 @@ class StickBreaking(PositionEncoding):
         A[h,i,j] = σ(z_ij)·Π_{t=j+1…i−1} (1 − σ(z_it)) for j < i,   z_ij = s·⟨qᵢ, kⱼ⟩
 
     A row sums to at most 1, and the first one to 0. Both options are those of the authors' code and off there by
-    default. Everything is computed in logarithms: the scores become the logarithms of the weights (−1000 for a weight
-    of 0). Keys are in the order of the stream. There is no log-sum-exp and no sink. Masked keys have a weight of 0 and
-    do not reduce the rest.
+    default. In the scores of an explanation, a weight of 0 has the logarithm −1000. Keys are in the order of the
+    stream. There is no log-sum-exp and no sink. Masked keys have a weight of 0 and do not reduce the rest.
 
     Args:
         attend_current: whether the query's own token gets the first share (j ≤ i, the product up to i).
