@@ -230,10 +230,11 @@ class Encoded(NamedTuple):
 def _call(given: Given, placed: Places, encoded: Encoded) -> Call:
     """Returns the call, once its terms are known to go together."""
     terms = encoded.terms + given.terms + given.of_softmax
-    own = [term for term in terms if isinstance(term, NORMALIZERS)]
+    own = [type(term).__name__ for term in terms if isinstance(term, NORMALIZERS)]
+    if len(own) > 1:
+        raise HeadwayError(f"terms hold {' and '.join(own)}, each of which replaces the softmax: keep one")
     if own and any(isinstance(term, Sink) for term in terms):
-        name = type(own[0]).__name__
-        raise HeadwayError(f"terms hold a {name}, which replaces the softmax that a sink takes part in: drop one")
+        raise HeadwayError(f"terms hold a {own[0]}, which replaces the softmax that a sink takes part in: drop one")
     return Call._made({
         "q": encoded.q, "k": encoded.k, "v": encoded.v, "q_coordinates": encoded.q_at, "k_coordinates": encoded.k_at,
         "terms": terms, "mask": placed.mask, "scale": given.scale, "dropout": given.dropout, "seed": given.seed,

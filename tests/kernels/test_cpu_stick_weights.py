@@ -107,8 +107,8 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
 
 def test_what_is_refused() -> None:
     q, k, v = drawn(5, 5)
-    with pytest.raises(hw.HeadwayError, match="it takes one StickWeights"):
-        hw.attention(q, k, v, terms=VARIANTS[:2], kernel="cpu")
+    with pytest.raises(hw.HeadwayError, match="StickWeights and StickWeights, each of which replaces the softmax"):
+        hw.attention(q, k, v, terms=VARIANTS[:2])
     with pytest.raises(hw.HeadwayError, match="StickWeights, which replaces the softmax that a sink takes part in"):
         hw.attention(q, k, v, terms=VARIANTS[:1], sink=torch.zeros(4))
     with pytest.raises(hw.HeadwayError, match="StickWeights, which replaces the softmax: there is no log-sum-exp"):

@@ -85,8 +85,6 @@ def reasons_against(terms: tuple[Any, ...]) -> Iterator[str]:
         else:
             yield from row.against(term)
             count += row.count(term)
-    if sum(type(term) is StickWeights for term in terms) > 1:
-        yield "it takes one StickWeights"
     if count > MAX_TERMS:
         yield f"it takes at most {MAX_TERMS} terms, of which a TokenBias may be two"
 
