@@ -13,8 +13,8 @@ from headway._common.files import read_checkpoint
 from headway.errors import HeadwayError
 
 SOURCES = Path(headway.__file__).parent
-OWN_PICKLES = {"testing/encodings.py"}
-"""What pickles a layer of its own and reads that again, in memory."""
+OWN_PICKLES = {"testing/encodings.py", "_common/workers.py"}
+"""What pickles things of its own and reads them again, in memory or from a process that it started."""
 RUNS_CODE = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 
 

@@ -39,7 +39,19 @@ PLANNED = {
         "nope-scaling",
     ),
     *("ntk-aware", "ntk-by-parts", "p-rope", "partial-rope", "position-interpolation", "random-float", "randomized"),
-    *("rope", "sandwich", "shaw", "sink", "softmax-one", "streaming-llm", "swin", "t5", "xpos", "yarn"),
+    *(
+        "rope",
+        "sandwich",
+        "shaw",
+        "sink",
+        "softmax-one",
+        "stick-breaking",
+        "streaming-llm",
+        "swin",
+        "t5",
+        "xpos",
+        "yarn",
+    ),
 }
 STEPS = {
     *("alibi", "dynamic-interpolation", "dynamic-ntk", "grape-m", "hope", "llama3", "longrope", "music-transformer"),

@@ -198,8 +198,8 @@ def test_numbers_are_read() -> None:
     [
         ("compare --encoding rope", "No such option: --encoding (Possible options: --encodings, --settings): see"),
         (
-            "compare --words king",
-            "it is an option of headway vectors compare and headway vectors map; see headway compare",
+            "generate --words king",
+            "it is an option of headway vectors compare and headway vectors map; see headway generate",
         ),
         ("compare --no-command-has-this 3", "No such option: --no-command-has-this: see headway compare --help"),
     ],

@@ -29,7 +29,7 @@ COMPILER = "compiles_as_one_graph"
 COMPILED_TOO = {
     "sinusoidal-1", "learned-1", "deberta-1", "tupe-1", "kerple-power-1", "dynamic-position-bias-1", "swin-v2-1",
     "mixed-rope-1", "dinov3-rope-1", "comrope-1", "grape-m-1", "longrope-1", "ssmax-1", "nope-scaling-1",
-    "stick-breaking-1", "dape-1", "selective-rope-1", "grape-m-contextual-1", "grape-a-1", "interpolated-1", "cape-1",
+    "dape-1", "selective-rope-1", "grape-m-contextual-1", "grape-a-1", "interpolated-1", "cape-1",
     "shape-1",
 }  # fmt: skip
 """Further examples that reach steps of their own. Compilation is checked of these and of first examples."""
