@@ -43,3 +43,13 @@ def version_line() -> str:
     import torch
 
     return f"headway {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions that rows of results keep: headway, its commit if it is known, torch and Python."""
+    import platform
+
+    import torch
+
+    known = {"commit": commit()} if commit() else {}
+    return {"headway": __version__, **known, "torch": torch.__version__, "python": platform.python_version()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 import statistics
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ from .._common import processor
 from .._common.progress import Tell
 from .._common.store import Row
 from .._common.training import Diverged, Trained
-from .._common.version import __version__, commit
+from .._common.version import versions
 from ..errors import HeadwayError
 from . import corpora
 from .candidates import Candidate
@@ -244,7 +243,7 @@ class Run:
             "device": self.protocol.device,
             "threads": torch.get_num_threads(),
             "processor": processor.name(),
-            "versions": _versions(),
+            "versions": versions(),
         }
 
 
@@ -259,8 +258,3 @@ def _finite(fields: dict[str, Any]) -> dict[str, Any]:
         return fields
     cleaned = {name: None if name in bad else value for name, value in fields.items()}
     return {**cleaned, "bits_by_position": [], "reason": "the loss is not a finite number: training diverged"}
-
-
-def _versions() -> dict[str, str]:
-    known = {"commit": commit()} if commit() else {}
-    return {"headway": __version__, **known, "torch": torch.__version__, "python": platform.python_version()}

@@ -8,10 +8,8 @@
 
 from __future__ import annotations
 
-import platform
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -25,14 +23,14 @@ from .._common.kinds import Kind
 from .._common.progress import ProgressListener, Tell, Telling, notebook_bar
 from .._common.store import Row
 from .._common.training import Diverged
-from .._common.version import __version__, commit
+from .._common.version import versions
 from ..errors import HeadwayError, need_positive
 from ._suite_report import SuiteResults
 from .models import ModelSizes, build_transformer
 from .protocol import LEARNING_RATE, Training
 from .store import Store, checkpoint_path
 from .tasks import SEQUENCE_TASKS, SequenceTask, sequence_task
-from .train import train
+from .train import one_thread, train
 
 __all__ = ["SUITES", "Suite", "SuiteProtocol", "SuiteResults", "measure"]
 
@@ -165,8 +163,8 @@ def measure(
     if not tasks or not encodings or not seeds:
         raise HeadwayError("tasks, encodings and seeds may not be empty: give at least one of each")
     for name in tasks:
+        task = sequence_task(name)
         for spec in encodings:
-            task = sequence_task(name)
             model = build_transformer(spec, protocol.sizes(task), 0)
             if any(one.acts == {"locate"} for one in model.stack.encodings):
                 raise HeadwayError(f"{spec} only places tokens, for another encoding to read: give '{spec} + rope'")
@@ -190,18 +188,7 @@ def measure(
         return SuiteResults(store.rows_of(planned), store.settings, list(dict.fromkeys(encodings)))
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """A block that computes in one thread: sums depend on the number of threads, and results may not on ``jobs``."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@_one_thread()
+@one_thread()  # so that results do not depend on ``jobs``
 def _measured(job: Job, tell: Tell, *, protocol: SuiteProtocol, out: Path) -> list[Row]:
     """Trains a model, from its checkpoint if there is one, and returns its rows, one for each length."""
     task = sequence_task(job.task)
@@ -243,7 +230,7 @@ def _measured(job: Job, tell: Tell, *, protocol: SuiteProtocol, out: Path) -> li
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "threads": torch.get_num_threads(),
         "processor": processor.name(),
-        "versions": _versions(),
+        "versions": versions(),
     }
     rows = []
     for times in protocol.times:
@@ -258,8 +245,3 @@ def _measured(job: Job, tell: Tell, *, protocol: SuiteProtocol, out: Path) -> li
         numbers = {name: value for name, value in measured.items() if name != "reason" or value is not None}
         rows.append({**job._asdict(), "times": times, "length": times * task.trained, **numbers, **facts})
     return rows
-
-
-def _versions() -> dict[str, str]:
-    known = {"commit": commit()} if commit() else {}
-    return {"headway": __version__, **known, "torch": torch.__version__, "python": platform.python_version()}

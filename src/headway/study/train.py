@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,20 @@ from .._common.training import Companion, Trained
 from .models import parameter_groups
 from .protocol import Training
 from .tasks import Task
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Computes with one thread in a ``with`` block.
+
+    Small tensors are slower with more, and sums depend on the number of threads.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def schedule(step: int, training: Training) -> float:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from ..models import EMBEDDING_SCALE, start_alike
 from ..protocol import Training, derived_seed
 from ..tasks import Task
 from ..tasks._base import IGNORED
-from ..train import train
+from ..train import one_thread, train
 from ._cases import Cases
 from ._grammar import FARTHEST, FEW, Language, Sentence
 from ._languages import named_language
@@ -164,17 +163,6 @@ def trained(
         task = PlantedWords(language, language.sentences(SENTENCES, seed))
         train(model, task, settings, seed, checkpoint=checkpoint, watch=watch)
     return model.eval()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Computes with one thread in a ``with`` block, since the tensors are so small that more would be slower."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class _TrainedModel(LockedFolder):
