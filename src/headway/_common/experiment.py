@@ -55,17 +55,20 @@ def measure_each(
             jobs and ``measure`` are sent by pickle; the store and the listener stay in this one.
     """
     total = sum(map(work, jobs))
-    shares = {job: 1.0 if has(job) else 0.0 for job in jobs}
+    done = sum(work(job) for job in jobs if has(job))
+    running: dict[J, float] = {}
 
     def told(job: J, doing: str, share: float) -> None:
-        shares[job] = share
-        done = sum(work(one) * part for one, part in shares.items())
-        listener.progressed(f"{jobs[job]}: {doing}" if doing else jobs[job], done / total)
+        running[job] = share * work(job)
+        name = f"{jobs[job]}: {doing}" if doing else jobs[job]
+        listener.progressed(name, (done + sum(running.values())) / total)
 
     def finished(job: J, rows: Sequence[Row]) -> None:
+        nonlocal done
         if rows:
             store.add(rows)
         told(job, "", 1.0)
+        done += running.pop(job)
         listener.measured(jobs[job], rows)
 
     missing = [job for job in jobs if not has(job)]
