@@ -1,8 +1,7 @@
-"""Work in processes of its own, so that a program that crashes or hangs is a result like any other."""
+"""Work in processes of their own, so that a program that crashes or hangs is a result like any other."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 from .._common.progress import Share
+from .._common.workers import processors
 from ..testing.fuzz.search import Outcome
 from ..testing.fuzz.worker import Worker
 
@@ -23,7 +23,7 @@ LIMIT = 90.0
 @contextmanager
 def processes(function: Callable[[Any], Outcome], count: int) -> Iterator[list[Callable[[Any], Outcome]]]:
     """Starts processes that compute a function of a module: at most ``count``, and one for each core."""
-    cores = os.cpu_count() or 1
+    cores = processors()
     count = max(1, min(MOST, cores, count))
     workers = [Worker(max(1, cores // count), LIMIT, function) for _ in range(count)]
     try:

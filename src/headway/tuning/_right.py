@@ -23,10 +23,9 @@ from ..testing.fuzz.masks import MASKS, Draw, build
 from ..testing.fuzz.search import Outcome, outcome_of
 from ..testing.inputs import term_examples
 from ..testing.kernels import SHAPES, Draws
+from ._fast import DTYPES
 from ._processes import outcomes, processes
 
-DTYPES = {"cpu": ("float32", "bfloat16", "float16"), "cuda": ("bfloat16", "float16", "float32")}
-"""Those of most calls first, since time may end."""
 PLAIN = Case(batch=2, kv_heads=2, group=2, n=67, m=131, head_dim=64, v_dim=64)
 """More queries and keys than a block has, and no multiple of one."""
 
