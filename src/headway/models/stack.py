@@ -280,30 +280,30 @@ class Stack(nn.Module):
 
     def _needs_no_coordinates(self, x: Tensor, masks: Sequence[Mask | Tensor | None], cache: StackCache) -> bool:
         """Returns whether layers that count their tokens compute a call as fast as with coordinates shared by all."""
-        parts: Any = self._modules
-        if observers or watched() or not all(map(_takes_defaults, parts["blocks"]._modules.values())):
+        modules: Any = self._modules
+        if observers or watched() or not all(map(_takes_defaults, modules["blocks"]._modules.values())):
             return False
         held = len(cache)
-        if not all(needs_no_coordinates(one, x, held) for one in (None, *parts["encodings"]._modules.values())):
+        if not all(needs_no_coordinates(one, x, held) for one in (None, *modules["encodings"]._modules.values())):
             return False
         different = {id(mask): mask for mask in masks if mask is not None}.values()
         return all(isinstance(mask, Mask) and mask.plan_key() is not None for mask in different)
 
     def _step(self, x: Tensor, masks: Sequence[Mask | Tensor | None], cache: StackCache) -> Tensor:
         """Applies the layers to tokens that follow those in the cache, all of one stream that starts at 0."""
-        parts: Any = self._modules  # since each attribute that is a module takes a microsecond, which steps notice
-        encodings, blocks = list(parts["encodings"]._modules.values()), list(parts["blocks"]._modules.values())
+        modules: Any = self._modules  # since each attribute that is a module takes a microsecond, which steps notice
+        encodings, blocks = list(modules["encodings"]._modules.values()), list(modules["blocks"]._modules.values())
         cache.enter_step()
         for one in encodings:
             if "embed" in one.acts:
                 held = len(cache)
                 x = _PlacedEncoding(one, stream(x.shape[1], held, held + x.shape[1], x.device), None, None).embed(x)
-        x = parts["dropout"](parts["entry"](x))
+        x = modules["dropout"](modules["entry"](x))
         used = [one if one.acts & IN_ATTENTION else None for one in encodings]
         layers = zip(self._block_of_layer, self._encoding_of_layer, masks, cache.layers, strict=True)
         for block, number, mask, layer in layers:
             x = blocks[block](x, mask=mask, encoding=None if number is None else used[number], cache=layer)
-        out: Tensor = parts["norm"](x)
+        out: Tensor = modules["norm"](x)
         return out
 
     def _of_sequences(

@@ -26,6 +26,7 @@ from .stack import Encodings, Masks, Stack, also
 CONFIG = "TransformerConfig(vocab_size=1000, embed_dim=64, num_layers=2, num_heads=4)"
 """What errors show as a config."""
 CAUSAL = Causal()
+"""The mask of every decoder, made once, since steps notice it."""
 
 
 class Transformer(nn.Module):
