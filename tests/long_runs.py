@@ -406,7 +406,7 @@ KILLED = {
     },
 }
 
-WITH_TIME = {"seconds", "train_seconds", "tokens_per_second", "peak_memory_bytes"}
+WITH_TIME = {"seconds", "train_seconds", "processor_seconds", "tokens_per_second", "peak_memory_bytes"}
 """Names of numbers that no run repeats."""
 
 

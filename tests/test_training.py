@@ -1,6 +1,7 @@
 """The loop of every training: it resumes bit for bit, and stops before NaN reaches a parameter or a checkpoint."""
 
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,14 @@ def test_no_checkpoint_has_parameters_that_are_not_finite(
     assert not path.exists()
 
 
+def test_time_in_which_the_processor_does_something_else_is_not_its_time() -> None:
+    model = small()
+    model[0].register_forward_hook(lambda module, inputs, out: time.sleep(0.05))
+    trained, _ = run(model, steps=3)
+    assert trained.seconds >= 0.15
+    assert 0 < trained.processor_seconds < trained.seconds - 0.1
+
+
 def test_autocast_is_for_the_forward_pass_and_the_loss(tmp_path: Path) -> None:
     seen: list[torch.dtype] = []
     model = small()
@@ -222,6 +231,7 @@ WRONG: dict[str, Any] = {
     "no steps": {"step": "9"},
     "steps before the first": {"step": -1},
     "no seconds": {"seconds": None},
+    "no seconds of the processor": {"processor_seconds": None},
     "no loss": {"last_loss": None},
     "no optimizer": {"optimizer": None},
     "another optimizer": {"optimizer": {"state": {0: {"momentum": torch.zeros(2)}}}},

@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -396,7 +397,8 @@ def test_a_training_that_diverges_has_a_reason_and_no_numbers(
             assert row["bits_per_byte"] > 0
             assert "reason" not in row
             continue
-        numbers = ("bits_per_byte", "recall", "train_loss_bits", "train_seconds", "tokens_per_second", "heads")
+        times = ("train_seconds", "processor_seconds", "tokens_per_second")
+        numbers = ("bits_per_byte", "recall", "train_loss_bits", *times, "heads")
         assert [row[name] for name in numbers] == [None] * len(numbers)
         assert row["steps"] == 0
         assert row["reason"] == (
@@ -423,6 +425,23 @@ def test_equal_time_is_that_of_the_trainings_that_ended_well(
     results = compare(text_file, ["rope"], **{**tiny, "baselines": ("lstm",)})
     assert [row["steps"] for row in results.rows if row["train_seconds"] is None] == [1, 1]
     assert results.any_row("lstm (equal time)")["steps"] == 4  # those of the others, since one of them is missing
+
+
+def test_equal_time_is_that_of_the_processor(
+    text_file: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program that takes the processor makes seconds longer, and changes no number of steps."""
+    train = run.train
+
+    def busy(*given: Any, **named: Any) -> Trained:
+        trained = train(*given, **named)
+        work = 6.0 if named["checkpoint"].name.startswith("rope") else 2.0
+        return replace(trained, seconds=1.0 if work == 6.0 else 500.0, processor_seconds=work)
+
+    monkeypatch.setattr(run, "train", busy)
+    results = compare(text_file, ["rope"], **{**tiny, "baselines": ("lstm",)})
+    assert results.any_row("rope")["processor_seconds"] == 6.0
+    assert results.any_row("lstm (equal time)")["steps"] == 3 * tiny["steps"]
 
 
 def test_settings_stand_in_place_of_the_protocols(text_file: Path, tiny: dict[str, Any]) -> None:

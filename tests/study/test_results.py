@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from headway._common.table import Cell
 from headway.errors import HeadwayError
+from headway.study import tables
 from headway.study.protocol import FixedProtocol
 from headway.study.results import ComparisonResults
 
@@ -147,11 +149,60 @@ def test_models_that_have_hardly_learned_are_named(protocol: FixedProtocol) -> N
     found = results(protocol, losses, {"counted": {"5-gram": 2.25, "2-gram": 3.31}})
     assert list(found.counted) == ["2-gram", "5-gram"]
     encodings, baselines = found.parts().values()
-    assert "(3.310 bits per byte), at 16 bytes: c 3.310, d 4.000. They have hardly learned" in encodings[0]
+    assert (
+        "(3.310 bits per byte), at 16 bytes: c 3.310, d 4.000. They have hardly learned and are not ranked"
+        in encodings[0]
+    )
     assert "(2.250 bits per byte), at 16 bytes: b 2.400. They have learned little" in encodings[1]
     assert "lstm 3.500. They have hardly learned" in baselines[0]
     well = results(protocol, {"a": {16: [2.0]}}, {"counted": {"2-gram": 3.31, "5-gram": 2.25}})
     assert "All encodings are below a 5-gram model" in well.conclusions()[1]
+
+
+def test_models_that_pairs_of_symbols_beat_are_not_ranked(protocol: FixedProtocol) -> None:
+    losses: Losses = {"a": {16: [2.0, 2.1], 64: [4.0, 4.1]}, "b": {16: [3.4, 3.5], 64: [2.0, 2.1]}}
+    counted = {"counted": {"2-gram": 3.31, "5-gram": 2.25}}
+    found = results(protocol, losses, counted)
+    assert found.learned == ["a"]
+    assert (found.ranking(16), found.ranking(64)) == ([(2.05, "a")], [(pytest.approx(4.05), "a")])
+    assert found.pairs(64) == []
+    marked = [cell.best for row in tables.losses(found).rows for cell in row if isinstance(cell, Cell)]
+    assert sum(marked) == 2, "the losses of a"
+    none = results(protocol, {name: {16: [3.4, 3.5], 64: [3.6, 3.5]} for name in "ab"}, counted)
+    said = "At the trained length (16 bytes) none is ranked, since none is below a 2-gram model of the same text"
+    assert none.summary() == [f"{said}: train longer."]
+    assert none.warnings()[0].startswith("Not below a 2-gram model of the same text")
+    assert not any(cell.best for row in tables.losses(none).rows for cell in row if isinstance(cell, Cell))
+
+
+def test_the_summary_is_three_sentences(protocol: FixedProtocol) -> None:
+    losses: Losses = {"a": {16: [2.0, 2.4], 64: [4.0, 4.1]}, "b": {16: [2.1, 2.1], 64: [2.0, 2.1]}}
+    assert results(protocol, losses).summary() == [
+        "At the trained length (16 bytes) b is best: 2.100 bits per byte (mean of 2 seeds); next is a with 2.200, "
+        "which the seeds do not separate from it.",
+        "At 4× the trained length (64 bytes) b is best: 2.050 bits per byte (mean of 2 seeds); next is a with 4.050.",
+        "The 2 seeds do not separate 1 of 1 pairs at 16 and 0 of 1 pairs at 64 bytes.",
+    ]
+    one = results(protocol, {name: {length: its[:1] for length, its in by.items()} for name, by in losses.items()})
+    assert one.summary()[-1] == "One seed separates nothing: any of these differences may be chance."
+    alone = results(protocol, {"a": {16: [2.0, 2.2]}})
+    assert alone.summary()[-1] == "There is no other encoding to compare with."
+
+
+def test_uneven_times_are_named(protocol: FixedProtocol) -> None:
+    found = results(
+        protocol,
+        {"a": {16: [2.0, 2.1]}, "lstm (equal time)": {16: [2.6, 4.0]}},
+        train_seconds={"a": 9.0, "lstm (equal time)": 9.0},
+    )
+    assert not any("Trained by time" in said or "shared the machine" in said for said in found.warnings())
+    found.rows[1]["train_seconds"], found.rows[3]["steps"] = 14.0, 1
+    assert found.warnings()[-2:] == [
+        "The seconds of a step differ between seeds by more than 1.5× (a 1.6×, lstm (equal time) 6.0×): other work "
+        "shared the machine, and seconds and tokens a second say little.",
+        "Trained by time and not alike between seeds: lstm (equal time) 1 to 6 steps. Their means say little.",
+    ]
+    assert found.warnings()[-1] in found.conclusions()
 
 
 def test_a_model_that_diverged_is_named(protocol: FixedProtocol) -> None:

@@ -36,6 +36,7 @@ def compared(
             "learning_rate": 0.005,
             "learning_rates": {},
             "train_seconds": 1.5,
+            "processor_seconds": 2.5,
             "tokens_per_second": 1e4,
             "kernel": "cpu",
             "trained_dtype": "float32",

@@ -43,11 +43,14 @@ class Trained:
     Attributes:
         steps: steps.
         seconds: seconds in these steps.
+        processor_seconds: seconds of processor time in these steps, of all threads, whatever else the machine did. On
+            another device than a CPU these are the same as ``seconds``.
         loss: the loss of the last batch.
     """
 
     steps: int
     seconds: float
+    processor_seconds: float
     loss: float
 
 
@@ -109,12 +112,12 @@ def train(
     """
     companion = companion or Companion()
     rates = [group["lr"] for group in optimizer.param_groups]
-    done, seconds, last = 0, 0.0, math.nan
+    done, seconds, work, last = 0, 0.0, 0.0, math.nan
     if (state := read_checkpoint(checkpoint)) is not None:
         with naming_checkpoint(checkpoint):
             model.load_state_dict(state["model"])
             companion.load_state_dict(state)
-            done, seconds, last = _progress(state)
+            done, seconds, work, last = _progress(state)
             if until is not None and state["optimizer"] is None:
                 steps = done
             if done < steps:
@@ -122,9 +125,10 @@ def train(
     forward = torch.compile(model) if compile else model
     device = next(model.parameters()).device.type
     model.train()
+    clock = time.process_time if device == "cpu" else time.perf_counter
     saved_at, pause = seconds, SECONDS_BETWEEN_CHECKPOINTS
     while done < steps:
-        started = time.perf_counter()
+        started, worked = time.perf_counter(), clock()
         for group, highest in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = highest * rate(done)
         with _autocast(device, dtype):
@@ -138,6 +142,7 @@ def train(
         optimizer.step()
         done += 1
         seconds += time.perf_counter() - started
+        work += clock() - worked
         if until is not None and until(done):
             steps = done
         due = done == steps or (checkpoint is not None and seconds - saved_at >= pause)
@@ -153,6 +158,7 @@ def train(
                     **companion.state_dict(),
                     "step": done,
                     "seconds": seconds,
+                    "processor_seconds": work,
                     "last_loss": last,
                     "model": model.state_dict(),
                     "optimizer": None if done == steps else optimizer.state_dict(),
@@ -163,15 +169,16 @@ def train(
             pause = SECONDS_BETWEEN_CHECKPOINTS * max(1.0, slowness)
         if watch is not None:
             watch(done, last)
-    return Trained(steps, seconds, last)
+    return Trained(steps, seconds, work, last)
 
 
-def _progress(state: dict[str, Any]) -> tuple[int, float, float]:
-    """The steps of a checkpoint, their seconds and the last loss."""
-    step, seconds, last = state["step"], state["seconds"], state["last_loss"]
-    if type(step) is not int or step < 0 or type(seconds) is not float or type(last) is not float:
-        raise ValueError(f"step {step!r}, seconds {seconds!r}, last_loss {last!r}")
-    return step, seconds, last
+def _progress(state: dict[str, Any]) -> tuple[int, float, float, float]:
+    """The steps of a checkpoint, their seconds, the processor's of these, and the last loss."""
+    step, numbers = state["step"], [state[name] for name in ("seconds", "processor_seconds", "last_loss")]
+    if type(step) is not int or step < 0 or any(type(number) is not float for number in numbers):
+        raise ValueError(f"step {step!r}; seconds, processor_seconds and last_loss {numbers!r}")
+    seconds, work, last = numbers
+    return step, seconds, work, last
 
 
 def _restore(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, Any]]) -> None:

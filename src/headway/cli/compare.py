@@ -363,10 +363,8 @@ def conclude(say: Console, results: ComparisonResults, out: str) -> None:
         say.print(rates.rich(no_wrap=True))
     say.print("[bold]What it took[/bold]")
     say.print(tables.costs(results, brief=True).rich(overflow="fold"))
-    say.print("[bold]What may be concluded[/bold]")
-    for headline, sentences in results.parts().items():
-        say.print(f"[bold]{_plain(headline)}[/bold]")
-        points(say, sentences)
+    say.print("[bold]What may be concluded[/bold]; report.html has all of it, with intervals")
+    points(say, [*results.warnings(), *results.summary()])
     say.print(f"\n{_written(results, out)}", markup=False, soft_wrap=True)
 
 

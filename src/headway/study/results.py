@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -20,6 +21,8 @@ LEARNED_THE_TASK = 0.9
 """The share of right answers at the trained length from which misses at larger distances are counted."""
 LISTED = 6
 """The most pairs that one sentence lists."""
+UNEVEN = 1.5
+"""The ratio of the times of a step between seeds from which the machine was too busy for them to mean much."""
 
 
 class ComparisonResults:
@@ -147,12 +150,23 @@ class ComparisonResults:
         """The lengths at which differences are stated: the trained length and the far one."""
         return list(dict.fromkeys((self.trained_length, self.far_length)))
 
+    @property
+    def learned(self) -> list[str]:
+        """The models that are below the worst n-gram model at the trained length; all, if nothing was counted.
+
+        A model that counts pairs of symbols predicts better than the others: an order among them means nothing.
+        """
+        worst = next(iter(self.counted.values()), math.inf)
+        losses = {name: self.mean(name, self.trained_length) for name in self.names}
+        return [name for name, value in losses.items() if value is not None and value < worst]
+
     def ranking(self, length: int) -> list[tuple[float, str]]:
-        """Returns the losses of encodings at a ``length`` with their names, best first.
+        """Returns the losses at a ``length`` of the encodings that have learned, with their names, best first.
 
         An interpolated row is included only if the encoding itself has no loss there.
         """
-        return self._ranked(self.encodings, length)
+        learned = self.learned
+        return self._ranked([name for name in self.encodings if name in learned], length)
 
     def _ranked(self, names: Sequence[str], length: int) -> list[tuple[float, str]]:
         losses = {name: value for name in names if (value := self.mean(name, length)) is not None}
@@ -183,6 +197,24 @@ class ComparisonResults:
 
     # ------------------------------------------------------------ conclusions
 
+    def summary(self) -> list[str]:
+        """Returns at most three sentences: the best at the trained length, the best beyond, what is not separated."""
+        if not self.ranking(self.trained_length):
+            return [self._best(self.trained_length, "the trained length")]
+        sentences = [self._best(self.trained_length, "the trained length", brief=True)]
+        if self.far_length != self.trained_length:
+            sentences.append(self._best(self.far_length, _times(self.far_length, self.trained_length), brief=True))
+        return [*sentences, self._separated_in_short()]
+
+    def _separated_in_short(self) -> str:
+        if len(self.seeds) == 1:
+            return "One seed separates nothing: any of these differences may be chance."
+        counts = [(len(self.pairs(length)), length) for length in self.compared_lengths if self.pairs(length)]
+        if not counts:
+            return "There is no other encoding to compare with."
+        parts = [f"{len(self.not_separated(length))} of {pairs} pairs at {length:,}" for pairs, length in counts]
+        return f"The {len(self.seeds)} seeds do not separate {' and '.join(parts)} {self.unit}."
+
     def conclusions(self) -> list[str]:
         """Returns the conclusions that the results support, in sentences."""
         if not self.rows:
@@ -205,25 +237,56 @@ class ComparisonResults:
         if self.far_length != self.trained_length:
             sentences.append(self._best(self.far_length, _times(self.far_length, self.trained_length)))
             sentences += self._beyond(self.encodings)
-        return [*sentences, *self._separation(), *self._learning_rates(self.encodings), *self._recall(self.encodings)]
+        sentences += [*self._separation(), *self._learning_rates(self.encodings), *self._recall(self.encodings)]
+        return [*sentences, *self._uneven(self.encodings)]
 
     def _of_baselines(self) -> list[str]:
         sentences = self._learned(self.baselines)
         sentences += [self._against_best(name, at) for name in self.baselines for at in self.compared_lengths]
         if self.far_length != self.trained_length:
             sentences += self._beyond(self.baselines)
-        return [*sentences, *self._learning_rates(self.baselines), *self._recall(self.baselines)]
+        sentences += [*self._learning_rates(self.baselines), *self._recall(self.baselines)]
+        return [*sentences, *self._uneven(self.baselines)]
 
     def _steps(self, name: str) -> str:
         """The training steps of a model; those of a baseline that is trained by time may differ between seeds."""
         steps = {row["steps"] for row in self.rows if row["encoding"] == name}
         return " to ".join(f"{count:,}" for count in dict.fromkeys((min(steps), max(steps))))
 
+    def warnings(self) -> list[str]:
+        """Returns what is to be known before the summary: models that have learned little, and uneven times."""
+        return [*self._learned(self.names), *self._uneven(self.names)]
+
+    def _uneven(self, names: Sequence[str]) -> list[str]:
+        """Models whose steps took uneven times between seeds, or that had uneven numbers of steps."""
+        paces, steps = [], []
+        for name in names:
+            taken = self.by_seed(name, self.trained_length, "steps")
+            seconds = self.by_seed(name, self.trained_length, "train_seconds")
+            ratio = _ratio([seconds[seed] / taken[seed] for seed in seconds if taken[seed]])
+            if ratio > UNEVEN:
+                paces.append(f"{name} {ratio:.1f}×")
+            if _ratio([*taken.values()]) > UNEVEN:
+                steps.append(f"{name} {self._steps(name)} steps")
+        sentences = []
+        if paces:
+            sentences.append(
+                f"The seconds of a step differ between seeds by more than {UNEVEN:g}× ({', '.join(paces)}): other work "
+                "shared the machine, and seconds and tokens a second say little."
+            )
+        if steps:
+            sentences.append(
+                f"Trained by time and not alike between seeds: {', '.join(steps)}. Their means say little."
+            )
+        return sentences
+
     def _learned(self, names: Sequence[str]) -> list[str]:
         """Which models are no better at the trained length than models that count the last few symbols."""
         ranked = self._ranked(names, self.trained_length)
-        sentences, above = [], float("inf")
-        for (model, bits), verdict in zip(self.counted.items(), ("hardly learned", "learned little"), strict=False):
+        sentences, above = [], math.inf
+        for (model, bits), verdict in zip(
+            self.counted.items(), ("hardly learned and are not ranked", "learned little"), strict=False
+        ):
             those = [f"{name} {value:.3f}" for value, name in ranked if bits <= value < above]
             above = bits
             if those:
@@ -238,10 +301,11 @@ class ComparisonResults:
                 f"Without a finite loss at {self.trained_length:,} {self.unit}, since training diverged: "
                 f"{', '.join(missing)}."
             )
-        if not sentences and ranked and self.counted and names == self.encodings:
+        if not sentences and ranked and self.counted and names in (self.encodings, self.names):
             model, bits = [*self.counted.items()][-1]
+            those = "encodings" if names == self.encodings else "models"
             sentences.append(
-                f"All encodings are below a {model} model of the same text, counted ({bits:.3f} bits per byte), at "
+                f"All {those} are below a {model} model of the same text, counted ({bits:.3f} bits per byte), at "
                 f"{self.trained_length:,} {self.unit}."
             )
         return sentences
@@ -250,10 +314,17 @@ class ComparisonResults:
         """The models that have no finite loss at the trained length in any seed."""
         return [name for name in names if self.mean(name, self.trained_length) is None]
 
-    def _best(self, length: int, where: str) -> str:
+    def _best(self, length: int, where: str, *, brief: bool = False) -> str:
+        """The best encoding at a length and the next one; without their difference if ``brief``."""
         ranking = self.ranking(length)
         if not ranking:
-            return f"At {where} ({length:,} {self.unit}) no encoding has a finite loss."
+            at = f"At {where} ({length:,} {self.unit})"
+            if not self._ranked(self.encodings, length):
+                return f"{at} no encoding has a finite loss."
+            if self.learned:
+                return f"{at} no encoding that has learned has a finite loss."
+            model = next(iter(self.counted))
+            return f"{at} none is ranked, since none is below a {model} model of the same text: train longer."
         value, best = ranking[0]
         seeds = len(self.by_seed(best, length))
         over = "one seed" if seeds == 1 else f"mean of {seeds} seeds"
@@ -265,7 +336,7 @@ class ComparisonResults:
             if pair is not None:
                 if pair.seeds > 1 and not pair.separated:
                     sentence += ", which the seeds do not separate from it"
-                sentence += f"; {pair}"
+                sentence += "" if brief else f"; {pair}"
         return sentence + "."
 
     def _against_best(self, name: str, length: int) -> str:
@@ -389,6 +460,11 @@ class ComparisonResults:
 def _counts(change: Difference) -> bool:
     """Whether a change is stated with its direction: by its interval, or with one seed by its sign."""
     return change.separated or (change.half is None and change.mean != 0)
+
+
+def _ratio(values: Sequence[float]) -> float:
+    """The largest value by the smallest; 1 for fewer than two."""
+    return max(values) / min(values) if len(values) > 1 and min(values) > 0 else 1.0
 
 
 def _times(length: int, trained: int) -> str:

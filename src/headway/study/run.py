@@ -151,7 +151,7 @@ class Run:
                 compile=compiled,
             )
         except Diverged as error:
-            diverged, trained = error, Trained(error.step - 1, math.nan, math.nan)
+            diverged, trained = error, Trained(error.step - 1, math.nan, math.nan, math.nan)
         self.done += work
         most = self.store.tried(name)[rate]["peak_memory_bytes"] if finished else peak.bytes()
         return Model(model, sizes, trained, None if heads is None else heads.summary(), most, diverged)
@@ -169,10 +169,10 @@ class Run:
     def _steps(self) -> int:
         if not self.candidate.by_the_clock:
             return self.protocol.steps
-        rows = [row for row in self.store.rows if row["seed"] == self.seed and row["train_seconds"] is not None]
-        seconds = [row["train_seconds"] for row in rows if not row["baseline"]]
+        rows = [row for row in self.store.rows if row["seed"] == self.seed and row.get("processor_seconds")]
+        seconds = [row["processor_seconds"] for row in rows if not row["baseline"]]
         alike = self.candidate.equal
-        pace = next((row["train_seconds"] / row["steps"] for row in rows if row["encoding"] == alike), None)
+        pace = next((row["processor_seconds"] / row["steps"] for row in rows if row["encoding"] == alike), None)
         steps = max(1, round(statistics.median(seconds) / pace)) if seconds and pace else self.protocol.steps
         return self.store.equal_time_steps(self.candidate.name, self.seed, steps)
 
@@ -230,6 +230,7 @@ class Run:
             "learning_rates": {rate: facts["bits_per_byte"] for rate, facts in tried.items()},
             "train_loss_bits": trained.loss if math.isfinite(trained.loss) else None,
             "train_seconds": seconds,
+            "processor_seconds": None if seconds is None else trained.processor_seconds,
             "tokens_per_second": None if seconds is None else tokens / seconds,
             "parameters": parameters,
             "encoding_parameters": parameters - shared,

@@ -33,6 +33,7 @@ ROW: Kind = {
     "learning_rate": float,
     "learning_rates": {float: (float, None)},
     "train_seconds": (float, None),
+    "processor_seconds": NUMBER,
     "tokens_per_second": (float, None),
     "parameters": int,
     "encoding_parameters": int,

@@ -26,19 +26,19 @@ HEADS = {
 def losses(results: ComparisonResults, field: str = "bits_per_byte", *, spread: bool = True) -> Table:
     """Returns the table of losses by length: encodings, below a line baselines, and below another n-gram models.
 
-    The best encoding of each column is marked. ``field`` is "bits_per_byte" or "sliding_bits_per_byte"; ``spread`` adds
-    the intervals of means over seeds.
+    The best encoding of each column is marked, of those that have learned. ``field`` is "bits_per_byte" or
+    "sliding_bits_per_byte"; ``spread`` adds the intervals of means over seeds.
     """
-    best = {}
+    best, learned = {}, [name for name in results.encodings if name in results.learned]
     for length in results.lengths:
-        values = [results.mean(name, length, field) for name in results.encodings]
+        values = [results.mean(name, length, field) for name in learned]
         best[length] = min((value for value in values if value is not None), default=None)
     rows: dict[str, list[Cell]] = {}
     for name in results.names:
         rows[name] = []
         for length in results.lengths:
             value, half = _over_seeds(results, name, length, field)
-            mark = value == best[length] and name in results.encodings
+            mark = value is not None and value == best[length] and name in learned
             rows[name].append(Cell.of(value, ".3f", half if spread else None, best=mark))
     rows |= {model: [Cell.of(bits, ".3f") for _ in results.lengths] for model, bits in results.counted.items()}
     return _by_name(results, _lengths(results), rows)
@@ -104,6 +104,7 @@ RUN = (
     "steps",
     "learning_rate",
     "train_seconds",
+    "processor_seconds",
     "tokens_per_second",
     "parameters",
     "encoding_parameters",
