@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import headway
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +33,11 @@ def test_links_lead_somewhere() -> None:
             if where and not re.match(r"[a-z]+:", where) and not (path.parent / where).exists():
                 broken.append(f"{path.relative_to(ROOT)}: {target}")
     assert not broken
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
+def test_the_readme_is_short(page: str) -> None:
+    assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= 130, "details belong into docs/"
 
 
 def test_chinese_pages_mark_links_to_english_ones() -> None:

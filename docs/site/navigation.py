@@ -1,11 +1,19 @@
 """The pages of the site and their order. A page has one place, and is the file in the repository itself."""
 
 NAVIGATION: dict[str, tuple[str, ...]] = {
+    "Start": (
+        "docs/install.md",
+        "docs/performance.md",
+        "docs/troubleshooting.md",
+        "docs/glossary.md",
+    ),
     "How to": (
+        "docs/masks.md",
         "docs/how-to-choose-an-encoding.md",
         "docs/coming-from.md",
         "docs/models.md",
         "docs/layers.md",
+        "docs/comparing.md",
         "docs/inspection.md",
         "docs/decoding.md",
         "docs/extending-a-context.md",
@@ -66,6 +74,8 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
     ),
     "中文": (
         "README.zh-CN.md",
+        "docs/zh-CN/install.md",
+        "docs/zh-CN/glossary.md",
         "docs/zh-CN/lessons.md",
         "docs/zh-CN/claims.md",
         "docs/zh-CN/coverage.md",

@@ -303,9 +303,9 @@ class ComparisonResults:
             )
         if not sentences and ranked and self.counted and names in (self.encodings, self.names):
             model, bits = [*self.counted.items()][-1]
-            those = "encodings" if names == self.encodings else "models"
+            kind = "encodings" if names == self.encodings else "models"
             sentences.append(
-                f"All {those} are below a {model} model of the same text, counted ({bits:.3f} bits per byte), at "
+                f"All {kind} are below a {model} model of the same text, counted ({bits:.3f} bits per byte), at "
                 f"{self.trained_length:,} {self.unit}."
             )
         return sentences
