@@ -36,23 +36,56 @@ def test_it_prints_scores_and_three_sentences_and_resumes(capsys: pytest.Capture
     assert (out / "results.jsonl").read_text() == rows
 
 
+def test_two_machines_share_the_trainings_and_one_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    command = [
+        "compare",
+        "--tasks",
+        "parity",
+        "--encodings",
+        "rope,none",
+        "--steps",
+        "2",
+        "--seeds",
+        "1",
+        "--jobs",
+        "1",
+    ]
+    for number in (1, 2):
+        assert main([*command, "--share", f"{number}/2", "--out", str(tmp_path / f"{number}")]) == 0
+    folders = f"{tmp_path / '1'},{tmp_path / '2'}"
+    capsys.readouterr()
+    assert main(["compare", "--merge", folders, "--out", str(tmp_path / "both"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["encoding"] for row in found["rows"]] == ["rope"] * 4 + ["none"] * 4
+    assert (tmp_path / "both" / "suite.html").exists()
+    before = (tmp_path / "both" / "results.jsonl").read_text()
+    assert main([*command, "--out", str(tmp_path / "both")]) == 0
+    assert (tmp_path / "both" / "results.jsonl").read_text() == before, "nothing is left to train"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--tasks", "copi"], "did you mean 'copy'"),
         (["--tasks", "copy", "--suite", "quick"], "are both given"),
         (["--suite", "long"], "no suite 'long'"),
-        (["--tasks", "copy", "--minutes", "3"], "--minutes belongs to the comparison on a text"),
-        (["book.txt", "--tasks", "copy"], "corpus belongs to the comparison on a text"),
+        (["--tasks", "copy", "--minutes", "3"], "--minutes does not go with --tasks and --suite"),
+        (["book.txt", "--tasks", "copy"], "a corpus does not go with --tasks and --suite"),
         (["--tasks", "copy", "--jobs", "0"], "jobs is 0"),
         (["--jobs", "2"], "--jobs is given without --tasks or --suite"),
         (["--tasks", "none.py:Mine"], "none.py is not a file"),
+        (["--tasks", "copy", "--share", "half"], "--share is 'half'"),
+        (["--tasks", "copy", "--share", "3/2"], "share is 3 of 2"),
+        (["--share", "1/2"], "--share is given without --tasks or --suite"),
+        (["--merge", "a,b"], "a has no comparison"),
+        (["--merge", "a"], "nothing to merge in 1 folder"),
+        (["--merge", "a,b", "--seeds", "3"], "--seeds does not go with --merge"),
     ],
 )
 def test_wrong_input_is_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], said: str
 ) -> None:
-    out = [] if arguments == ["--jobs", "2"] else ["--out", str(tmp_path / "out")]
+    out = [] if arguments[0] in ("--jobs", "--share") else ["--out", str(tmp_path / "out")]
     assert main(["compare", *arguments, *out]) == 2
     errors = capsys.readouterr().err
     assert said in errors

@@ -87,6 +87,21 @@ def run(
             "are processors."
         ),
     ] = None,
+    share: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="For --tasks and --suite: the I-th of N machines that share the trainings, each with its own --out; "
+            "--merge joins them. Default: all trainings.",
+        ),
+    ] = None,
+    merge: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of a text: folders of one comparison, separated by commas, whose results are joined in "
+            "--out. Nothing is trained."
+        ),
+    ] = None,
     settings_file: Annotated[
         Path | None,
         typer.Option(
@@ -109,14 +124,19 @@ def run(
         headway compare book.txt --encodings rope,alibi,mine.py:Mine --minutes 20
         headway compare --suite quick
     """
+    if merge is not None:
+        _refuse_others(context, OF_MERGING, "--merge")
+        _merge(split_names(merge, "--merge"), out, as_json=as_json, quiet=quiet)
+        return
     if tasks is not None or suite is not None:
-        _refuse_others(context)
+        _refuse_others(context, OF_SUITES, "--tasks and --suite")
         folder = out if _given(context, "out") else SUITE_FOLDER
-        how = {"encodings": encodings, "seeds": seeds, "steps": settings["steps"], "jobs": jobs}
+        how = {"encodings": encodings, "seeds": seeds, "steps": settings["steps"], "jobs": jobs, "share": share}
         _run_suite(tasks, suite, folder, **how, as_json=as_json, quiet=quiet)
         return
-    if jobs is not None:
-        raise HeadwayError("--jobs is given without --tasks or --suite: give one of them, or leave it out")
+    for flag, value in {"--jobs": jobs, "--share": share}.items():
+        if value is not None:
+            raise HeadwayError(f"{flag} is given without --tasks or --suite: give one of them, or leave it out")
     from .. import study
 
     need_folder_place(Path(out))
@@ -136,8 +156,15 @@ def run(
             out=out,
             watch=screen,
         )
+    _tell(say, results, out, as_json)
+
+
+def _tell(say: Console, results: ComparisonResults, out: str, as_json: bool) -> None:
+    """Prints the results of a comparison on a text."""
+    from ..study import report
+
     if as_json:
-        files = [f"{out}/{name}" for name in (*study.report.files(results), "results.jsonl")]
+        files = [f"{out}/{name}" for name in (*report.files(results), RESULTS)]
         print_json("compare", rows_of(results), notes=results.conclusions(), files=files)
     else:
         conclude(say, results, out)
@@ -149,17 +176,34 @@ def _given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-OF_SUITES = ("tasks", "suite", "encodings", "seeds", "steps", "jobs", "out", "as_json", "quiet")
+OF_MERGING = ("merge", "out", "as_json", "quiet")
+"""The options that go with --merge."""
+OF_SUITES = ("tasks", "suite", "encodings", "seeds", "steps", "jobs", "share", "out", "as_json", "quiet")
 """The options that go with --tasks and --suite."""
 
 
-def _refuse_others(context: typer.Context) -> None:
-    """Raises HeadwayError if an option is given that belongs to the comparison on a text alone."""
+def _refuse_others(context: typer.Context, fitting: Sequence[str], flags: str) -> None:
+    """Raises HeadwayError if an option is given that does not go with some others."""
     for one in context.command.params:
         name = one.name or ""
-        if name not in OF_SUITES and _given(context, name):
+        if name not in fitting and _given(context, name):
             said = one.opts[0] if one.opts[0].startswith("-") else f"a {name}"
-            raise HeadwayError(f"{said} belongs to the comparison on a text: leave it out, or --tasks and --suite")
+            raise HeadwayError(f"{said} does not go with {flags}: leave it out, or {flags}")
+
+
+def _merge(folders: Sequence[str], out: str, *, as_json: bool, quiet: bool) -> None:
+    """Joins the results in some folders, and prints and writes the report."""
+    from .._common.templates import need_reports
+    from ..study import ComparisonResults
+    from ..study.merging import merge
+
+    need_reports()
+    say, _ = consoles(as_json, quiet)
+    found = merge(folders, out)
+    if isinstance(found, ComparisonResults):
+        _tell(say, found, out, as_json)
+    else:
+        _tell_of_tasks(say, found, out, as_json)
 
 
 def _run_suite(
@@ -171,6 +215,7 @@ def _run_suite(
     seeds: str | None,
     steps: int | None,
     jobs: int | None,
+    share: str | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -199,9 +244,25 @@ def _run_suite(
             seeds=range(wanted) if isinstance(wanted, int) else wanted,
             out=out,
             jobs=processors() if jobs is None else jobs,
+            share=share_named(share),
             watch=screen,
         )
     found.write(out)
+    _tell_of_tasks(say, found, out, as_json)
+
+
+def share_named(text: str | None) -> tuple[int, int]:
+    """Returns the share that --share names, such as 2/5; all of it if there is none."""
+    if text is None:
+        return 1, 1
+    parts = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if parts is None:
+        raise HeadwayError(f"--share is {text!r}: give the number of this machine and of all, such as 2/5")
+    return int(parts[1]), int(parts[2])
+
+
+def _tell_of_tasks(say: Console, found: SuiteResults, out: str, as_json: bool) -> None:
+    """Prints the results of a comparison on tasks."""
     files = [f"{out}/{name}" for name in (*found.files(), RESULTS)]
     if as_json:
         notes = [*found.summary(), *found.conclusions(), *found.protocol()]

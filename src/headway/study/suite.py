@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,6 +131,7 @@ def measure(
     seeds: Sequence[int] = (0,),
     out: str | Path | None = None,
     jobs: int = 1,
+    share: tuple[int, int] = (1, 1),
     watch: ProgressListener | None = None,
 ) -> SuiteResults:
     """Trains a small Transformer for each task, encoding and seed, and measures it at the trained length and beyond.
@@ -143,6 +145,8 @@ def measure(
         seeds: the seeds. All tasks and encodings are trained with one seed before the next.
         out: the folder of the results and checkpoints; nothing is kept if None.
         jobs: trainings at once, each in a process of its own. Results do not depend on it.
+        share: (i, n) trains every n-th training alone, from the i-th on, so that n machines share the work, each with a
+            folder of its own; ``merging.merge`` joins their results.
         watch: receives the progress; if None, a notebook shows a bar.
 
     Returns:
@@ -154,14 +158,18 @@ def measure(
     """
     if watch is None:
         with notebook_bar() as tell:
-            return measure(tasks, encodings, protocol, seeds=seeds, out=out, jobs=jobs, watch=Telling(tell))
+            telling = Telling(tell)
+            return measure(tasks, encodings, protocol, seeds=seeds, out=out, jobs=jobs, share=share, watch=telling)
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
-            return measure(tasks, encodings, protocol, seeds=seeds, out=folder, jobs=jobs, watch=watch)
+            return measure(tasks, encodings, protocol, seeds=seeds, out=folder, jobs=jobs, share=share, watch=watch)
     protocol = protocol or SuiteProtocol()
     need_positive(jobs=jobs, steps=protocol.steps)
     if not tasks or not encodings or not seeds:
         raise HeadwayError("tasks, encodings and seeds may not be empty: give at least one of each")
+    number, of = share
+    if not 1 <= number <= of:
+        raise HeadwayError(f"share is {number} of {of}: give a number from 1 to {max(of, 1)}, and how many there are")
     for name in tasks:
         task = sequence_task(name)
         for spec in encodings:
@@ -174,11 +182,10 @@ def measure(
     with Store(out, KEYS, ROW) as store:
         store.agree({"experiment": "suite", **settings})
         store.agree_on_sources([*encodings, *tasks])
+        every = product(dict.fromkeys(seeds), dict.fromkeys(tasks), dict.fromkeys(encodings))
         planned = {
             Job(task, spec, seed): f"{task}, {spec}, seed {seed}"
-            for seed in seeds
-            for task in dict.fromkeys(tasks)
-            for spec in dict.fromkeys(encodings)
+            for seed, task, spec in islice(every, number - 1, None, of)
         }
         missing = sum(not store.has(job) for job in planned)
         results = SuiteResults(store.rows_of(planned), store.settings, list(dict.fromkeys(encodings)))
