@@ -14,6 +14,7 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
         "docs/models.md",
         "docs/layers.md",
         "docs/comparing.md",
+        "docs/attention-weights.md",
         "docs/inspection.md",
         "docs/decoding.md",
         "docs/extending-a-context.md",
