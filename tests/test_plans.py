@@ -27,7 +27,8 @@ from kernels.encoded_calls import IN_ATTENTION, encoded
 pytestmark = pytest.mark.skipif(_library.why_not() is not None, reason="the C++ library is not built")
 
 PLANNED = {
-    *("alibi", "axial-rope", "dinov3-rope", "dynamic-interpolation", "dynamic-ntk", "hope", "interleaved-m-rope"),
+    *("alibi", "axial-rope", "clipped-rope", "dinov3-rope", "dynamic-interpolation", "dynamic-ntk", "hope"),
+    *("interleaved-m-rope", "resonance-rope"),
     *(
         "interpolated",
         "llama3",
@@ -54,7 +55,8 @@ PLANNED = {
     ),
 }
 STEPS = {
-    *("alibi", "dynamic-interpolation", "dynamic-ntk", "grape-m", "hope", "llama3", "longrope", "music-transformer"),
+    *("alibi", "clipped-rope", "dynamic-interpolation", "dynamic-ntk", "grape-m", "hope", "llama3", "longrope"),
+    *("music-transformer", "resonance-rope"),
     *("ntk-aware", "ntk-by-parts", "p-rope", "partial-rope", "pope", "position-interpolation", "rope", "sandwich"),
     *("shaw", "sink", "softmax-one", "t5", "xpos", "yarn"),
 }

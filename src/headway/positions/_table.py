@@ -35,6 +35,8 @@ from ._encodings.rope import RoPE as RoPE
 from ._encodings.partial_rope import PartialRoPE as PartialRoPE
 from ._encodings.p_rope import ProportionalRoPE as ProportionalRoPE
 from ._encodings.hope import HoPE as HoPE
+from ._encodings.clipped_rope import ClippedRoPE as ClippedRoPE
+from ._encodings.resonance_rope import ResonanceRoPE as ResonanceRoPE
 from ._encodings.xpos import XPos as XPos
 from ._encodings.pope import PoPE as PoPE
 from ._encodings.axial_rope import AxialRoPE as AxialRoPE
