@@ -134,6 +134,7 @@ def test_the_rule_that_knows_no_order(name: str) -> None:
 def test_chance_is_a_guess_at_each_token() -> None:
     assert sequence_task("parity").chance(5) == 0.5
     assert sequence_task("copy").chance(2) == 1 / 64
+    assert [sequence_task("majority").chance(length) for length in (2, 3, 4)] == [3 / 4, 1 / 2, 11 / 16]
     assert sequence_task("associative-recall").chance(3) == 16.0**-3
 
 

@@ -1,5 +1,7 @@
 """The majority of bits."""
 
+import math
+
 from torch import Tensor
 
 from ._answers import CountingTask
@@ -18,3 +20,7 @@ class Majority(CountingTask):
     def result(text: Tensor) -> Tensor:
         """Returns 1 where there are more ones, else 0."""
         return (2 * text.sum(-1) > text.shape[-1]).long()
+
+    def chance(self, length: int) -> float:
+        """Returns the share of "no", the more frequent answer of an even ``length``, at which a tie is no majority."""
+        return sum(math.comb(length, ones) for ones in range(length // 2 + 1)) / 2**length
