@@ -55,8 +55,8 @@ PLANNED = {
     ),
 }
 STEPS = {
-    *("alibi", "clipped-rope", "dynamic-interpolation", "dynamic-ntk", "grape-m", "hope", "llama3", "longrope"),
-    *("music-transformer", "resonance-rope"),
+    *("alibi", "clipped-rope", "dynamic-interpolation", "dynamic-ntk", "fope", "grape-m", "hope", "llama3"),
+    *("longrope", "music-transformer", "resonance-rope"),
     *("ntk-aware", "ntk-by-parts", "p-rope", "partial-rope", "pope", "position-interpolation", "rope", "sandwich"),
     *("shaw", "sink", "softmax-one", "t5", "xpos", "yarn"),
 }

@@ -37,6 +37,7 @@ from ._encodings.p_rope import ProportionalRoPE as ProportionalRoPE
 from ._encodings.hope import HoPE as HoPE
 from ._encodings.clipped_rope import ClippedRoPE as ClippedRoPE
 from ._encodings.resonance_rope import ResonanceRoPE as ResonanceRoPE
+from ._encodings.fope import FoPE as FoPE
 from ._encodings.xpos import XPos as XPos
 from ._encodings.pope import PoPE as PoPE
 from ._encodings.axial_rope import AxialRoPE as AxialRoPE
