@@ -7,8 +7,9 @@ A lesson is a script with three functions, in reading order:
     draw(found, t) -> Figure    the picture, or a dictionary of several: the first has the name "", and the file of
                                 another ends with its name
 
-A lesson whose training takes minutes has a fourth, `train() -> Iterator[row]`: `--train` stores its rows in measured/,
-and `measure` reads them.
+A lesson whose training takes minutes has `train() -> Iterator[row]`: `--train` stores its rows in measured/, and
+`measure` reads them. A lesson with a page that answers to the hand has `page_data() -> dict`: `--page` writes the page,
+whose script in pages/ computes with these values.
 
 `run` calls them. `make claims` runs all lessons and checks the documents' claims against their numbers.
 """
@@ -33,6 +34,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 import headway as hw
+import pages
 from headway._common.extras import need
 from headway._common.files import atomic_write, need_file_place
 from headway._common.pictures import AMOUNT, BASELINE, COLOURS, INK, colour_bar, style
@@ -78,7 +80,7 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
     stem = Path(lesson.__file__).stem
     own = f"lesson-{stem.split('_')[1]}.png"
     parser = argparse.ArgumentParser(prog=stem, description=lesson.__doc__.partition("\n")[0])
-    parser.add_argument("--language", choices=LANGUAGES, default="en", help="of what is printed and drawn")
+    parser.add_argument("--language", choices=LANGUAGES, help="of what is printed, drawn or written (default: en)")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"for the picture (default: {own}, in this folder)")
     parser.add_argument("--found", type=Path, metavar="FILE", help="write the numbers here too, as JSON")
     parser.add_argument("--docs", action="store_true", help="draw into docs/, in both languages: for maintainers")
@@ -87,7 +89,13 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
         parser.add_argument(
             "--train", action="store_true", help=f"measure again what takes minutes, into measured/{rows}"
         )
+    if hasattr(lesson, "page_data"):
+        parser.add_argument("--page", type=Path, metavar="FILE", help="write only the page that answers to the hand")
     chosen = parser.parse_args(words)
+    if getattr(chosen, "page", None):
+        _write_page(lesson, chosen.page, chosen.language)
+        return
+    chosen.language = chosen.language or "en"
     if chosen.found and not chosen.found.absolute().parent.is_dir():
         parser.error(f"--found {chosen.found}: give a file in a folder that exists")
     if chosen.out and chosen.out.suffix != ".png":
@@ -128,6 +136,18 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
                     _save(figure, part)
                 shown = os.path.relpath(file) if file.absolute().is_relative_to(Path.cwd()) else file
                 print(SPEAK[chosen.language](f"drawn: {shown}", f"图：{shown}"))
+
+
+def _write_page(lesson: Any, path: Path, language: str | None) -> None:
+    """Writes the page of a lesson, which is in both languages; it opens in one, or in that of the browser."""
+    try:
+        if path.suffix != ".html":
+            raise hw.HeadwayError(f"--page {path}: give a name that ends with .html")
+        need_file_place(path)
+        pages.write(path, Path(lesson.__file__).stem, lesson.page_data(), language)
+    except hw.HeadwayError as error:
+        raise SystemExit(str(error)) from None
+    print(SPEAK[language or "en"](f"written: {path}", f"已写入：{path}"))
 
 
 def _save(figure: Figure, path: Path) -> None:

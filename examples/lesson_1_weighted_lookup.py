@@ -14,7 +14,7 @@ on the query, does not change a softmax. So it is ordinary attention with one `T
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -98,6 +98,18 @@ def measure() -> Found:
         two_distance_weights=distance.weights[0, 0].tolist(),
         two_distance_answers=distance.output[0, 0].tolist(),
     )
+
+
+def page_data() -> dict[str, Any]:
+    return {
+        "title": ["Lesson 1: attention is a weighted lookup", "第 1 课：注意力就是加权查表"],
+        "waists": WAISTS,
+        "weights": WEIGHTS,
+        "asked": ASKED,
+        "queries": QUERIES,
+        "keys": KEYS,
+        "values": VALUES,
+    }
 
 
 def tell(found: Found, t: Text) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -238,6 +238,19 @@ def ways(t: Text) -> dict[str, str]:
         "-1e9": t("set to −1e9", "设为 −1e9"),
         "-1e4 added": t("−1e4 added", "加上 −1e4"),
         "headway": "headway",
+    }
+
+
+def page_data() -> dict[str, Any]:
+    return {
+        "title": ["Lesson 2: queries, keys and values of a sentence", "第 2 课：一句话的查询、键和值"],
+        "words": WORDS,
+        "kinds": KINDS,
+        "word": 3,
+        "inputs": INPUTS,
+        "w_q": W_Q,
+        "w_k": W_K,
+        "w_v": W_V,
     }
 
 

@@ -218,6 +218,20 @@ def measure() -> Found:
     )
 
 
+def page_data() -> dict[str, Any]:
+    """The products of one query with all keys at each width: the first d numbers of wide vectors count."""
+    torch.manual_seed(0)
+    widths = [2**power for power in range(11)]
+    by_dimension = torch.randn(max(widths), dtype=torch.float64) * torch.randn(KEYS, max(widths), dtype=torch.float64)
+    return {
+        "title": ["Lesson 3: why the scores are divided by √d", "第 3 课：分数为什么要除以 √d"],
+        "widths": widths,
+        "width": 64,
+        "products": [by_dimension[:, :d].sum(-1).tolist() for d in widths],
+        "draws": DRAWS,
+    }
+
+
 # ---------------------------------------------------------------- what was found
 
 

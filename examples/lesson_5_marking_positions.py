@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -253,6 +253,18 @@ def measure() -> Found:
         moved=moved,
         untouched_rows=untouched,
     )
+
+
+def page_data() -> dict[str, Any]:
+    word, mark = [0.1, 0.5, -0.2, 0.8], [0.0, 0.3, 0.1, -0.1]  # of the article with example sentences
+    return {
+        "title": ["Lesson 5: marking positions", "第 5 课：给位置做标记"],
+        "dims": DIMS,
+        "dim": 64,
+        "word": word,
+        "mark": mark,
+        "sum": [a + b for a, b in zip(word, mark, strict=True)],
+    }
 
 
 def tell(found: Found, t: Text) -> str:

@@ -17,6 +17,7 @@ lesson counts what the heads of a trained model attend to, compared with baselin
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 import headway as hw
 from heads_at_work import PRONOUNS, TREEBANK, Trained, draw_map, draw_roles, measure_heads, tell_heads
+from headway.study import planted
 from lesson import (
     BLUE,
     GREEN,
@@ -67,6 +69,8 @@ READERS = {  # heads, feed-forward
     "two heads": (2, False),
     "one head and a feed-forward": (1, True),
 }
+
+LONGEST = 40  # words of a sentence on the page
 
 SENTENCE = "The cat that was sleeping on the mat woke up"  # of the article
 RELATIONS = ["det", "nsubj", "aux", "case"]  # that tie some of its words
@@ -269,6 +273,46 @@ def measure() -> Found:
 
 def reader_names(t: Text) -> list[str]:
     return [t("one head", "一个头"), t("two heads", "两个头"), t("one head and\na feed-forward", "一个头\n加前馈层")]
+
+
+def page_data() -> dict[str, Any]:
+    config = planted.pretrained("chinese").model.stack.blocks[0].attention
+    return {
+        "title": ["Lesson 7: a sentence and its heads", "第 7 课：一句话和它的头"],
+        "heads": config.num_heads,
+        "width": config.embed_dim,
+        "models": {language: model_data(language) for language in planted.LANGUAGES},
+    }
+
+
+def model_data(language: str) -> dict[str, Any]:
+    """Returns a small model that comes with headway and what computes it elsewhere: tensors as base64 of 16 bits."""
+    small = planted.pretrained(language)
+    words = planted.tokenizer(small.language).get_vocab()
+    model, (encoding,) = small.model, small.model.stack.encodings
+    reach = torch.arange(2 * LONGEST + 1)
+    nothing = torch.zeros(1, encoding.num_heads, len(reach), 1)
+    # the logarithm of the weights of equal scores is the bias but for a constant, which a softmax does not see
+    weights = hw.attention_weights(
+        nothing[:, :, :1], nothing, nothing, encoding=encoding, q_positions=reach[LONGEST, None], k_positions=reach
+    )
+    pronouns = [word for relation in small.language.relations if "pronoun" in relation.name for word in relation.nouns]
+    decided = [word for relation in small.language.relations for word in relation.nouns]
+    between = " " if small.language.spaced else ""
+    return {
+        "words": sorted(words, key=lambda word: words[word]),
+        "special": {name: words[f"[{name}]"] for name in ("CLS", "MASK", "UNK")},
+        "spaced": small.language.spaced,
+        "examples": [between.join(sentence.words) for sentence in small.language.examples],
+        "decided": [*pronouns, *decided],
+        "layers": len(model.stack.blocks),
+        "scale": model.embedding.scale,
+        "bias": weights[0, :, 0].double().log().tolist(),
+        "tensors": {
+            name: base64.b64encode(tensor.half().numpy().tobytes()).decode("ascii")
+            for name, tensor in model.state_dict().items()
+        },
+    }
 
 
 def tell(found: Found, t: Text) -> str:

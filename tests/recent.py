@@ -92,7 +92,7 @@ LESSONS: dict[int, tuple[str, ...]] = {
     4: (NN, MODELS, INSPECTION, POSITIONS),
     5: (NN, MODELS, CHECKPOINTS, TESTING, POSITIONS),
     6: (NN, MODELS, POSITIONS),
-    7: (NN, MODELS, CHECKPOINTS, INSPECTION, POSITIONS, "examples/heads_at_work.py"),
+    7: (NN, MODELS, CHECKPOINTS, INSPECTION, STUDY, POSITIONS, "examples/heads_at_work.py"),
     8: (NN, MODELS, INSPECTION, *encodings("sinusoidal")),
     9: (NN, MODELS, INSPECTION, *encodings("sinusoidal", "rope")),
     10: (VECTORS,),

@@ -127,7 +127,17 @@ def name_languages(app, pagename, templatename, context, doctree):
     context["twin_language"] = "English" if chinese else "中文"
 
 
+# ---------------------------------------------------------------- pages beside the site
+
+
+def add_extra(app, config):
+    """Copies the pages that are whole already, such as those of lessons, into the site."""
+    if (extra := Path(app.srcdir) / "extra").is_dir():
+        config.html_extra_path.append(str(extra))
+
+
 def setup(app):
+    app.connect("config-inited", add_extra)
     app.connect("autodoc-process-docstring", mark_literals, priority=400)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("doctree-read", link_sources, priority=400)

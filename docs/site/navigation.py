@@ -27,6 +27,7 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
     ),
     "Lessons": (
         "docs/lessons.md",
+        "reference/lesson-pages.md",
         "docs/claims.md",
         "docs/coverage.md",
         "examples/README.md",

@@ -164,6 +164,26 @@ def commands_page() -> str:
     return "\n".join(parts)
 
 
+def write_lesson_pages(source: Path) -> str:
+    """Writes the pages of lessons that answer to the hand, and returns the page that lists them."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    pages = importlib.import_module("pages")
+    folder = source / "extra" / "lesson-pages"
+    folder.mkdir(parents=True)
+    parts = [
+        "# Lessons that answer to the hand\n",
+        "Each of these pages is one file in English and in Chinese, which needs no network. It computes the numbers of "
+        "its lesson while you move sliders, drag points or type a sentence.\n",
+    ]
+    scripts = (ROOT / "examples" / "pages").glob("lesson_*.js")
+    for name in sorted((path.stem for path in scripts), key=lambda name: int(name.split("_")[1])):
+        data = importlib.import_module(name).page_data()
+        pages.write(folder / f"{name}.html", name, data)
+        english, chinese = data["title"]
+        parts.append(f'- <a href="../lesson-pages/{name}.html">{english}<br>{chinese}</a>')
+    return "\n".join(parts) + "\n"
+
+
 def toctree(names: list[str], **options: object) -> str:
     given = "".join(f":{key}: {value}\n" for key, value in options.items())
     return f"```{{toctree}}\n{given}\n" + "\n".join(names) + "\n```\n"
@@ -205,6 +225,7 @@ def write(source: Path) -> None:
         "encodings": "# Encodings, one by one\n\n[The list](../docs/encodings.md) compares them.\n\n"
         + toctree([f"encodings/{name}" for name in positions.ENCODINGS], maxdepth=1),
         "commands": commands_page(),
+        "lesson-pages": write_lesson_pages(source),
         **{module: module_page(module) for module in MODULES},
     }
     with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:

@@ -1,0 +1,226 @@
+"""Pages of lessons: moved by hand in Chromium, without a network, they show the numbers that headway computes."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import headway as hw
+import lesson
+import pages
+from headway.study import planted
+
+from ..inspection.report.browser import browser
+from .conftest import EXAMPLES
+
+LESSONS = sorted(path.stem for path in EXAMPLES.glob("pages/lesson_*.js"))
+Open = Callable[..., Any]
+"""Opens the page of a lesson, in a language."""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(chromium: Any, tmp_path: Path) -> Iterator[Open]:
+    """After the test each page is closed, and must not have complained or asked for anything."""
+    contexts, complaints, requests = [], [], []
+
+    def open_page(name: str, language: str = "en", width: int = 1000) -> Any:
+        path = tmp_path / f"{name}.html"
+        pages.write(path, name, importlib.import_module(name).page_data())
+        contexts.append(chromium.new_context(offline=True, viewport={"width": width, "height": 800}))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(f"{path.as_uri()}#{language}")
+        page.wait_for_selector("main section")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert [url for url in requests if not url.startswith("file:")] == []
+
+
+def shown(page: Any, name: str) -> str:
+    """What a cell shows, with the minus sign of Python."""
+    return str(page.locator(f'[data-name="{name}"]').inner_text()).replace("−", "-")
+
+
+def move(page: Any, slider: str, value: float) -> None:
+    page.locator(f"#{slider}").fill(str(value))
+
+
+def test_scripts_and_lessons_with_pages_are_the_same() -> None:
+    with_pages = [path.stem for path in EXAMPLES.glob("lesson_*.py") if "def page_data" in path.read_text("utf-8")]
+    assert sorted(with_pages) == LESSONS
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_page_is_in_both_languages_and_fits_a_phone(opened: Open, name: str) -> None:
+    page = opened(name, "zh", width=400)
+    english, chinese = importlib.import_module(name).page_data()["title"]
+    assert page.locator("h1").inner_text() == chinese
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.locator("#language").press("Enter")
+    assert page.locator("h1").inner_text() == english
+    assert page.evaluate("document.documentElement.lang") == "en"
+    page.locator("#theme").press("Enter")
+    assert page.evaluate("document.documentElement.style.colorScheme") == "dark"
+
+
+def test_lesson_1_looks_up_a_waist(opened: Open) -> None:
+    import lesson_1_weighted_lookup as lesson_1
+
+    page = opened("lesson_1_weighted_lookup")
+    found = lesson_1.measure()
+    assert shown(page, "answer") == f"{found.product_answer:.4f}"
+    assert [float(shown(page, f"score {j}")) for j in range(3)] == found.scores
+    page.get_by_label("distance").check()
+    assert shown(page, "answer") == f"{found.distance_answer:.4f}"
+    assert [shown(page, f"weight {j}") for j in (1, 2)] == [f"{weight:.4f}" for weight in found.distance_weights[1:]]
+    answers = [f"({', '.join(f'{x:g}' for x in answer)})" for answer in found.two_distance_answers]
+    assert [shown(page, f"f {i}") for i in range(2)] == answers
+
+    keys, values = (torch.tensor(row).double()[None, None, :, None] for row in (lesson_1.WAISTS, lesson_1.WEIGHTS))
+    move(page, "waist", 52.3)
+    move(page, "kernel", 4)  # w = 8
+    query = torch.tensor([[[[52.3]]]]).double()
+    bias = hw.terms.TokenBias(keys=-keys.square().sum(-1) / 2 / 64)
+    assert shown(page, "answer") == f"{hw.attention(query, keys, values, terms=[bias], scale=1 / 64).item():.4f}"
+    page.locator("#waist").press("ArrowRight")
+    query += 0.1
+    assert shown(page, "answer") == f"{hw.attention(query, keys, values, terms=[bias], scale=1 / 64).item():.4f}"
+
+
+def test_lesson_2_shows_the_row_of_a_word(opened: Open) -> None:
+    import lesson_2_five_steps as lesson_2
+
+    page = opened("lesson_2_five_steps")
+    inputs, *matrices = (
+        torch.tensor(rows).double() for rows in (lesson_2.INPUTS, lesson_2.W_Q, lesson_2.W_K, lesson_2.W_V)
+    )
+    q, k, v = ((inputs @ matrix)[None, None] for matrix in matrices)
+    for mask in (hw.masks.Causal(), None):
+        steps = hw.attention_steps(q, k, v, mask=mask)
+        weights, output = steps.weights[0, 0, 3].tolist(), steps.output[0, 0, 3].tolist()
+        assert [shown(page, f"weight {j}") for j in range(5)] == [f"{weight:.4f}" for weight in weights]
+        assert shown(page, "output") == ", ".join(
+            f"{kind} {x:.4f}" for (kind, _), x in zip(lesson_2.KINDS, output, strict=True)
+        )
+        page.locator("#mask").uncheck()
+    page.get_by_label("WQ 3,0").fill("0")  # “it” looks for qualities alone
+    matrices[0][3, 0] = 0
+    changed = hw.attention_weights((inputs @ matrices[0])[None, None], k, v)[0, 0, 3]
+    assert [shown(page, f"weight {j}") for j in range(5)] == [f"{weight:.4f}" for weight in changed.tolist()]
+    assert changed.argmax() == 2
+
+
+def test_lesson_3_saturates_a_softmax(opened: Open) -> None:
+    import lesson_3_scaling as lesson_3
+
+    page, data = opened("lesson_3_scaling"), lesson_3.page_data()
+    for width, products in enumerate(data["products"]):
+        move(page, "width", width)
+        for button, by in (("do not divide", 1.0), ("divide by √d", 2 ** (5 / 120 * round(24 * width / 2)))):
+            page.get_by_role("button", name=button).click()
+            weights = (torch.tensor(products).double() / by).softmax(-1)
+            largest = weights.max().item()
+            assert shown(page, "largest") == f"{largest:.4f}"
+            assert float(shown(page, "slope")) == pytest.approx(largest * (1 - largest), abs=6e-5)
+            assert float(shown(page, "entropy")) == pytest.approx(torch.special.entr(weights).sum().item(), abs=6e-4)
+    assert by == math.sqrt(1024)
+
+
+def test_lesson_5_moves_two_tokens(opened: Open) -> None:
+    import lesson_5_marking_positions as lesson_5
+
+    page = opened("lesson_5_marking_positions")
+    for here, distance, dim in ((20, 7, 64), (80, 7, 64), (80, -33, 8), (0, 60, 512), (99, 0, 2)):
+        move(page, "here", here)
+        move(page, "distance", distance)
+        move(page, "dim", lesson_5.DIMS.index(dim))
+        one, other = lesson_5.codes(torch.tensor([here, here + distance]), dim)
+        product = f"{(one @ other).item():.4f}"
+        assert shown(page, "product") == product
+        assert shown(page, "waves") == product
+        assert float(shown(page, "apart")) == pytest.approx((one - other).square().sum().item(), abs=6e-5)
+    move(page, "place", 31)
+    total = torch.tensor(lesson_5.page_data()["word"]).double() + lesson_5.codes(torch.tensor([31]), 4)[0]
+    assert [float(shown(page, f"sum {i}")) for i in range(4)] == pytest.approx(total.tolist(), abs=6e-5)
+
+
+@pytest.mark.parametrize("language", planted.LANGUAGES)
+def test_lesson_7_computes_the_small_model(opened: Open, language: str) -> None:
+    page = opened("lesson_7_many_heads", {"chinese": "zh", "english": "en"}[language])
+    small = planted.pretrained(language)
+    tokenizer = planted.tokenizer(small.language)
+    between = " " if small.language.spaced else ""
+    examples = [between.join(sentence.words) for sentence in small.language.examples]
+    strange = {"chinese": "小猫 xyz 吃，the苹果", "english": "The CAT ate xyz-it's, 3 apples_too"}[language]
+    for text in (*examples, strange):
+        ids = tokenizer.encode(text).ids
+        script = f"""text => {{
+            const model = data.models["{language}"], ids = encoded(model, cut(model, text));
+            return {{ ids, ...read(model, ids, {{}}) }};
+        }}"""
+        computed = page.evaluate(script, text)
+        assert computed["ids"] == ids
+        with torch.no_grad(), hw.capture(small.model, keep="weights") as seen:
+            probabilities = small.model(torch.tensor([ids])).softmax(-1)[0]
+        weights = torch.stack([seen.weights(layer)[0] for layer in range(2)])
+        torch.testing.assert_close(torch.tensor(computed["weights"]), weights, atol=2e-5, rtol=0)
+        torch.testing.assert_close(torch.tensor(computed["probabilities"]), probabilities, atol=2e-5, rtol=0)
+
+
+def test_lesson_7_hovers_masks_and_silences(opened: Open) -> None:
+    page = opened("lesson_7_many_heads", "zh")
+    page.get_by_role("button", name="小猫吃苹果因为它很甜。").click()
+    small = planted.pretrained("chinese")
+    read = planted.tokenizer(small.language).encode("小猫吃苹果因为它很甜。")
+    at, noun = read.tokens.index("它"), read.tokens.index("苹果")
+    with torch.no_grad(), hw.capture(small.model, keep="weights") as seen:
+        small.model(torch.tensor([read.ids]))
+    for layer, head in ((1, 2), (1, 0), (0, 3)):
+        page.get_by_label(f"{layer}.{head}", exact=True).hover()
+        weight = seen.weights(layer, head)[0, at, noun].item()
+        assert shown(page, f"weight {noun}") == f"{weight * 100:.0f}%"
+
+    ids = list(read.ids)
+    ids[at] = planted.tokenizer(small.language).token_to_id("[MASK]")
+    page.locator("#masked").check()
+    silent: dict[tuple[int, int], str] = {}
+    for layer, head in ((None, None), (1, 2), (1, 1)):
+        if layer is not None and head is not None:
+            page.get_by_label(f"{layer}.{head}", exact=True).focus()
+            page.locator("#silence").click()
+            silent[layer, head] = "zero"
+        with torch.no_grad(), hw.ablate(small.model, silent) if silent else nullcontext():
+            likely = small.model(torch.tensor([ids])).softmax(-1)[0, at].max(-1)
+        word = planted.tokenizer(small.language).id_to_token(int(likely.indices))
+        assert shown(page, "said") == f"{word} {likely.values.item() * 100:.0f}%"
+
+
+def test_the_command_writes_a_page_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lesson_1_weighted_lookup
+
+    monkeypatch.setattr(lesson_1_weighted_lookup, "measure", lambda: pytest.fail("it measured"))
+    monkeypatch.chdir(tmp_path)
+    lesson.run("lesson_1_weighted_lookup", ["--page", "one.html", "--language", "zh"])
+    assert [path.name for path in tmp_path.iterdir()] == ["one.html"]
+    assert '<html lang="zh">' in (tmp_path / "one.html").read_text(encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"--page one\.txt: give a name that ends with \.html"):
+        lesson.run("lesson_1_weighted_lookup", ["--page", "one.txt"])
