@@ -250,6 +250,18 @@ def least_seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[fl
     return [min(taken) for taken in zip(*rows[1:], strict=True)]
 
 
+def model_data(model: Any) -> dict[str, Any]:
+    """Returns an encoder or decoder of headway as `read` of pages/page.js computes it."""
+    attention = model.stack.blocks[0].attention
+    return {
+        "layers": len(model.stack.blocks),
+        "heads": attention.num_heads,
+        "width": model.embedding.embedding_dim,
+        "scale": model.embedding.scale,
+        "tensors": {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()},
+    }
+
+
 def handed(modules: Sequence[nn.Module], call: Callable[[], object]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Returns the positional and keyword arguments that each module receives while ``call`` runs."""
     seen: dict[nn.Module, Any] = {}

@@ -17,7 +17,7 @@ sentences; the full stop, which is last in both and attends to all words, change
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import headway as hw
 from headway.masks import Causal, Mask
-from lesson import BLUE, FAINT, INK, ORANGE, Text, descend, matrix, page, percents, run, table
+from lesson import BLUE, FAINT, INK, ORANGE, Text, descend, matrix, model_data, page, percents, run, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -236,6 +236,23 @@ def observe(accuracy: dict[str, float]) -> Found:
         smallest_reach=(sentence - other).abs().amax(-1).min().item(),
         older=older_attention(),
     )
+
+
+def page_data() -> dict[str, Any]:
+    """A model of random weights, large enough to see what they do: what a sum cannot see needs no training."""
+    torch.manual_seed(0)
+    config = hw.models.TransformerConfig(len(WORDS), 16, num_layers=2, num_heads=2)
+    model = hw.models.Encoder(config)
+    for layer in model.stack.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+    return {
+        "title": ["Lesson 4: order is invisible without positions", "第 4 课：没有位置，就看不出词序"],
+        "words": WORDS,
+        "sentences": {language: sentence for language, (sentence, _) in SENTENCES.items()},
+        "exchanged": {"en": [1, 4], "zh": [0, 2]},
+        "model": model_data(model),
+    }
 
 
 def tell(found: Found, t: Text) -> str:

@@ -336,6 +336,17 @@ def measure() -> Found:
     )
 
 
+def page_data() -> dict[str, Any]:
+    alibi = hw.encoding("alibi", num_heads=HEADS)
+    return {
+        "title": ["Lesson 6: relative and rotary positions", "第 6 课：相对位置与旋转位置"],
+        "slopes": (-bias(alibi, torch.tensor([-1.0]))[:, 0]).tolist(),
+        "frequencies": frequencies(HEAD_DIM).tolist(),
+        "query": [1.0, 0.3],
+        "key": [0.6, 0.9],
+    }
+
+
 def tell(found: Found, t: Text) -> str:
     back = [0, 1, 2, 4, 8, 32, 127]
     biases = [

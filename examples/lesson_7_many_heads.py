@@ -43,6 +43,7 @@ from lesson import (
     double,
     handed,
     least_seconds,
+    model_data,
     page,
     panels,
     percents,
@@ -276,16 +277,13 @@ def reader_names(t: Text) -> list[str]:
 
 
 def page_data() -> dict[str, Any]:
-    config = planted.pretrained("chinese").model.stack.blocks[0].attention
     return {
         "title": ["Lesson 7: a sentence and its heads", "第 7 课：一句话和它的头"],
-        "heads": config.num_heads,
-        "width": config.embed_dim,
-        "models": {language: model_data(language) for language in planted.LANGUAGES},
+        "models": {language: small_model(language) for language in planted.LANGUAGES},
     }
 
 
-def model_data(language: str) -> dict[str, Any]:
+def small_model(language: str) -> dict[str, Any]:
     """Returns a small model that comes with headway and what computes it elsewhere: tensors as base64 of 16 bits."""
     small = planted.pretrained(language)
     words = planted.tokenizer(small.language).get_vocab()
@@ -299,14 +297,12 @@ def model_data(language: str) -> dict[str, Any]:
     pronouns = [word for relation in small.language.relations if "pronoun" in relation.name for word in relation.nouns]
     decided = [word for relation in small.language.relations for word in relation.nouns]
     between = " " if small.language.spaced else ""
-    return {
+    return model_data(model) | {
         "words": sorted(words, key=lambda word: words[word]),
         "special": {name: words[f"[{name}]"] for name in ("CLS", "MASK", "UNK")},
         "spaced": small.language.spaced,
         "examples": [between.join(sentence.words) for sentence in small.language.examples],
         "decided": [*pronouns, *decided],
-        "layers": len(model.stack.blocks),
-        "scale": model.embedding.scale,
         "bias": weights[0, :, 0].double().log().tolist(),
         "tensors": {
             name: base64.b64encode(tensor.half().numpy().tobytes()).decode("ascii")

@@ -3,14 +3,6 @@
 const state = { here: 20, distance: 7, dim: data.dims.indexOf(data.dim), place: 2 };
 const LAST = 99, REACH = 60;
 
-/** The sinusoidal encoding of a position: sine and cosine of each frequency, by turns. */
-function code(position, dim) {
-  return steps(0, dim / 2 - 1).flatMap((c) => {
-    const angle = position * 10000 ** ((-2 * c) / dim);
-    return [Math.sin(angle), Math.cos(angle)];
-  });
-}
-
 show(() => {
   const here = slider("here", t("position p of the first token", "第一个词元的位置 p"), { min: 0, max: LAST, step: 1 }, state);
   const distance = slider("distance", t("the second stands k further on: k", "第二个在它之后 k 个位置：k"),

@@ -1,7 +1,6 @@
 // Lesson 7: a sentence of one's own, read by the small models that come with headway, computed in this page.
 
 const state = { model: language === "en" ? "english" : "chinese", layer: 1, head: 2, token: 0, text: {}, masked: false, silent: {} };
-const HEADS = data.heads, WIDTH_OF_HEAD = data.width / HEADS;
 
 // ---------------------------------------------------------------- the model
 
@@ -18,66 +17,6 @@ function decoded(base64) {
 
 for (const model of Object.values(data.models))
   for (const [name, tensor] of Object.entries(model.tensors)) model.tensors[name] = decoded(tensor);
-
-function linear(rows, weight, bias) {
-  const inputs = rows[0].length, outputs = weight.length / inputs;
-  return rows.map((row) => Float64Array.from({ length: outputs }, (_, o) => {
-    let total = bias ? bias[o] : 0;
-    for (let i = 0; i < inputs; i++) total += weight[o * inputs + i] * row[i];
-    return total;
-  }));
-}
-
-function layer_norm(rows, weight, bias) {
-  return rows.map((row) => {
-    const mean = sum([...row]) / row.length;
-    const variance = sum([...row].map((x) => (x - mean) ** 2)) / row.length;
-    return row.map((x, i) => ((x - mean) / Math.sqrt(variance + 1e-5)) * weight[i] + bias[i]);
-  });
-}
-
-/** x·Φ(x), with the error function by Abramowitz and Stegun, 7.1.26: 1.5e-7 at most. */
-function gelu(x) {
-  const z = Math.abs(x) / Math.SQRT2, s = 1 / (1 + 0.3275911 * z);
-  const tail = ((((1.061405429 * s - 1.453152027) * s + 1.421413741) * s - 0.284496736) * s + 0.254829592) * s;
-  const erf = Math.sign(x) * (1 - tail * Math.exp(-z * z));
-  return (x * (1 + erf)) / 2;
-}
-
-const added = (rows, others) => rows.map((row, i) => row.map((x, j) => x + others[i][j]));
-
-/** Reads ids: the weights of each head, [layer][head][query][key], and the probabilities of each token. */
-function read(model, ids, silent) {
-  const { tensors, bias } = model, zero = (bias[0].length - 1) / 2;
-  const embedding = tensors["embedding.weight"];
-  let x = ids.map((id) => embedding.slice(id * data.width, (id + 1) * data.width).map((value) => value * model.scale));
-  const weights = [];
-  for (let layer = 0; layer < model.layers; layer++) {
-    const named = (name) => tensors[`stack.blocks.${layer}.${name}`];
-    const mapped = (rows, name) => linear(rows, named(`${name}.weight`), named(`${name}.bias`));
-    const normed = (rows, name) => layer_norm(rows, named(`${name}.weight`), named(`${name}.bias`));
-    const inside = normed(x, "attention_norm");
-    const [q, k, v] = ["q", "k", "v"].map((name) => mapped(inside, `attention.${name}_proj`));
-    const joined = x.map(() => new Float64Array(data.width));
-    weights.push(steps(0, HEADS - 1).map((head) => {
-      const of_head = (row) => [...row.subarray(head * WIDTH_OF_HEAD, (head + 1) * WIDTH_OF_HEAD)];
-      const [queries, keys, values] = [q, k, v].map((rows) => rows.map(of_head));
-      return queries.map((query, i) => {
-        const scores = keys.map((key, j) => dot(query, key) * WIDTH_OF_HEAD ** -0.5 + bias[head][zero + j - i]);
-        const row = softmax(scores);
-        if (!silent[`${layer}.${head}`])
-          for (let c = 0; c < WIDTH_OF_HEAD; c++)
-            joined[i][head * WIDTH_OF_HEAD + c] = sum(row.map((weight, j) => weight * values[j][c]));
-        return row;
-      });
-    }));
-    x = added(x, mapped(joined, "attention.out_proj"));
-    const hidden = mapped(normed(x, "feed_forward_norm"), "feed_forward.up_proj").map((row) => row.map(gelu));
-    x = added(x, mapped(hidden, "feed_forward.down_proj"));
-  }
-  const logits = linear(layer_norm(x, tensors["stack.norm.weight"], tensors["stack.norm.bias"]), embedding);
-  return { weights, probabilities: logits.map((row) => softmax([...row])) };
-}
 
 /** The words of a text, as the model's tokenizer has them. */
 function cut(model, text) {
@@ -127,17 +66,17 @@ show(() => {
   }
 
   /** Words and heads are made anew only for another sentence, so that they keep the focus. */
-  function make(tokens, layers) {
+  function make(tokens, { layers, heads: heads_of }) {
     buttons = tokens.map((token, i) => el("button", { click: () => {
       state.token = i;
       update();
     } }, el("span", {}, token), el("small", { "data-name": `weight ${i}` })));
     words.replaceChildren(...buttons);
     boxes = [];
-    const parts = [el("span"), ...steps(0, HEADS - 1).map((head) => el("small", {}, t(`head ${head}`, `头 ${head}`)))];
+    const parts = [el("span"), ...steps(0, heads_of - 1).map((head) => el("small", {}, t(`head ${head}`, `头 ${head}`)))];
     for (let layer = 0; layer < layers; layer++) {
       parts.push(el("small", {}, t(`layer ${layer}`, `层 ${layer}`)));
-      for (let head = 0; head < HEADS; head++) {
+      for (let head = 0; head < heads_of; head++) {
         const choose = () => {
           [state.layer, state.head] = [layer, head];
           update();
@@ -167,11 +106,12 @@ show(() => {
     if (shown !== name) {
       const decided = model.decided.find((word) => tokens.includes(word));
       state.token = decided ? tokens.indexOf(decided) : tokens.length - 1;
-      make(tokens, model.layers);
+      make(tokens, model);
       shown = name;
     }
     if (state.masked) ids[state.token] = model.special.MASK;
-    const { weights, probabilities } = read(model, ids, state.silent);
+    const { blocks, probabilities } = read(model, ids, { silent: state.silent });
+    const weights = blocks.map((block) => block.weights);
     const row = weights[state.layer][state.head][state.token];
     buttons.forEach((button, i) => {
       button.style.setProperty("--share", row[i]);

@@ -78,6 +78,80 @@ function softmax(scores) {
   return parts.map((part) => part / total);
 }
 
+// ---------------------------------------------------------------- a Transformer
+
+/** rows·Wᵀ + b; W stands row by row in one list. */
+function linear(rows, weight, bias = null) {
+  const inputs = rows[0].length, outputs = weight.length / inputs;
+  return rows.map((row) => steps(0, outputs - 1).map((o) => {
+    let total = bias ? bias[o] : 0;
+    for (let i = 0; i < inputs; i++) total += weight[o * inputs + i] * row[i];
+    return total;
+  }));
+}
+
+function layer_norm(rows, weight, bias) {
+  return rows.map((row) => {
+    const mean = sum(row) / row.length;
+    const variance = sum(row.map((x) => (x - mean) ** 2)) / row.length;
+    return row.map((x, i) => ((x - mean) / Math.sqrt(variance + 1e-5)) * weight[i] + bias[i]);
+  });
+}
+
+/** x·Φ(x), with the error function by Abramowitz and Stegun, 7.1.26: 1.5e-7 at most. */
+function gelu(x) {
+  const z = Math.abs(x) / Math.SQRT2, s = 1 / (1 + 0.3275911 * z);
+  const tail = ((((1.061405429 * s - 1.453152027) * s + 1.421413741) * s - 0.284496736) * s + 0.254829592) * s;
+  return (x * (1 + Math.sign(x) * (1 - tail * Math.exp(-z * z)))) / 2;
+}
+
+const added = (rows, others) => rows.map((row, i) => row.map((x, j) => x + others[i][j]));
+
+/** The sinusoidal encoding of a position: sine and cosine of each frequency, by turns. */
+const code = (position, dim) => steps(0, dim / 2 - 1).flatMap((c) => {
+  const angle = position * 10000 ** ((-2 * c) / dim);
+  return [Math.sin(angle), Math.cos(angle)];
+});
+
+/**
+ * What a model computes of ids, stage by stage; rows are tokens. A model has `layers`, `heads`, `width`, `scale` of the
+ * embeddings, its `tensors` by name, and perhaps a `bias` of each head by the distance of key and query. With
+ * `sinusoidal`, positions are added; `causal` hides later tokens; heads in `silent`, by "layer.head", add nothing.
+ */
+function read(model, ids, { silent = {}, causal = false, sinusoidal = false } = {}) {
+  const { tensors, bias, width, heads } = model, of_head = width / heads, zero = bias ? (bias[0].length - 1) / 2 : 0;
+  const embedding = tensors["embedding.weight"];
+  const vectors = ids.map((id) => [...embedding.slice(id * width, (id + 1) * width)].map((x) => x * model.scale));
+  const marks = ids.map((_, i) => (sinusoidal ? code(i, width) : Array(width).fill(0)));
+  const entering = added(vectors, marks), blocks = [];
+  let x = entering;
+  for (let layer = 0; layer < model.layers; layer++) {
+    const named = (name) => tensors[`stack.blocks.${layer}.${name}`];
+    const mapped = (rows, name) => linear(rows, named(`${name}.weight`), named(`${name}.bias`));
+    const normed = (rows, name) => layer_norm(rows, named(`${name}.weight`), named(`${name}.bias`));
+    const inside = normed(x, "attention_norm");
+    const [q, k, v] = ["q", "k", "v"].map((name) => mapped(inside, `attention.${name}_proj`));
+    const joined = x.map(() => []);
+    const weights = steps(0, heads - 1).map((head) => {
+      const part = (row) => row.slice(head * of_head, (head + 1) * of_head);
+      const [queries, keys, values] = [q, k, v].map((rows) => rows.map(part));
+      return queries.map((query, i) => {
+        const row = softmax(keys.map((key, j) =>
+          causal && j > i ? -Infinity : dot(query, key) * of_head ** -0.5 + (bias ? bias[head][zero + j - i] : 0)));
+        const taken = values[0].map((_, c) => sum(row.map((weight, j) => weight * values[j][c])));
+        joined[i].push(...(silent[`${layer}.${head}`] ? taken.map(() => 0) : taken));
+        return row;
+      });
+    });
+    const after_attention = added(x, mapped(joined, "attention.out_proj"));
+    const hidden = mapped(normed(after_attention, "feed_forward_norm"), "feed_forward.up_proj").map((row) => row.map(gelu));
+    x = added(after_attention, mapped(hidden, "feed_forward.down_proj"));
+    blocks.push({ inside, q, k, v, weights, joined, after_attention, after_block: x });
+  }
+  const normed = layer_norm(x, tensors["stack.norm.weight"], tensors["stack.norm.bias"]);
+  return { vectors, marks, entering, blocks, normed, probabilities: linear(normed, embedding).map(softmax) };
+}
+
 // ---------------------------------------------------------------- controls
 
 function slider(name, label, { min, max, step, shown = short }, state) {

@@ -34,7 +34,7 @@ def test_figures(learn: Learn) -> None:
     assert probabilities[0, 1:4].tolist() == pytest.approx([1 / 3] * 3, abs=0.1)  # nothing tells which sentence it is
     assert probabilities.argmax(-1)[1:].tolist() == [4, 5, 8]
     assert weights[2].argmax() == 1  # the verb reads the subject
-    assert min(right for row in found["follows"] for right in row[1:]) > 0.4  # a guess among the sentences gives 1/3
+    assert min(right for row in found["follows"] for right in row[1:]) > 0.8  # a guess among the sentences gives 1/3
     assert found["parameters"] == 9 * 4 + 4 * (4 * 4 + 4) + (4 * 16 + 16) + (16 * 4 + 4) + 3 * 2 * 4
     assert math.log(3) / 4 < found["loss"] < 0.45
 

@@ -60,6 +60,12 @@ def shown(page: Any, name: str) -> str:
     return str(page.locator(f'[data-name="{name}"]').inner_text()).replace("−", "-")
 
 
+def plain(number: str) -> str:
+    """A power of ten as computers write it: 1.4·10⁻¹⁵ is 1.4e-15."""
+    factor, _, power = number.partition("·10⁻")
+    return f"{factor}e-{power.translate(str.maketrans('⁰¹²³⁴⁵⁶⁷⁸⁹', '0123456789'))}" if power else factor
+
+
 def move(page: Any, slider: str, value: float) -> None:
     page.locator(f"#{slider}").fill(str(value))
 
@@ -80,6 +86,20 @@ def test_a_page_is_in_both_languages_and_fits_a_phone(opened: Open, name: str) -
     assert page.evaluate("document.documentElement.lang") == "en"
     page.locator("#theme").press("Enter")
     assert page.evaluate("document.documentElement.style.colorScheme") == "dark"
+
+
+def test_lesson_0_follows_a_sentence(opened: Open) -> None:
+    import lesson_0_whole_flow as lesson_0
+
+    page, model = opened("lesson_0_whole_flow"), lesson_0.trained()
+    for subject, silent in ((1, False), (3, False), (3, True)):
+        page.get_by_label("word 1").select_option(str(subject))
+        page.locator("#silent").set_checked(silent)
+        with torch.no_grad(), hw.ablate(model, {(0, 0): "zero"}) if silent else nullcontext():
+            probabilities = model(torch.tensor([[0, subject, 4, 5]])).softmax(-1)[0, 2]
+        shares = [float(shown(page, f"probability {number}")) for number in range(len(lesson_0.WORDS))]
+        assert shares == pytest.approx(probabilities.tolist(), abs=6e-5)
+        assert (probabilities.argmax() == subject + 4) != silent
 
 
 def test_lesson_1_looks_up_a_waist(opened: Open) -> None:
@@ -145,6 +165,36 @@ def test_lesson_3_saturates_a_softmax(opened: Open) -> None:
     assert by == math.sqrt(1024)
 
 
+def test_lesson_4_exchanges_words(opened: Open) -> None:
+    import lesson_4_order as lesson_4
+
+    page = opened("lesson_4_order")
+    order, exchanged = [*range(6)], [0, 4, 2, 3, 1, 5]  # the page opens with cat and mouse exchanged
+
+    def changes() -> list[float]:
+        return [float(plain(shown(page, f"change {i}"))) for i in range(6)]
+
+    assert max(changes()) < 1e-9
+    page.locator("#causal").check()
+    assert changes()[0] == 0
+    assert changes()[5] > 0.01
+    page.get_by_label("1", exact=True).check()
+    assert changes()[5] < 1e-9
+    page.locator("#sinusoidal").check()
+    assert changes()[5] > 0.01
+
+    page.locator("#causal").uncheck()
+    model = lesson_4.page_data()["model"]
+    config = hw.models.TransformerConfig(len(lesson_4.WORDS), 16, num_layers=1, num_heads=2)
+    encoder = hw.models.Encoder(config, hw.encoding("sinusoidal", embed_dim=16)).double()
+    state = encoder.state_dict()
+    encoder.load_state_dict({name: torch.tensor(model["tensors"][name]).view_as(state[name]) for name in state})
+    words = torch.tensor([lesson_4.WORDS.index(word) for word in lesson_4.SENTENCES["en"][0]])
+    with torch.no_grad():
+        before, after = (encoder.hidden(words[None, places])[0] for places in (order, exchanged))
+    assert changes() == pytest.approx((after - before[exchanged]).abs().amax(-1).tolist(), abs=6e-5)
+
+
 def test_lesson_5_moves_two_tokens(opened: Open) -> None:
     import lesson_5_marking_positions as lesson_5
 
@@ -163,6 +213,31 @@ def test_lesson_5_moves_two_tokens(opened: Open) -> None:
     assert [float(shown(page, f"sum {i}")) for i in range(4)] == pytest.approx(total.tolist(), abs=6e-5)
 
 
+def test_lesson_6_rotates_a_query_and_a_key(opened: Open) -> None:
+    import lesson_6_relative_and_rotary as lesson_6
+
+    page, data = opened("lesson_6_relative_and_rotary"), lesson_6.page_data()
+    rope = hw.encoding("rope", head_dim=lesson_6.HEAD_DIM)
+    for query_at, key_at, pair in ((8, 3, 1), (13, 8, 1), (0, 60, 0), (33, 33, 5)):
+        move(page, "query", query_at)
+        move(page, "key", key_at)
+        move(page, "pair", pair)
+        q, k = torch.zeros(2, 1, 1, lesson_6.HEAD_DIM)
+        places = [2 * pair, 2 * pair + 1]
+        q[0, 0, places], k[0, 0, places] = torch.tensor(data["query"]), torch.tensor(data["key"])
+        score = lesson_6.scores(rope, q, k, torch.tensor([query_at]), torch.tensor([key_at])).item()
+        product = score * math.sqrt(lesson_6.HEAD_DIM)
+        assert float(shown(page, "product")) == pytest.approx(product, abs=6e-5)
+        assert shown(page, "relative") == shown(page, "product")
+
+    alibi = hw.encoding("alibi", num_heads=lesson_6.HEADS)
+    nothing = torch.zeros(1, lesson_6.HEADS, 16, 1)
+    move(page, "query", 6)
+    for head, weights in enumerate(hw.attention_weights(nothing, nothing, nothing, encoding=alibi)[0, :, 6]):
+        move(page, "head", head)
+        assert [shown(page, f"weight {j}") for j in range(16)] == [f"{weight:.4f}" for weight in weights.tolist()]
+
+
 @pytest.mark.parametrize("language", planted.LANGUAGES)
 def test_lesson_7_computes_the_small_model(opened: Open, language: str) -> None:
     page = opened("lesson_7_many_heads", {"chinese": "zh", "english": "en"}[language])
@@ -175,14 +250,16 @@ def test_lesson_7_computes_the_small_model(opened: Open, language: str) -> None:
         ids = tokenizer.encode(text).ids
         script = f"""text => {{
             const model = data.models["{language}"], ids = encoded(model, cut(model, text));
-            return {{ ids, ...read(model, ids, {{}}) }};
+            return {{ ids, ...read(model, ids) }};
         }}"""
         computed = page.evaluate(script, text)
         assert computed["ids"] == ids
         with torch.no_grad(), hw.capture(small.model, keep="weights") as seen:
             probabilities = small.model(torch.tensor([ids])).softmax(-1)[0]
         weights = torch.stack([seen.weights(layer)[0] for layer in range(2)])
-        torch.testing.assert_close(torch.tensor(computed["weights"]), weights, atol=2e-5, rtol=0)
+        torch.testing.assert_close(
+            torch.tensor([block["weights"] for block in computed["blocks"]]), weights, atol=2e-5, rtol=0
+        )
         torch.testing.assert_close(torch.tensor(computed["probabilities"]), probabilities, atol=2e-5, rtol=0)
 
 
