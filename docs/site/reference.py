@@ -181,6 +181,11 @@ def write_lesson_pages(source: Path) -> str:
         pages.write(folder / f"{name}.html", name, data)
         english, chinese = data["title"]
         parts.append(f'- <a href="../lesson-pages/{name}.html">{english}<br>{chinese}</a>')
+    pages.write(folder / "claims.html", "claims", importlib.import_module("claims._guess").page_data())
+    parts.append(
+        "\nThe claims of the tutorials, to guess first and to print:\n\n"
+        '- <a href="../lesson-pages/claims.html">What the tutorials claim: guess first<br>教程里的说法：先猜一猜</a>'
+    )
     return "\n".join(parts) + "\n"
 
 

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+import claims._guess
 import headway as hw
 import lesson
 import pages
+from claims import Verdict
+from claims.__main__ import main as claims_command
 from headway.study import planted
 
 from ..inspection.report.browser import browser
@@ -38,7 +41,8 @@ def opened(chromium: Any, tmp_path: Path) -> Iterator[Open]:
 
     def open_page(name: str, language: str = "en", width: int = 1000) -> Any:
         path = tmp_path / f"{name}.html"
-        pages.write(path, name, importlib.import_module(name).page_data())
+        module = importlib.import_module("claims._guess" if name == "claims" else name)
+        pages.write(path, name, module.page_data())
         contexts.append(chromium.new_context(offline=True, viewport={"width": width, "height": 800}))
         page = contexts[-1].new_page()
         page.on("console", lambda message: complaints.append(message.text))
@@ -301,3 +305,35 @@ def test_the_command_writes_a_page_alone(tmp_path: Path, monkeypatch: pytest.Mon
     assert '<html lang="zh">' in (tmp_path / "one.html").read_text(encoding="utf-8")
     with pytest.raises(SystemExit, match=r"--page one\.txt: give a name that ends with \.html"):
         lesson.run("lesson_1_weighted_lookup", ["--page", "one.txt"])
+
+
+@pytest.mark.parametrize("language", lesson.LANGUAGES)
+def test_claims_are_guessed_before_the_measurement_is_shown(opened: Open, language: str) -> None:
+    """What is shown of a claim is what its row of docs/claims.md says."""
+    page, data = opened("claims", language), claims._guess.page_data()
+    rows, t = data["claims"][language], lesson.SPEAK[language]
+    assert [row["verdict"] for row in rows] == [
+        claim.verdict.text(t) for _, group in claims.SUBJECTS for claim in group
+    ]
+    assert [row["says"] for row in rows] == [t(*claim.says) for _, group in claims.SUBJECTS for claim in group]
+    parts = page.locator("section.claim")
+    assert parts.count() == len(rows)
+    assert rows[0]["measured"] not in page.locator("main").inner_text()
+    for i, guess in enumerate(Verdict):
+        parts.nth(i).get_by_role("button", name=guess.text(t), exact=True).press("Enter")
+        mark = "✓" if rows[i]["verdict"] == guess.text(t) else "✗"
+        assert f"{mark} {rows[i]['verdict']}" in parts.nth(i).inner_text()
+        assert rows[i]["measured"] in parts.nth(i).inner_text()
+        assert parts.nth(i).get_by_role("button").first.is_disabled()
+
+    page.emulate_media(media="print")
+    assert parts.nth(0).locator(".measured").is_hidden()
+    answers = page.locator("section.answers").inner_text()
+    assert all(row["measured"] in answers for row in rows)
+
+
+def test_the_command_of_claims_writes_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    claims_command(["--page", str(tmp_path / "claims.html")])
+    assert [path.name for path in tmp_path.iterdir()] == ["claims.html"]
+    with pytest.raises(SystemExit, match="give a file in a folder that exists"):
+        claims_command(["--page", str(tmp_path / "nowhere" / "claims.html")])
