@@ -170,7 +170,7 @@ def draw(found: Found, t: Text) -> Figure:
     left.annotate(f"{found.distance_answer:.1f}", (ASKED, found.distance_answer), (-30, -4), textcoords="offset points")
     left.set(
         xlabel=t("waist asked for", "查询的腰围"),
-        ylabel=t("weight answered", "回答的体重"),
+        ylabel=t("weight predicted", "预测的体重"),
         title=t("One lookup, two kinds of score", "同一次查表，两种打分"),
         xticks=range(45, 65, 3),
     )

@@ -373,6 +373,8 @@ def _short(name: str, note: str = "") -> str:
     file, _, rest = name.rpartition("/")
     name = rest if file and ".py" in rest else name
     most = 23 - max(0, len(note) - 2)
+    if len(name) > most:
+        name = name.replace("interpolated", "interp.")
     return (name if len(name) <= most else name[: most - 1] + "…") + note
 
 
