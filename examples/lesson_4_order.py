@@ -385,7 +385,7 @@ def draw_encodings(axes: Axes, found: Found, t: Text) -> None:
             axes.annotate(name, (x, heights[place]), (0, 7), textcoords="offset points", ha="center", color=BLUE)
     axes.set_xscale("log")
     for line, (why, names) in enumerate(WHY_BLIND.items()):
-        y = 20 - 4.3 * line
+        y = 23 - 4.4 * line
         axes.text(4e-16, y, ", ".join(names), color=ORANGE, va="center")
         axes.text(4e-16, y - 1.9, t(*why), color=INK, va="center", fontsize=8.5)
     axes.text(0.03, 15, t(f"{seeing} encodings: yes", f"{seeing} 种能察觉"), ha="right", color=BLUE)
