@@ -58,7 +58,8 @@ class Found:
     found: dict[str, list[float]]  # its share of the links
     shares: dict[str, list[list[float]]]  # of every head; seeds × heads
     without: dict[str, list[float]]  # accuracy with zeros in place of the head
-    examples: list[dict[str, Any]]  # words, decided, noun, weights of the decided word, the model's word; first seed
+    examples: list[dict[str, Any]]  # words from [CLS] on, places of the decided word and its noun, its weights, the
+    #                                 model's word; first seed
     heads: list[str]
     seeds: list[int]
 
@@ -108,11 +109,11 @@ def look(small: Pretrained, sentence: Sentence) -> dict[str, Any]:
     at = link.word + 1  # [CLS] comes first
     return {
         "relation": link.relation,
-        "words": list(sentence.words),
-        "decided": link.word,
-        "noun": link.noun,
+        "words": ["[CLS]", *sentence.words],
+        "decided": at,
+        "noun": link.noun + 1,
         "head": f"{layer}.{head}",
-        "weights": seen.weights(layer, head)[0, at, 1:].tolist(),
+        "weights": seen.weights(layer, head)[0, at].tolist(),
         "said": tokenizer(ARTICLE).id_to_token(int(logits[0, at].argmax())),
     }
 
@@ -147,7 +148,7 @@ def tell(found: Found, t: Text) -> str:
         "",
     ]
     for one in found.examples:
-        words = "".join("[MASK]" if i == one["decided"] else word for i, word in enumerate(one["words"]))
+        words = "".join("[MASK]" if i == one["decided"] else word for i, word in enumerate(one["words"]) if i)
         noun, weight = one["words"][one["noun"]], one["weights"][one["noun"]]
         lines.append(
             t(
@@ -200,7 +201,7 @@ def draw_sentences(axes: Axes, found: Found, t: Text) -> None:
             axes.text(column + 0.47, row + 0.57, under, ha="center", va="center", fontsize=7.5, color=colour)
         said = f"{name_of(one['relation'], t)}\n" + t(f"head {one['head']}", f"头 {one['head']}")
         axes.text(-0.15, row + 0.4, said, ha="right", va="center", fontsize=9)
-    axes.set(xlim=(-1.6, 8), ylim=(len(found.examples), -0.1))
+    axes.set(xlim=(-1.6, 9), ylim=(len(found.examples), -0.1))
     axes.set_axis_off()
     axes.set_title(
         t(

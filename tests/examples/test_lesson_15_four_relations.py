@@ -23,6 +23,7 @@ def test_figures(learn: Learn) -> None:
         finds = [sum(found["shares"][name][seed][head] > 0.5 for name in names) for head in range(8)]
         assert max(finds) >= 2
     for one in found["examples"]:
+        assert sum(one["weights"]) == pytest.approx(1, abs=1e-5)
         assert one["said"] == one["words"][one["decided"]]
         assert one["weights"][one["noun"]] > (0.5 if one["relation"] == NEIGHBOUR.name else 0.8)  # [CLS] has weight too
 
