@@ -33,7 +33,7 @@ from headway.inspection.roles import Finding
 from headway.inspection.roles.syntactic import Syntactic
 from headway.inspection.texts import encode, read_conllu, read_gap
 from headway.study import planted
-from lesson import LANGUAGES, MEASURED, SPEAK, Text, data, measured, weights
+from lesson import LANGUAGES, MEASURED, SPEAK, Text, data, measured, spoken, weights
 
 SENTENCE = "The cat that was sleeping on the mat woke up"
 SENTENCES = 200  # of each planted relation
@@ -161,7 +161,7 @@ def tell(rows: Sequence[dict[str, Any]], t: Text) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--language", choices=LANGUAGES, default="en", help="of the table")
+    parser.add_argument("--language", choices=LANGUAGES, default=spoken(), help="of the table")
     parser.add_argument("--train", action="store_true", help="measure again, into measured/article_pairs.jsonl")
     chosen = parser.parse_args()
     torch.set_num_threads(1)

@@ -74,13 +74,19 @@ def chinese(en: str, zh: str) -> str:
 SPEAK: dict[str, Text] = {"en": english, "zh": chinese}
 
 
+def spoken() -> str:
+    """Returns the language of messages in this environment: "zh" where it is Chinese, else "en"."""
+    names = (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))  # the order of POSIX
+    return "zh" if next(filter(None, names), "").startswith("zh") else "en"
+
+
 def run(name: str, words: Sequence[str] | None = None) -> None:
     """Runs a lesson: measures, prints, and draws."""
     lesson: Any = sys.modules[name]
     stem = Path(lesson.__file__).stem
     own = f"lesson-{stem.split('_')[1]}.png"
     parser = argparse.ArgumentParser(prog=stem, description=lesson.__doc__.partition("\n")[0])
-    parser.add_argument("--language", choices=LANGUAGES, help="of what is printed, drawn or written (default: en)")
+    parser.add_argument("--language", choices=LANGUAGES, help="of what is printed and drawn (default: by LANG)")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"for the picture (default: {own}, in this folder)")
     parser.add_argument("--found", type=Path, metavar="FILE", help="write the numbers here too, as JSON")
     parser.add_argument("--docs", action="store_true", help="draw into docs/, in both languages: for maintainers")
@@ -95,7 +101,7 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
     if getattr(chosen, "page", None):
         _write_page(lesson, chosen.page, chosen.language)
         return
-    chosen.language = chosen.language or "en"
+    chosen.language = chosen.language or spoken()
     if chosen.found and not chosen.found.absolute().parent.is_dir():
         parser.error(f"--found {chosen.found}: give a file in a folder that exists")
     if chosen.out and chosen.out.suffix != ".png":
@@ -147,7 +153,7 @@ def _write_page(lesson: Any, path: Path, language: str | None) -> None:
         pages.write(path, Path(lesson.__file__).stem, lesson.page_data(), language)
     except hw.HeadwayError as error:
         raise SystemExit(str(error)) from None
-    print(SPEAK[language or "en"](f"written: {path}", f"已写入：{path}"))
+    print(SPEAK[language or spoken()](f"written: {path}", f"已写入：{path}"))
 
 
 def _save(figure: Figure, path: Path) -> None:

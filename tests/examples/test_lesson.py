@@ -48,6 +48,22 @@ def test_docs_are_written_only_if_asked(tmp_path: Path, monkeypatch: pytest.Monk
     assert drawn("--docs") == ["docs/lessons/1-weighted-lookup.png", "docs/zh-CN/lessons/1-weighted-lookup.png"]
 
 
+def test_the_environment_decides_the_language(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    assert lesson.spoken() == "en"
+    monkeypatch.setenv("LANG", "zh_CN.UTF-8")
+    lesson.run("lesson_1_weighted_lookup", [])
+    assert "对应的体重是多少" in capsys.readouterr().out
+    lesson.run("lesson_1_weighted_lookup", ["--language", "en"])
+    assert "What is the weight" in capsys.readouterr().out
+    monkeypatch.setenv("LC_ALL", "C")
+    assert lesson.spoken() == "en"
+
+
 def test_a_lesson_may_draw_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = lesson_1_weighted_lookup.draw
     monkeypatch.setattr(lesson_1_weighted_lookup, "draw", lambda *given: {"": one(*given), "more": one(*given)})
