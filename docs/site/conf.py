@@ -133,7 +133,7 @@ def name_languages(app, pagename, templatename, context, doctree):
 def add_extra(app, config):
     """Copies the pages that are whole already, such as those of lessons, into the site."""
     if (extra := Path(app.srcdir) / "extra").is_dir():
-        config.html_extra_path.append(str(extra))
+        config.html_extra_path = [*config.html_extra_path, str(extra)]
 
 
 def setup(app):
