@@ -50,7 +50,7 @@ FAMILIES = {  # what it acts on, what it is, and the colour of its box
     "relative": (("scores", "分数"), ("relative:\ndistances alone", "相对位置：\n只看距离"), BLUE),
     "in scores": (("scores", "分数"), ("more than distances,\nor no positions", "不只看距离，\n或不看位置"), GREY),
     "rotary": (("queries and keys", "查询和键"), ("rotary:\ndistances alone", "旋转位置：\n只看距离"), ORANGE),
-    "rotary by content": (("queries and keys", "查询和键"), ("rotary:\ncontent too", "旋转：\n还看内容"), GREY),
+    "rotary beyond distances": (("queries and keys", "查询和键"), ("rotary: more\nthan distances", "旋转：\n不只看距离"), GREY),
     "values": (("values", "值"), ("rotary", "旋转"), GREY),
     "none": (("nothing", "无"), ("none", "不编码"), GREY),
     "scaling": (("another encoding", "另一种编码"), ("for longer sequences", "用于更长的序列"), GREY),
@@ -296,7 +296,7 @@ def family(encoding: Encoding, relative: bool) -> str:
     if "terms" in encoding.acts:
         return "relative" if relative else "in scores"
     if "prepare" in encoding.acts:
-        return "rotary" if relative else "rotary by content"
+        return "rotary" if relative else "rotary beyond distances"
     return "values" if "values" in encoding.acts else "none"
 
 
