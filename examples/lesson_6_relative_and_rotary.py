@@ -50,7 +50,11 @@ FAMILIES = {  # what it acts on, what it is, and the colour of its box
     "relative": (("scores", "分数"), ("relative:\ndistances alone", "相对位置：\n只看距离"), BLUE),
     "in scores": (("scores", "分数"), ("more than distances,\nor no positions", "不只看距离，\n或不看位置"), GREY),
     "rotary": (("queries and keys", "查询和键"), ("rotary:\ndistances alone", "旋转位置：\n只看距离"), ORANGE),
-    "rotary beyond distances": (("queries and keys", "查询和键"), ("rotary: more\nthan distances", "旋转：\n不只看距离"), GREY),
+    "rotary beyond distances": (
+        ("queries and keys", "查询和键"),
+        ("rotary: more\nthan distances", "旋转：\n不只看距离"),
+        GREY,
+    ),
     "values": (("values", "值"), ("rotary", "旋转"), GREY),
     "none": (("nothing", "无"), ("none", "不编码"), GREY),
     "scaling": (("another encoding", "另一种编码"), ("for longer sequences", "用于更长的序列"), GREY),
