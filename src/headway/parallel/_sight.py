@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..masks import And, Boolean, Bound, Mask, Slot, parts_of
+from ..kernels.lowering.masks import lower_mask, slots
+from ..masks import And, Boolean, Bound, Interval, Mask, Slot, parts_of
 
 
 def sight(mask: Mask | None, q: Coordinates, k: Coordinates) -> tuple[int, int]:
@@ -62,6 +65,56 @@ def sees_all(mask: Mask | None, q: Coordinates, k: Coordinates) -> bool:
         return False
     first, last = (_numbers(bound, n, default) for bound, default in zip(bounds, (0, m), strict=True))
     return bool((first <= 0).all() & (last >= m).all())
+
+
+def as_one_interval(
+    masks: Sequence[Sequence[Mask | None]], q: Sequence[Coordinates], k: Sequence[Coordinates]
+) -> Interval | None:
+    """Returns the mask of several runs of queries and of keys, whose slots are those of the runs one after another.
+
+    Args:
+        masks: for each run of queries the mask of each run of keys; None hides nothing.
+        q: coordinates of each run of queries.
+        k: coordinates of each run of keys.
+
+    Returns:
+        The mask, whose bounds are None if each query sees each key. None if some query does not see one interval, as
+        far as masks are intervals, and where reading these would wait for a device.
+    """
+    bounds = [_of_query_run(row, at, k) for row, at in zip(masks, q, strict=True)]
+    each = [one for one in bounds if one is not None]
+    if len(each) < len(bounds):
+        return None
+    batch = max(len(start) for start, _ in each)
+    start, stop = (torch.cat([x.expand(batch, -1) for x in side], 1) for side in zip(*each, strict=True))
+    everything = bool((start == 0).all()) and bool((stop == sum(at.index.shape[1] for at in k)).all())
+    return Interval(None, None) if everything else Interval(start, stop)
+
+
+def _of_query_run(
+    masks: Sequence[Mask | None], q: Coordinates, keys: Sequence[Coordinates]
+) -> tuple[Tensor, Tensor] | None:
+    """The one interval that each query of a run sees of all runs of keys, [b, n]; None if it is not one."""
+    before, n = 0, q.index.shape[1]
+    if not q.index.is_cpu:
+        return None
+    low, high, seen = (q.index.new_full((1, n), x) for x in (sum(at.index.shape[1] for at in keys), 0, 0))
+    for mask, k in zip(masks, keys, strict=True):
+        m = k.index.shape[1]
+        intervals, rest = lower_mask(mask, q, k)
+        if rest is not None or len(intervals) > 1:
+            return None
+        bounds = intervals[0] if intervals else (None, None)
+        start, stop = (
+            slots(default if bound is None else bound, q, k).clamp(0, m)
+            for bound, default in zip(bounds, (0, m), strict=True)
+        )
+        some = stop > start
+        low = torch.minimum(low, torch.where(some, before + start, low))
+        high = torch.maximum(high, torch.where(some, before + stop, high))
+        seen = seen + torch.where(some, stop - start, 0)
+        before += m
+    return (low, high) if bool((seen == (high - low).clamp(min=0)).all()) else None
 
 
 def _of_values(values: Tensor, m: int) -> tuple[int, int]:

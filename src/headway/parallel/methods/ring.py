@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -35,8 +35,7 @@ from ...kernels._results import ForwardResults, new_results
 from .._call import SharedCall
 from .._group import Group, Runs, tokens_in
 from .._packing import Buffers, Packing
-from .._schedule import Schedule, schedule_of
-from .._sight import sees_all
+from .._schedule import Part, Schedule, Span, schedule_of
 from ._base import Method, Traffic
 
 
@@ -162,6 +161,15 @@ class _Plan:
         """The runs of this rank's queries, among its tensors."""
         return _local(self.call.q_shards.runs)
 
+    @property
+    def every_query(self) -> Span:
+        """All runs of this rank's queries."""
+        return 0, len(self.own)
+
+    def tokens(self, queries: Span) -> slice:
+        """Returns where runs of queries are among this rank's tensors."""
+        return slice(self.own[queries[0]][0], self.own[queries[1] - 1][1])
+
     def keys(self, rank: int, run: int) -> tuple[int, int]:
         """Returns the slots of a run of keys."""
         return self.call.k_shards.layout[rank][run]
@@ -170,44 +178,51 @@ class _Plan:
         """Returns what a tensor has for a group of heads."""
         return x if dim is None else x.chunk(self.groups, dim)[group]
 
-    def of_run(self, number: int, x: Tensor, i: int, group: int) -> Tensor:
-        """Returns what a tensor of the structure, or its gradient, has for a run of queries and a group of heads."""
-        (start, stop), dim = self.own[i], self.of_queries[number]
+    def of_runs(self, number: int, x: Tensor, queries: Span, group: int) -> Tensor:
+        """Returns what a tensor of the structure, or its gradient, has for runs of queries and a group of heads."""
+        tokens, dim = self.tokens(queries), self.of_queries[number]
         x = self.of_group(x, self.of_heads[number], group)
-        return x if dim is None else x.narrow(dim, start, stop - start)
+        return x if dim is None else x.narrow(dim, tokens.start, tokens.stop - tokens.start)
 
-    def queries(self, tensors: Sequence[Tensor], i: int, group: int) -> list[Tensor]:
-        """Returns the tensors of the structure for a run of queries and a group of heads, without their graph."""
-        return [self.of_run(number, x.detach(), i, group) for number, x in enumerate(tensors)]
+    def queries(self, tensors: Sequence[Tensor], queries: Span, group: int) -> list[Tensor]:
+        """Returns the tensors of the structure for runs of queries and a group of heads, without their graph."""
+        return [self.of_runs(number, x.detach(), queries, group) for number, x in enumerate(tensors)]
 
-    def of_keys(self, tensors: Sequence[Tensor], run: int, group: int) -> list[Tensor]:
-        """Returns what tensors of this rank's keys, or their gradients, have for a run and a group of heads."""
-        start, stop = _local(self.call.k_shards.runs)[run]
+    def of_keys(self, tensors: Sequence[Tensor | None], runs: Span, group: int) -> list[Tensor]:
+        """Returns what tensors of this rank's keys, or their gradients, have for runs and a group of heads."""
+        local = _local(self.call.k_shards.runs)
+        start, stop = local[runs[0]][0], local[runs[1] - 1][1]
         dims = zip(tensors, self.packing.dims, self.heads_of_keys, strict=True)
-        return [self.of_group(x, heads, group).narrow(dim, start, stop - start) for x, dim, heads in dims]
+        return [
+            self.of_group(x, heads, group).narrow(dim, start, stop - start) for x, dim, heads in dims if x is not None
+        ]
 
     def heads(self, base: Call, group: int) -> tuple[int, int]:
         """Returns the range of the heads of a group."""
         count = base.q.shape[1]
         return group * count, (group + 1) * count
 
-    def base(self, tensors: Sequence[Tensor], i: int, group: int) -> Call:
-        """Returns the call of a run of queries and a group of heads, whose keys are empty, of its tensors."""
+    def base(self, tensors: Sequence[Tensor], queries: Span, group: int) -> Call:
+        """Returns the call of runs of queries and a group of heads, whose keys are empty, of its tensors."""
         call, position = unflatten(self.structure, tensors)
-        side = self.at[0].rows(*self.call.q_shards.runs[i])
+        side = _tokens_of(self.at[0], self.call.q_shards.runs[slice(*queries)])
         side = side._with(position=position) if self.moved else side
         made: Call = call._with(q_coordinates=side, head_offset=call.head_offset + self.heads(call, group)[0])
         return made
 
-    def part(self, base: Call, i: int, group: int, keys: tuple[int, int], tensors: Sequence[Tensor]) -> Call:
-        """Returns the call of a run of queries, a group of heads and a run of keys."""
-        queries, k_side = self.call.q_shards.runs[i], self.at[1].rows(*keys)
-        mask = self.call.part_of_mask(queries, keys)
-        mask = None if sees_all(mask, self.at[0].rows(*queries), k_side) else mask
-        mask = mask if mask is None or self.groups == 1 else mask.cut("heads", *self.heads(base, group))
-        diagonal = self.call.itself and queries == keys and base.q_coordinates.ordered
-        call = _with_keys(base, tensors, k_side, self.moved)._with(mask=mask, aligned=diagonal)
-        return without_tables(call)
+    def call_of(self, part: Part, base: Call, group: int, tensors: Sequence[Tensor]) -> Call:
+        """Returns the call of a part for a group of heads, of the tensors of its keys."""
+        queries = self.call.q_shards.runs[slice(*part.queries)]
+        keys = self.call.k_shards.layout[part.owner][slice(*part.keys)]
+        mask = part.mask if part.mask is None or self.groups == 1 else part.mask.cut("heads", *self.heads(base, group))
+        diagonal = self.call.itself and queries == keys and len(keys) == 1 and base.q_coordinates.ordered
+        call = _with_keys(base, tensors, _tokens_of(self.at[1], keys), self.moved)
+        return without_tables(call._with(mask=mask, aligned=diagonal))
+
+
+def _tokens_of(at: Coordinates, runs: Runs) -> Coordinates:
+    """The coordinates of some runs of tokens, as those of a call of its own."""
+    return at.rows(*runs[0]) if len(runs) == 1 else at.take(runs)._with(shard=None)
 
 
 def _local(runs: Runs) -> list[tuple[int, int]]:
@@ -281,8 +296,8 @@ class _Passing:
         self.plan, self.buffers, self.number = plan, buffers, number
         self.own = [x.detach() for x in own]
 
-    def __iter__(self) -> Iterator[tuple[int, list[tuple[Block, list[Tensor]]]]]:
-        """Yields the number of each step, and the keys that are here in it."""
+    def __iter__(self) -> Iterator[tuple[int, list[Block], list[tuple[Part, list[Tensor]]]]]:
+        """Yields the number of each step, the keys that are here, and the parts with the tensors of their keys."""
         plan, group = self.plan, self.plan.group
         rank, size, packing = group.rank, group.size, plan.packing
         held: dict[Block, Tensor] = {}
@@ -290,9 +305,8 @@ class _Passing:
             if hops:
                 start, stop = plan.keys(rank, j)
                 held[rank, j] = self.buffers.take(packing.size(stop - start))
-                for view, x in zip(
-                    packing.views(held[rank, j], stop - start), plan.of_keys(self.own, j, self.number), strict=True
-                ):
+                views = packing.views(held[rank, j], stop - start)
+                for view, x in zip(views, plan.of_keys(self.own, (j, j + 1), self.number), strict=True):
                     view.copy_(x)
         for step in range(plan.schedule.steps + 1):
             owner, here = plan.schedule.held(rank, step, size)
@@ -308,13 +322,16 @@ class _Passing:
             started = group.start(
                 (rank + 1) % size, [held[owner, j] for j in leaving], (rank - 1) % size, list(arriving.values())
             )
-            blocks = []
-            for j in here:
-                start, stop = plan.keys(owner, j)
-                inside = (owner, j) in held
-                keys = packing.views(held[owner, j], stop - start) if inside else plan.of_keys(self.own, j, self.number)
-                blocks.append(((owner, j), keys))
-            yield step, blocks
+            parts = []
+            for part in plan.schedule.parts[owner]:
+                first = part.keys[0]
+                if owner == rank:
+                    keys = plan.of_keys(self.own, part.keys, self.number)
+                else:  # they are those of one run
+                    start, stop = plan.keys(owner, first)
+                    keys = packing.views(held[owner, first], stop - start)
+                parts.append((part, keys))
+            yield step, [(owner, j) for j in here], parts
             group.finish(started)
             for buffer in held.values():
                 self.buffers.give(buffer)
@@ -360,25 +377,30 @@ def _pieces(plan: _Plan, whole: ForwardResults, group: int) -> list[ForwardResul
 
 def _forward(plan: _Plan, tensors: Sequence[Tensor], whole: ForwardResults, buffers: Buffers, group: int) -> None:
     """Writes the results of a group of heads."""
-    bases = [plan.base(plan.queries(tensors[: plan.inputs], i, group), i, group) for i in range(len(plan.own))]
-    pieces, seen = _pieces(plan, whole, group), [False] * len(bases)
-    for _, blocks in _Passing(plan, tensors[plan.inputs :], buffers, group):
-        for (owner, j), keys in blocks:
-            for i, base in enumerate(bases):
-                if not plan.schedule.visible[i][owner][j]:
-                    continue
-                part = forward_part(plan.part(base, i, group, plan.keys(owner, j), keys), plan.call.kernel)
+
+    @cache
+    def base(queries: Span) -> Call:
+        return plan.base(plan.queries(tensors[: plan.inputs], queries, group), queries, group)
+
+    pieces, seen = _pieces(plan, whole, group), [False] * len(plan.own)
+    for _, _, parts in _Passing(plan, tensors[plan.inputs :], buffers, group):
+        for part, keys in parts:
+            call = plan.call_of(part, base(part.queries), group, keys)
+            found, first = forward_part(call, plan.call.kernel), plan.tokens(part.queries).start
+            for i in range(*part.queries):
+                start, stop = plan.own[i]
+                of_run = ForwardResults(*(x[:, :, start - first : stop - first] for x in found))
                 if seen[i]:
-                    merge_into(pieces[i], part)
+                    merge_into(pieces[i], of_run)
                 else:
-                    for a, b in zip(pieces[i], part, strict=True):
+                    for a, b in zip(pieces[i], of_run, strict=True):
                         a.copy_(b)
                 seen[i] = True
-    for i, base in enumerate(bases):
-        if not seen[i]:
-            for x, nothing in zip(pieces[i], (0.0, -math.inf, 0.0), strict=True):
+    for piece, some in zip(pieces, seen, strict=True):
+        if not some:
+            for x, nothing in zip(piece, (0.0, -math.inf, 0.0), strict=True):
                 x.fill_(nothing)
-        merge_sinks(pieces[i], sinks_of(base))
+    merge_sinks(ForwardResults(*(plan.of_group(x, 1, group) for x in whole)), sinks_of(base(plan.every_query)))
 
 
 def _backward(
@@ -393,18 +415,18 @@ def _backward(
     totals = [_wide_zeros(x) if need else None for x, need in zip(own, of_keys, strict=True)]
     buffers = Buffers(own[0].device)
     for group in range(plan.groups):
-        runs = [_Queries(plan, i, group, inputs, wanted, sums, whole, d_out, d_lse) for i in range(len(plan.own))]
+        some = partial(_Queries, plan, group, inputs, wanted, sums, whole, d_out, d_lse)
+        queries_of = cache(some)
         travelling = _Travelling(plan, totals, group, buffers)
-        for step, blocks in _Passing(plan, own, buffers, group):
-            for block, keys in blocks:
-                into = travelling.gradients(block)
+        for step, blocks, parts in _Passing(plan, own, buffers, group):
+            travelling.begin(blocks)
+            for part, keys in parts:
+                into = travelling.gradients(part)
                 leaves = [x.detach().requires_grad_(need) for x, need in zip(keys, of_keys, strict=True)]
-                for run in runs:
-                    if plan.schedule.visible[run.number][block[0]][block[1]] and (wanted or into):
-                        run.add_part(plan.keys(*block), leaves, into)
-            travelling.send(step, [block for block, _ in blocks])
-        for run in runs:
-            run.add_sinks()
+                if wanted or into:
+                    queries_of(part.queries).add_part(part, leaves, into)
+            travelling.send(step, blocks)
+        queries_of(plan.every_query).add_sinks()
         travelling.come_home()
     home = (x for x in totals if x is not None)
     of_own = [next(home).to(x.dtype) if need else None for x, need in zip(own, of_keys, strict=True)]
@@ -417,11 +439,10 @@ def _wide_zeros(x: Tensor) -> Tensor:
 
 
 class _Queries:
-    """A run of this rank's queries in the backward pass. Its gradients are added to slices of those of the rank.
+    """Runs of this rank's queries in the backward pass. Their gradients are added to slices of those of the rank.
 
     Args:
         plan: the plan.
-        number: the number of the run.
         group: the group of heads.
         inputs: the tensors of the structure.
         wanted: the numbers of those whose gradients are wanted.
@@ -429,35 +450,37 @@ class _Queries:
         whole: the results of the forward pass.
         d_out: the gradient of the output.
         d_lse: that of the log-sum-exp, or None.
+        queries: the runs.
     """
 
     def __init__(
-        self, plan: _Plan, number: int, group: int, inputs: Sequence[Tensor], wanted: list[int],
-        sums: dict[int, Tensor], whole: ForwardResults, d_out: Tensor, d_lse: Tensor | None,
+        self, plan: _Plan, group: int, inputs: Sequence[Tensor], wanted: list[int], sums: dict[int, Tensor],
+        whole: ForwardResults, d_out: Tensor, d_lse: Tensor | None, queries: Span,
     ) -> None:  # fmt: skip
-        start, stop = plan.own[number]
-        tensors = plan.queries(inputs, number, group)
-        self.plan, self.number, self.group, self.base = plan, number, group, plan.base(tensors, number, group)
+        tensors = plan.queries(inputs, queries, group)
+        self.plan, self.group, self.base = plan, group, plan.base(tensors, queries, group)
         for one in wanted:
             tensors[one].requires_grad_()
         self.leaves = [tensors[one] for one in wanted]
-        self.into = [plan.of_run(one, sums[one], number, group) for one in wanted]
-        out, row_max, row_sum = _pieces(plan, whole, group)[number]
+        self.into = [plan.of_runs(one, sums[one], queries, group) for one in wanted]
+        tokens = plan.tokens(queries)
+        out, row_max, row_sum, self.d_out, d_lse = (
+            None if x is None else plan.of_group(x, 1, group)[:, :, tokens] for x in (*whole, d_out, d_lse)
+        )
         self.results = ForwardResults(out, row_max.contiguous(), row_sum.contiguous())
-        self.d_out = plan.of_group(d_out, 1, group)[:, :, start:stop]
-        self.d_lse = None if d_lse is None else plan.of_group(d_lse, 1, group)[:, :, start:stop].contiguous()
+        self.d_lse = None if d_lse is None else d_lse.contiguous()
 
-    def add_part(self, keys: tuple[int, int], tensors: list[Tensor], into: list[Tensor]) -> None:
-        """Adds the gradients of a run of keys to those of the queries, and to ``into``.
+    def add_part(self, part: Part, tensors: list[Tensor], into: list[Tensor]) -> None:
+        """Adds the gradients of a part to those of the queries, and to ``into``.
 
         Args:
-            keys: the slots of the keys.
-            tensors: their tensors.
+            part: the part.
+            tensors: those of its keys.
             into: the gradients of those that require one.
         """
-        part = self.plan.part(self.base, self.number, self.group, keys, tensors)
+        call = self.plan.call_of(part, self.base, self.group, tensors)
         leaves = [*self.leaves, *(x for x in tensors if x.requires_grad)]
-        found = backward_part(part, self.results, self.d_out, self.d_lse, leaves, self.plan.call.kernel)
+        found = backward_part(call, self.results, self.d_out, self.d_lse, leaves, self.plan.call.kernel)
         for total, gradient in zip([*self.into, *into], found, strict=True):
             total.add_(gradient)
 
@@ -491,21 +514,20 @@ class _Travelling:
         start, stop = self.plan.keys(*block)
         return stop - start
 
-    def _of_own(self, run: int) -> list[Tensor]:
-        plan, (start, stop) = self.plan, _local(self.plan.call.k_shards.runs)[run]
-        dims = zip(self.totals, plan.packing.dims, plan.heads_of_keys, strict=True)
-        return [
-            plan.of_group(x, heads, self.group).narrow(dim, start, stop - start)
-            for x, dim, heads in dims
-            if x is not None
-        ]
+    def _of_own(self, runs: Span) -> list[Tensor]:
+        return self.plan.of_keys(self.totals, runs, self.group)
 
-    def gradients(self, block: Block) -> list[Tensor]:
-        """Returns where this rank adds its gradients of a run of keys."""
-        owner, run = block
-        if owner == self.plan.group.rank:
-            return self._of_own(run)
-        self.held[block] = self.buffers.take(self.packing.size(self._tokens(block))).zero_()
+    def begin(self, blocks: list[Block]) -> None:
+        """Makes room for the gradients of the keys of a step."""
+        for block in blocks:
+            if block[0] != self.plan.group.rank:
+                self.held[block] = self.buffers.take(self.packing.size(self._tokens(block))).zero_()
+
+    def gradients(self, part: Part) -> list[Tensor]:
+        """Returns where this rank adds its gradients of the keys of a part."""
+        if part.owner == self.plan.group.rank:
+            return self._of_own(part.keys)
+        block = part.owner, part.keys[0]
         return self._views(block, self.held[block])
 
     def send(self, step: int, blocks: list[Block]) -> None:
@@ -554,6 +576,6 @@ class _Travelling:
             for buffer in sent:
                 self.buffers.give(buffer)
         for run, buffer in self.homecoming:
-            for a, b in zip(self._of_own(run), self._views((rank, run), buffer), strict=True):
+            for a, b in zip(self._of_own((run, run + 1)), self._views((rank, run), buffer), strict=True):
                 a.add_(b)
             self.buffers.give(buffer)
