@@ -5,7 +5,6 @@ import torch
 
 from headway import HeadwayError
 from headway.bench import FULL, Case
-from headway.bench.cases import STATISTICS_MEMORY
 from headway.bench.measure import agree
 from headway.bench.sides import (
     COPY,
@@ -25,7 +24,7 @@ SMALL = list(
         replace(of, n=min(of.n, 40), head_dim=8)
         for of in FULL.cases()
         # the last two in test_statistics.py and test_sequence.py
-        if of.kind not in ("memory", STATISTICS_MEMORY, "statistics", "sequence")
+        if of.part not in ("memory", "statistics", "sequence")
     )
 )
 

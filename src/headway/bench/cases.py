@@ -23,6 +23,9 @@ ENCODINGS = ("none", "alibi", "t5", "kerple", "rope", "shaw", "transformer-xl")
 PARTS = ("attention", "window", "decoding", "packed", "left-padded", "memory", "statistics", "sequence")
 STATISTICS_MEMORY = "statistics-memory"
 """The kind of the cases of the part "statistics" whose memory is measured."""
+SEQUENCE_MEMORY, SEQUENCE_STEP = "sequence-memory", "sequence-step"
+"""The kinds of the cases of the part "sequence" whose memory is measured, and which are steps of a training."""
+SEQUENCE_ENCODINGS = ("none", "alibi", "rope", "t5", "fire", "forgetting")
 MODEL_PARTS = ("encode", "prefill", "decode", "train", "memory", "step", "token")
 STEP_MODELS = {"learned": "learned", "RoPE": "rope", "ALiBi": "alibi", "T5 bias": "t5"}
 """The language models of which a training step is measured, and their encodings."""
@@ -46,11 +49,12 @@ class Case(AnyCase):
     """One call of attention, which all sides run in turn.
 
     Attributes:
-        kind: one of ``PARTS``, or ``STATISTICS_MEMORY``. "attention": against torch. "window": a long causal window
+        kind: one of ``PARTS``, or one of the kinds above. "attention": against torch. "window": a long causal window
             against a causal mask. "decoding": one token against a cache. "packed" and "left-padded": documents packed
             into one row, or a row padded in front, against the same tokens without either. "memory": the memory of a
             call. "statistics": statistics of attention in its pass and alone, against weights that torch holds.
             "sequence": forward and backward by two processes that share the tokens, against one with all threads.
+            "sequence-memory": the memory of that. "sequence-step": a training step of a decoder of four layers.
         encoding: the name of the encoding, or "none".
         mask: one of ``MASKS``.
         n: tokens; for "decoding" those in the cache.
@@ -71,7 +75,7 @@ class Case(AnyCase):
 
     def __str__(self) -> str:
         sizes = f"{self.n:,} tokens, {HEADS} heads of {self.head_dim}, {self.dtype}, {self.direction}"
-        if self.kind in ("memory", "sequence"):
+        if self.kind in ("memory", "sequence", SEQUENCE_MEMORY, SEQUENCE_STEP):
             return f"{self.kind}: {self.encoding}, {self.mask}, {sizes.replace('backward', 'forward and backward')}"
         kind = "" if self.kind == "attention" else f"{self.kind}: "
         return f"{kind}{self.encoding}, {'full' if self.mask == 'none' else self.mask}, {sizes}"
@@ -79,7 +83,8 @@ class Case(AnyCase):
     @property
     def part(self) -> str:
         """The one of ``PARTS`` that the case belongs to."""
-        return "statistics" if self.kind == STATISTICS_MEMORY else self.kind
+        of_part = {STATISTICS_MEMORY: "statistics", SEQUENCE_MEMORY: "sequence", SEQUENCE_STEP: "sequence"}
+        return of_part.get(self.kind, self.kind)
 
     @property
     def lengths(self) -> list[int]:
@@ -151,7 +156,8 @@ class Plan:
         memory_lengths: tokens of the cases of kind "memory".
         statistics_lengths: tokens of the cases of kind "statistics".
         statistics_memory_lengths: tokens of those whose memory is measured.
-        sequence_lengths: tokens of the cases of kind "sequence".
+        sequence_lengths: tokens of the cases of kind "sequence"; of the longest the memory is measured too.
+        sequence_step_length: tokens of a training step that two processes share.
         seconds: the time for each side of a case, of which there may be more for the sake of ``rounds``.
         rounds: the fewest runs of each side.
         flex_seconds: the time for compiling FlexAttention, all cases together; cases after that are measured without
@@ -175,6 +181,7 @@ class Plan:
     statistics_lengths: tuple[int, ...] = (512, 4096)
     statistics_memory_lengths: tuple[int, ...] = (4096, 16384, 65536)
     sequence_lengths: tuple[int, ...] = (4096, 16384)
+    sequence_step_length: int = 8192
     seconds: float = 1.0
     rounds: int = 5
     flex_seconds: float = 3600.0
@@ -200,8 +207,13 @@ class Plan:
                 cases.append(replace(here, kind="decoding", mask="none", n=self.cache_length))
         if "backward" in self.directions:
             cases += [Case("memory", "t5", "causal", n, 64, self.dtypes[0], "backward") for n in self.memory_lengths]
-            for n, encoding in product(self.sequence_lengths, ("none", "alibi", "rope", "t5")):
-                cases.append(Case("sequence", encoding, "causal", n, direction="backward"))
+            shared = Case("sequence", mask="causal", direction="backward")
+            for n, encoding in product(self.sequence_lengths, SEQUENCE_ENCODINGS):
+                cases.append(replace(shared, encoding=encoding, n=n))
+            for encoding in ("none", "t5"):
+                n = max(self.sequence_lengths)
+                cases.append(replace(shared, kind=SEQUENCE_MEMORY, encoding=encoding, n=n))
+            cases.append(replace(shared, kind=SEQUENCE_STEP, encoding="rope", n=self.sequence_step_length))
         if "forward" in self.directions:
             for n, encoding, dtype in product(self.statistics_lengths, ("none", "rope", "t5"), self.dtypes):
                 cases.append(Case("statistics", encoding, "causal", n, dtype=dtype))
@@ -220,6 +232,7 @@ QUICK = Plan(
     statistics_lengths=(512,),
     statistics_memory_lengths=(4096, 16384),
     sequence_lengths=(4096,),
+    sequence_step_length=4096,
     seconds=0.2,
     flex_seconds=150.0,
 )

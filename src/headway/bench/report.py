@@ -9,7 +9,7 @@ from typing import Any
 from .._common.table import Column, Table
 from ..parallel import METHODS
 from . import statistics
-from .cases import STATISTICS_MEMORY, WINDOW, Case, ModelCase, pairs
+from .cases import SEQUENCE_MEMORY, SEQUENCE_STEP, STATISTICS_MEMORY, WINDOW, Case, ModelCase, pairs
 from .rows import Row
 from .sides import CONTIGUOUS, FLEX, FULL_CAUSAL, OURS, PLAIN, SDPA
 from .targets import (
@@ -205,25 +205,47 @@ def contiguous(rows: Sequence[Row]) -> str:
 
 
 def sequence(rows: Sequence[Row]) -> str:
-    """Returns the table of how many times as fast two processes are as one that has the threads of both."""
+    """Returns the tables of how fast two processes are beside one with the threads of both, and of their memory."""
 
     def ratios(row: Row, method: str) -> str:
         wall, processors = (row[kind][OURS] / row[kind][method] for kind in ("ms", "processor_ms"))
         return f"{_times(wall)} · {_times(processors)}"
 
-    chosen = _of(rows, "sequence")
-    if not chosen:
-        return ""
-    columns = [
-        *(field("encoding"), field("n", "tokens", ","), ms(OURS, "one process, ms")),
-        *(Column(method, partial(ratios, method=method)) for method in METHODS),
-        KERNEL,
-    ]
-    said = (
-        "Causal, zig-zag, 8 heads of 64, float32, forward and backward. How many times as fast as one process, by time "
-        "and by the time of all processors together: above 1, two processes are faster."
-    )
-    return f"{said}\n\n{Table.of(chosen, columns).markdown()}"
+    def memory(row: Row, method: str) -> str:
+        most = row["bytes"][method]
+        return f"{_mib(most)} · {most / row['bytes'][OURS]:.2f}"
+
+    timed, sized = [*_of(rows, "sequence"), *_of(rows, SEQUENCE_STEP)], _of(rows, SEQUENCE_MEMORY)
+    about = [field("encoding"), field("n", "tokens", ",")]
+    parts = []
+    if timed:
+        whats = {"sequence": "attention", SEQUENCE_STEP: "a training step"}
+        columns = [
+            *(Column("", lambda row: whats[row["case"]["kind"]]), *about, ms(OURS, "one process, ms")),
+            *(Column(method, partial(ratios, method=method)) for method in METHODS),
+            KERNEL,
+        ]
+        parts.append(
+            "Causal, zig-zag, 8 heads of 64, float32, forward and backward; a training step is that of a decoder of 4 "
+            "layers, with AdamW. How many times as fast as one process, by time and by the time of all processors "
+            "together: above 1, two processes are faster."
+        )
+        parts.append(Table.of(timed, columns).markdown())
+    if sized:
+        columns = [
+            *(*about, Column("one process, MiB", lambda row: _mib(row["bytes"][OURS]))),
+            *(Column(method, partial(memory, method=method)) for method in METHODS),
+        ]
+        parts.append(
+            "The most memory of a process beyond q, k, v and the gradient of the output, in MiB, and as a share of "
+            "that of one process."
+        )
+        parts.append(Table.of(sized, columns).markdown())
+    return "\n\n".join(parts)
+
+
+def _mib(count: float) -> str:
+    return f"{count / 2**20:,.1f}"
 
 
 def memory(rows: Sequence[Row]) -> str:
@@ -253,7 +275,7 @@ def _memory(rows: Sequence[Row], dense: str, said: str) -> str:
     rows = sorted(rows, key=lambda row: row["case"]["n"])
     lines = [
         field("n", form=","),
-        Column("MiB", lambda row: f"{row['extra_bytes'] / 2**20:,.1f}"),
+        Column("MiB", lambda row: _mib(row["extra_bytes"])),
         Column(dense, lambda row: f"{8 * 4 * row['case']['n'] ** 2 / 2**20:,.0f}"),
     ]
     said = said.format(case=Case(**rows[0]["case"]), kernel=rows[0]["kernel"])

@@ -111,7 +111,7 @@ def _measure(
     def numbers(case: Case) -> Row | None:
         if kernel_of(case) in results.failed:
             return None
-        return sequence.measure(case, plan) if case.kind == "sequence" else measure(case, plan, roof, flex)
+        return sequence.measure(case, plan) if case.part == "sequence" else measure(case, plan, roof, flex)
 
     measure_cases(cases, plan.seconds, numbers, rows, results, watch)
 

@@ -99,7 +99,11 @@ def encoded(case: Case) -> tuple[dict[str, Any], list[Tensor]]:
     )
     if not built.acts & {"locate", *IN_ATTENTION} or "embed" in built.acts:
         raise HeadwayError(f"encoding {case.encoding!r} does nothing in attention: there is nothing to measure")
-    return {"encoding": built}, [parameter for parameter in built.parameters() if parameter.requires_grad]
+    arguments: dict[str, Any] = {"encoding": built}
+    if built.reads_input:
+        x = torch.randn(BATCH, tokens(case), HEADS * case.head_dim, generator=torch.Generator().manual_seed(1))
+        arguments |= {"q_input": x, "k_input": x}
+    return arguments, [parameter for parameter in built.parameters() if parameter.requires_grad]
 
 
 def asked(case: Case) -> tuple[dict[str, Any], list[Tensor]]:

@@ -85,7 +85,7 @@ class Ring(Method):
 
 
 GROUPED = 4096
-"""The tokens of a rank from which on heads are computed in groups."""
+"""The tokens of a rank from which on heads are computed in two groups; in four from twice as many."""
 
 # ---------------------------------------------------------------- which tensors travel
 
@@ -273,7 +273,8 @@ def _groups(call: SharedCall) -> int:
     longest = max(map(tokens_in, (*call.q_shards.layout, *call.k_shards.layout)))
     if not call.q.is_cpu or longest < GROUPED:
         return 1
-    return next(count for count in (4, 3, 2, 1) if call.k.shape[1] % count == 0)
+    most = 4 if longest >= 2 * GROUPED else 2
+    return next(count for count in range(most, 0, -1) if call.k.shape[1] % count == 0)
 
 
 # ---------------------------------------------------------------- the ring
