@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,12 @@ from .masks import Mask
 from .positions._base import Input, PositionEncoding, Restore, Terms
 from .records import Record
 from .terms import DenseBias, Normalizer, Product, Rotation, ScoreMap, Term
+from .tracing import watched
+
+APART = 1e-2
+"""The share of the largest number by which what is prepared may depend on other heads: that of rounding."""
+_apart: WeakKeyDictionary[PositionEncoding, set[str]] = WeakKeyDictionary()
+"""The sides that encodings are known to prepare head by head."""
 
 P = TypeVar("P", Term, Mask)
 
@@ -278,10 +285,32 @@ class EncodingOfHeads:
         with self.shard.reading(self.encoding):
             if self._any_heads:
                 return self.encoding._split_of(side, x, at)
-            whole = self.shard.spread(x)
+            whole, own = self.shard.spread(x), self.shard._own(x.shape[1])
             prepared, rotation = self.encoding._split_of(side, whole, at)
-        own = self.shard._own(x.shape[1])
+            if prepared is not whole:
+                self._need_heads_apart(side, whole, at, prepared, own)
         return x if prepared is whole else prepared[:, own], _cut(rotation, own)
+
+    def _need_heads_apart(self, side: str, whole: Tensor, at: Coordinates, prepared: Tensor, own: slice) -> None:
+        """Checks, once for an encoding, that it prepares the own heads alike whatever the others are.
+
+        Raises:
+            HeadwayError: if not.
+        """
+        known = _apart.setdefault(self.encoding, set())
+        if side in known or watched():
+            return
+        with torch.no_grad():
+            others = 1 - 2 * whole
+            others[:, own] = whole[:, own]
+            again, _ = self.encoding._split_of(side, others, at)
+            gap, largest = (again - prepared)[:, own].abs(), prepared[:, own].abs()
+            if bool((gap > APART * largest.amax()).any()):
+                raise HeadwayError(
+                    f"what {self.encoding.known_as} makes of a {side} depends on the other heads, of which a shard "
+                    "has none: keep this layer on each process as a whole"
+                )
+        known.add(side)
 
     def _split_output_of(self, out: Tensor, at: Coordinates) -> tuple[Rotation | None, Restore | None]:
         own, any_heads = self.shard._own(self.shard.count), self._any_heads

@@ -5,6 +5,7 @@ Layers and stacks ask ``sharing_of`` in each call. It is a file of its own so th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -27,8 +28,9 @@ class Sharing(Protocol):
         """Which tokens each rank has."""
 
     def cached_attention(
-        self, layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, cache: Any, prepared_by: Any, **arguments: Any
-    ) -> Tensor:
+        self, layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, cache: Any, prepared_by: Any,
+        attended: Callable[[Tensor], Tensor], **arguments: Any,
+    ) -> Tensor:  # fmt: skip
         """Returns the attention to a cache of which each rank has its keys; the call that fills it has its tokens."""
 
     def prompt(self, ids: Tensor, at: Coordinates | None) -> tuple[Tensor, Coordinates]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -14,6 +16,7 @@ from torch import Tensor
 import headway as hw
 from headway import masks as M
 from headway import parallel
+from headway.attention import observers
 from headway.parallel import Shards
 from headway.parallel.methods import ring
 from headway.positions import ENCODINGS, PositionEncoding
@@ -473,6 +476,19 @@ def sent(group: Any, method: str, shape: str, mask: M.Mask | None, n: int = 64) 
     return between - start, shards.group.sent - between, parallel.explain(*leaves, **options).traffic[method]
 
 
+@contextmanager
+def observed_alone(rank: int) -> Iterator[None]:
+    """A block in which inspection observes calls on the second rank alone."""
+    observer = lambda call, compute: compute()  # noqa: E731
+    if rank == 1:
+        observers.append(observer)
+    try:
+        yield
+    finally:
+        if rank == 1:
+            observers.remove(observer)
+
+
 def disagrees(group: Any, what: str) -> None:
     rank = dist.get_rank(group)
     (q, k, v), _ = arguments_of(None)
@@ -494,6 +510,12 @@ def disagrees(group: Any, what: str) -> None:
         options |= {"encoding": others["encoding"], "q_input": x, "k_input": x}
     if what == "heads" and rank:
         k, v = k[:, :2], v[:, :2]
+    if what == "capture":  # of a kind that all ranks have agreed on before
+        parallel.attention(q, k, v, shards=shards, method="ring", **options)
+        options["encoding"] = None
+        with observed_alone(rank):
+            parallel.attention(q, k, v, shards=shards, method="ring", **options)
+        return
     parallel.attention(q, k, v, shards=shards, method="gather", **options)
 
 

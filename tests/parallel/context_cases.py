@@ -377,13 +377,14 @@ def decoded(
     rows = [row[row.shape[0] - int(n) :] for row, n in zip(ids, (LENGTH, LENGTH - 6 * bool(at)), strict=True)]
     own, local = shards.take(ids, coordinates=coordinates)
     with torch.no_grad():
-        cache = model.new_cache()
-        whole = model(ids, positions=coordinates, cache=cache)
-        expected = [shards.take(whole)[0], *(model(x, cache=cache) for x in later)]
+        whole_cache = model.new_cache()
+        whole = model(ids, positions=coordinates, cache=whole_cache)
+        expected = [shards.take(whole)[0], *(model(x, cache=whole_cache) for x in later)]
         with parallel.context(model, shards, method=method):
             cache = model.new_cache()
             found = [model(own, positions=local, cache=cache), *(model(x, cache=cache) for x in later)]
             generated = model.generate(rows, 6)
+    assert cache.layers[0].values.shape[1] == whole_cache.layers[0].values.shape[1]
     assert generated.ids == model.generate(rows, 6).ids
     with parallel.context(model, shards):
         sampled = model.generate(rows, 3, temperature=1.0, generator=torch.Generator().manual_seed(group.rank())).ids
@@ -593,6 +594,12 @@ def _calling(group: Any) -> dict[str, Callable[[], Any]]:
             model.generate(ids, 2)
 
     moved = Decoder(config(), "streaming-llm + rope").eval()
+    drawing = Decoder(config(), "randomized(limit=64) + rope")
+
+    @torch.no_grad()
+    def draws() -> None:
+        drawing(own, cache=drawing.new_cache())
+
     windowed, mapped = Decoder(config(), "rope", [M.Window(4, 0), None]).eval(), Decoder(config(), "cope").eval()
 
     @torch.no_grad()
@@ -621,6 +628,7 @@ def _calling(group: Any) -> dict[str, Callable[[], Any]]:
         "gates in a cache": inside(lambda: gated.generate(ids, 2), gated),
         "observed steps": inside(captured),
         "moved tokens in a cache": inside(lambda: moved.generate(ids, 2), moved),
+        "drawing in a cache": inside(draws, drawing),
         "functions in a cache": inside(lambda: mapped.generate(ids, 2), mapped),
         "generate": inside(lambda: model.generate(ids[:, 1:], 2)),
         "cache of a layer": inside(lambda: layer(vectors[:, : shards.length], cache=hw.nn.KeyValueCache()), layer),

@@ -40,6 +40,7 @@ CALLING = {
     "gates in a cache": "ForgettingGate reads the layer's input of all tokens",
     "observed steps": "steps with a cache that processes share cannot be observed: leave capture",
     "moved tokens in a cache": "Compose (StreamingLLM, RoPE) moves tokens by the keys of all tokens",
+    "drawing in a cache": "is in training mode, in which each process may draw other positions",
     "functions in a cache": "ScoreMap is a function of all keys at once",
     "memory": "stack is called with memory= in headway.parallel.context",
     "generate": "has 22 tokens along",

@@ -193,7 +193,7 @@ def test_a_wrong_call_is_refused(pool: Pool, what: str) -> None:
     assert all(one is not None and SAID[what] in one for one in caught.value.said)
 
 
-@pytest.mark.parametrize("what", ["layout", "dtype", "encoding", "mask", "heads", "gradients"])
+@pytest.mark.parametrize("what", ["layout", "dtype", "encoding", "mask", "heads", "gradients", "capture"])
 def test_ranks_that_disagree_are_named(pool: Pool, what: str) -> None:
     with pytest.raises(FailedError) as caught:
         pool.run(2, cases.disagrees, what)

@@ -11,7 +11,7 @@ from processes import Pool
 
 import headway as hw
 from headway.heads import HeadShard
-from headway.positions import ENCODINGS
+from headway.positions import ENCODINGS, PositionEncoding
 from headway.positions._base import IN_ATTENTION
 
 pytestmark = pytest.mark.xdist_group("parallel")
@@ -70,6 +70,27 @@ def test_shards_of_heads_together_are_the_whole_call() -> None:
         part = hw.attention(q[:, first : first + count], k[:, kv], v[:, kv], head_shard=shard, **options)
         torch.testing.assert_close(part, whole[:, first : first + count])
     assert torch.isfinite(whole).all()
+
+
+class Centered(PositionEncoding):
+    """A user's encoding that subtracts the mean of all heads, or of each head's own numbers."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.num_heads, self.dim = 4, dim
+
+    def prepare(self, x: torch.Tensor, coordinates: hw.Coordinates) -> torch.Tensor:
+        return x - x.mean(self.dim, keepdim=True)
+
+
+def test_an_encoding_that_mixes_heads_is_refused() -> None:
+    q = torch.randn(1, 4, 3, 8)
+    apart = Centered(-1)
+    whole = hw.attention(q, q, q, encoding=apart)
+    part = hw.attention(q[:, :2], q[:, :2], q[:, :2], encoding=apart, head_shard=HeadShard(0, 2, 4))
+    torch.testing.assert_close(part, whole[:, :2])
+    with pytest.raises(hw.HeadwayError, match="what Centered makes of a query depends on the other heads"):
+        hw.attention(q[:, :2], q[:, :2], q[:, :2], encoding=Centered(1), head_shard=HeadShard(0, 2, 4))
 
 
 def test_a_shard_that_does_not_fit_is_refused() -> None:

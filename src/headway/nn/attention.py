@@ -343,7 +343,9 @@ class MultiHeadAttention(nn.Module):
                 if not is_self_attention or key_positions is None:  # without a stack, which knows all tokens
                     shared.refuse(self, cache=cache)
                 prepared_by = encoding if caches_prepared(encoding) else None
-                attend = partial(shared.cached_attention, self, cache=cache, prepared_by=prepared_by)
+                attend = partial(
+                    shared.cached_attention, self, cache=cache, prepared_by=prepared_by, attended=self._attended
+                )
             else:
                 attend = partial(shared.attention, self, cross=not is_self_attention)
                 key_positions = positions if is_self_attention else key_positions
@@ -377,8 +379,8 @@ class MultiHeadAttention(nn.Module):
             arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
         if self.head_shard is not None:
             arguments["head_shard"] = self.head_shard
-        for part in parts_of(self.parts):
-            v = part.attended(v)
+        if shared is None or cache is None:  # else the cache holds the values as they are here
+            v = self._attended(v)
         out = attend(
             q,
             k,
@@ -396,6 +398,12 @@ class MultiHeadAttention(nn.Module):
         for part in parts_of(self.parts):
             out = part.output(out, query, own)
         return apply_linear(cast(nn.Linear, modules["out_proj"]), out.transpose(1, 2).flatten(2))
+
+    def _attended(self, v: Tensor) -> Tensor:
+        """Returns the values of all tokens in the form that attention takes."""
+        for part in parts_of(self.parts):
+            v = part.attended(v)
+        return v
 
     @property
     def reads_first_values(self) -> bool:

@@ -100,8 +100,8 @@ def attention(
 
     Raises:
         HeadwayError: as ``headway.attention`` does, if the method cannot compute the call, and if the processes
-            disagree on it, which is checked in the first call of each kind. A backward pass that is itself
-            differentiated is refused.
+            disagree on it, which is checked in each call on a CPU, and in the first one of each kind on GPUs. A
+            backward pass that is itself differentiated is refused.
         RuntimeError: if another process died, or does not answer within the timeout of its group.
 
     References:
@@ -208,6 +208,7 @@ def _facts(call: SharedCall, method: Method) -> dict[str, object]:
     """Returns what all ranks of a call must have in common, by name."""
     facts: dict[str, object] = {
         "version": __version__,
+        "what capture and other inspection observe": "all calls" if observers else "nothing",
         "method": method.name,
         "kernel": call.kernel,
         "layout": call.q_shards.layout,

@@ -185,7 +185,7 @@ class Context:
 
     def cached_attention(
         self, layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, cache: KeyValueCache,
-        prepared_by: PositionEncoding | None, **arguments: Any,
+        prepared_by: PositionEncoding | None, attended: Callable[[Tensor], Tensor], **arguments: Any,
     ) -> Tensor:  # fmt: skip
         """Returns the attention to a cache in which each rank keeps the keys of its tokens.
 
@@ -196,21 +196,22 @@ class Context:
             layer: the layer that calls.
             q: the queries.
             k: their keys.
-            v: their values.
+            v: their values, as the cache holds them.
             cache: the cache of this rank's keys.
             prepared_by: the encoding, if the cache has keys as it prepares them.
+            attended: returns values in the form that attention takes.
             **arguments: those of ``headway.attention``, with coordinates of all keys.
 
         Raises:
-            HeadwayError: for an encoding that takes something of other tokens, for gradients, for dropout, and for
-                steps that inspection observes.
+            HeadwayError: for an encoding that takes something of other tokens or may draw positions, for gradients, for
+                dropout, and for steps that inspection observes.
         """
         encoding, mask, q_at, k_at = (arguments[name] for name in ("encoding", "mask", "q_positions", "k_positions"))
         fills = not len(cache)
         need_decodes(encoding, arguments["dropout"], fills)
         cache.need_prepared_by(prepared_by)
         if fills:
-            out = self.attention(layer, q, k, v, cross=False, **{**arguments, "k_positions": q_at})
+            out = self.attention(layer, q, k, attended(v), cross=False, **{**arguments, "k_positions": q_at})
         if fills or self.shards.group.rank == last_rank(self.shards):
             if prepared_by is not None:
                 k, v, _ = prepared_keys_and_values(prepared_by, k, v, q_at._with(shard=None), arguments["kernel"])
@@ -219,8 +220,8 @@ class Context:
             return out
         options = {name: arguments[name] for name in ("scale", "sink", "soft_cap")}
         return attention_to_shares(
-            q, cache.keys, cache.values, self.shards, encoding, mask, q_at, k_at, prepared_by, arguments["kernel"],
-            options,
+            q, cache.keys, attended(cache.values), self.shards, encoding, mask, q_at, k_at, prepared_by,
+            arguments["kernel"], options,
         )  # fmt: skip
 
     def prompt(self, ids: Tensor, at: Coordinates | None) -> tuple[Tensor, Coordinates]:
@@ -333,9 +334,7 @@ class Context:
         self._compared = True
         own = _projected(k)
         own = own if group.device is not None else own.cpu()
-        others = [torch.empty_like(own) for _ in range(group.size)]
-        group.exchange([own] * group.size, others)
-        others[group.rank] = own
+        others = group.all_of(own)
         first = others[0]
         if any(one[0] != first[0] or bool(((one - first).abs() > ALIKE * first[1]).any()) for one in others):
             tokens = ", ".join(str(int(one[0])) for one in others)

@@ -45,8 +45,8 @@ def need_decodes(encoding: PositionEncoding | None, dropout: float, fills: bool)
         fills: whether the call is that of the prompt.
 
     Raises:
-        HeadwayError: if the encoding takes something of other tokens, for gradients, for dropout, and for a later call
-            that inspection observes.
+        HeadwayError: if the encoding takes something of other tokens or may draw positions, for gradients, for dropout,
+            and for a later call that inspection observes.
     """
     if observers and not fills:  # no process has the weights of all keys
         raise HeadwayError(
@@ -58,6 +58,11 @@ def need_decodes(encoding: PositionEncoding | None, dropout: float, fills: bool)
         raise HeadwayError(
             f"{encoding.known_as} {does} of all tokens, which a cache that processes share does not have: decode "
             "outside of headway.parallel.context"
+        )
+    if encoding is not None and encoding.training and "locate" in encoding.acts:
+        raise HeadwayError(
+            f"{encoding.known_as} is in training mode, in which each process may draw other positions: put the model "
+            "into eval mode"
         )
     if torch.is_grad_enabled():
         raise HeadwayError("a cache that processes share has no gradients: decode within torch.no_grad()")
@@ -121,8 +126,5 @@ def _own_runs(shards: Shards, count: int) -> Runs:
 def _of_all_ranks(own: ForwardResults, group: Group) -> list[ForwardResults]:
     """The results of each rank."""
     packed = torch.cat([own.out, own.row_max[..., None], own.row_sum[..., None]], -1).contiguous()
-    each = [torch.empty_like(packed) for _ in range(group.size)]
-    group.exchange([packed] * group.size, each)
-    each[group.rank] = packed
     width = own.out.shape[-1]
-    return [ForwardResults(x[..., :width], x[..., width], x[..., width + 1]) for x in each]
+    return [ForwardResults(x[..., :width], x[..., width], x[..., width + 1]) for x in group.all_of(packed)]

@@ -31,15 +31,15 @@ class Group:
     Attributes:
         rank: the number of this process in the group.
         size: the number of processes.
-        sent: the bytes that this process has sent to others.
-        agreed: signatures of calls on which all ranks are known to agree.
+        sent: the bytes that this process has sent to others, without those by which ranks agree on a call.
+        agreed: signatures of calls on which all ranks are known to agree, where not each call is checked.
     """
 
     _made: dict[int, tuple[dist.ProcessGroup, Group]] = {}
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self.sent = 0
-        self.agreed: set[int] = set()
+        self.agreed: set[tuple[int, int]] = set()
         self.rank, self.size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
         if group is None or self.size == 1:
             self.ranks, self._own = [0], None
@@ -108,6 +108,17 @@ class Group:
             to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
             messages += [(True, to, outgoing[to]), (False, source, incoming[source])]
         self.finish(self.post([(sends, rank, x) for sends, rank, x in messages if x is not None]))
+
+    def all_of(self, x: Tensor) -> list[Tensor]:
+        """Returns a tensor of each rank, in the order of the ranks, which all have one of its shape.
+
+        Args:
+            x: this rank's, contiguous.
+        """
+        each = [torch.empty_like(x) for _ in range(self.size)]
+        self.exchange([x] * self.size, each)
+        each[self.rank] = x
+        return each
 
     def post(self, messages: list[tuple[bool, int, Tensor]]) -> Any:
         """Starts to send and receive tensors; ``finish`` waits for all of them.
