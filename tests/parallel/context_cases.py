@@ -704,6 +704,30 @@ def states(group: Any) -> dict[str, Any]:
     return found
 
 
+def rehearsed(group: Any) -> dict[str, Any]:
+    """What ``explain_model`` says, beside what the layers then do; the first rank asks alone."""
+    torch.manual_seed(0)
+    shards, sources = Shards.zigzag(LENGTH, group), Shards.contiguous(CONTEXT, group)
+    model = filled(EncoderDecoder(config(dropout=0.1), "t5", "randomized(limit=64) + rope"))
+    own, at = shards.take(ids_of(2, LENGTH))
+    source, there = sources.take(ids_of(2, CONTEXT, 6))
+    given, options = (source, own), {"positions": there, "context_shards": sources, "method": "ring"}
+    sent, state = shards.group.sent, torch.get_rng_state()
+    alone = str(parallel.explain_model(model, shards, *given, **options)) if group.rank() == 0 else ""
+    said = parallel.explain_model(model, shards, *given, **options)
+    found = {"sent": shards.group.sent - sent, "drawn": not torch.equal(state, torch.get_rng_state())}
+    with parallel.context(model, shards, method="ring", context_shards=sources) as shared:
+        model(*given, positions=there).sum().backward()
+    made = {name: (one.method, one.traffic[one.method]) for name, one in said.layers.items()}
+    refused = filled(Decoder(config(), "cope"))
+    reasons = str(parallel.explain_model(refused, shards, own, positions=at))
+    try:
+        parallel.explain_model(refused, shards, own, positions=at.position[..., 0])
+    except hw.HeadwayError as error:
+        found["tensors"] = str(error)
+    return found | {"differ": made != shared.rows, "alone": alone in ("", str(said)), "text": str(said) + reasons}
+
+
 def compiled(group: Any) -> dict[str, str]:
     """Functions that are compiled, called in a context."""
     shards, ids = Shards.zigzag(LENGTH, group), ids_of(2, LENGTH)

@@ -103,6 +103,17 @@ def test_state_is_restored(pool: Pool) -> None:
         assert "KiB sent forward" in table
 
 
+def test_a_model_is_explained_before_anything_is_sent(pool: Pool) -> None:
+    for found in pool.run(2, cases.rehearsed):
+        text = found.pop("text")
+        assert "give those of Shards.take" in found.pop("tensors")
+        assert found == {"sent": 0, "drawn": False, "differ": False, "alone": True}
+        assert "decoder.blocks.0.attention  method: ring" in text
+        assert "method: gather" in text
+        assert "ring: ScoreMap is a function of all keys at once" in text
+        assert "KiB skipped" in text
+
+
 def test_statistics_and_weights_are_those_of_one_process(pool: Pool) -> None:
     """Of each query as one process has them; the sums over queries add up over the ranks."""
     for found in pool.run(2, cases.every_inspected):

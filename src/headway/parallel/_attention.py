@@ -450,8 +450,20 @@ def explain(
         q, k, v, shards, k_shards, return_lse, encoding, terms, mask, q_positions, k_positions, q_input, k_input,
         kernel, {"scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": dropout_seed},
     )  # fmt: skip
-    if call.has_all_keys:
-        return Explanation(LOCAL, {}, dict.fromkeys(METHODS, "every rank has all keys"), shards)
+    return explained(call, method)
+
+
+def explained(call: SharedCall, method: str) -> Explanation:
+    """Returns the explanation of a call, for which nothing is sent.
+
+    Args:
+        call: the call.
+        method: "auto", or the name of a method.
+    """
+    shards = call.q_shards
+    if call.group.size == 1 or call.has_all_keys:
+        why = "one process has the whole sequence" if call.group.size == 1 else "every rank has all keys"
+        return Explanation(LOCAL, {}, dict.fromkeys(METHODS, why), shards)
     reasons = {name: why for name, one in METHODS.items() if (why := one.why_not(call)) is not None}
     traffic = {name: one.traffic(call) for name, one in METHODS.items() if name not in reasons}
     order = [one.name for one in _in_order(call) if one.name not in reasons]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from .._torch import is_compiled, recomputed_as
 from ..coordinates import Coordinates
@@ -18,8 +20,8 @@ from ..nn import KeyValueCache
 from ..plans import prepared_keys_and_values
 from ..positions import PositionEncoding
 from ..sharing import entered, libraries
-from ._attention import computed, shared_call, spoken, whole_coordinates
-from ._call import drawing_with, located_by
+from ._attention import Explanation, computed, explained, shared_call, spoken, whole_coordinates
+from ._call import SharedCall, drawing_with, located_by
 from ._decoding import attention_to_shares, last_rank, need_decodes
 from ._group import same_seed
 from ._reach import unreached
@@ -90,14 +92,26 @@ def context(
         HeadwayError: if the model has no attention, or has layers that a context does not reach, which the message
             names; if it is compiled, or in the context of another thread; if a method is unknown.
     """
+    with _sharing(Context, model, shards, method, context_shards) as one:
+        yield one
+
+
+C = TypeVar("C", bound="Context")
+
+
+@contextmanager
+def _sharing(
+    kind: type[C], model: nn.Module, shards: Shards, method: str, context_shards: Shards | None
+) -> Iterator[C]:
+    """Makes the layers of a model ask a context of some kind."""
     _check(model, shards, method, context_shards)
-    one = Context(shards, method, context_shards)
+    one = kind(shards, method, context_shards)
     of_context = _modules_of_context(model)
     _need_reach(model, of_context if context_shards is None else set())
     for name, module in model.named_modules():
         one._names[id(module)] = name
-    others = one if context_shards is None else Context(context_shards, method, None)
-    others._names, others.rows = one._names, one.rows
+    others = one if context_shards is None else kind(context_shards, method, None)
+    others._follow(one)
     held: Held = []
     for module in model.modules():
         if id(module) not in of_context:
@@ -160,23 +174,25 @@ class Context:
             HeadwayError: as ``headway.parallel.attention`` does, and if ranks that have the whole context have
                 different ones.
         """
-        keys = None
-        if cross:
-            keys = self.context_shards or Shards.contiguous(k.shape[2], None)
-            if self.context_shards is None:
-                self._need_same_context(layer, k)
-        encoding, terms, mask, q_at, k_at, q_input, k_input = map(arguments.get, SIDES)
-        options = {"dropout": 0.0} | {name: arguments[name] for name in OPTIONS if name in arguments}
-        call = shared_call(
-            q, k, v, self.shards, keys, False, encoding, terms, mask, q_at, k_at, q_input, k_input,
-            arguments.get("kernel", "auto"), dict.fromkeys((*OPTIONS, "dropout_seed")) | options,
-        )  # fmt: skip
+        if cross and self.context_shards is None:
+            self._need_same_context(layer, k)
+        call = self._call(q, k, v, cross, arguments)
 
         def note(method: str, traffic: Traffic) -> None:
             self.rows[self._name(layer)] = method, traffic
 
         out, _ = computed(call, self.method, None if self._name(layer) in self.rows else note)
         return out
+
+    def _call(self, q: Tensor, k: Tensor, v: Tensor, cross: bool, arguments: dict[str, Any]) -> SharedCall:
+        """Returns the call of a layer; the arguments are those of ``attention``."""
+        keys = (self.context_shards or Shards.contiguous(k.shape[2], None)) if cross else None
+        encoding, terms, mask, q_at, k_at, q_input, k_input = map(arguments.get, SIDES)
+        options = {"dropout": 0.0} | {name: arguments[name] for name in OPTIONS if name in arguments}
+        return shared_call(
+            q, k, v, self.shards, keys, False, encoding, terms, mask, q_at, k_at, q_input, k_input,
+            arguments.get("kernel", "auto"), dict.fromkeys((*OPTIONS, "dropout_seed")) | options,
+        )  # fmt: skip
 
     @property
     def tokens(self) -> Shards:
@@ -301,7 +317,7 @@ class Context:
         if "locate" not in encoding.acts:
             return at
         device = at.position.device
-        with drawing_with(same_seed(self.shards.group, device) if encoding.training else None, device):
+        with drawing_with(self._seed(device) if encoding.training else None, device):
             return located_by(encoding, at.shard.whole).take(at.shard.runs)
 
     def refuse(self, layer: nn.Module, **parts: object) -> None:
@@ -323,6 +339,14 @@ class Context:
 
     # ------------------------------------------------------------
 
+    def _follow(self, other: Self) -> None:
+        """Writes what is noted of layers to another context, too."""
+        self._names, self.rows = other._names, other.rows
+
+    def _seed(self, device: torch.device) -> int:
+        """A seed that all ranks have."""
+        return same_seed(self.shards.group, device)
+
     def _name(self, layer: nn.Module) -> str:
         return self._names.get(id(layer), "") or type(layer).__name__
 
@@ -342,6 +366,113 @@ class Context:
                 f"{self._name(layer)} attends to a context that differs between the processes ({tokens} tokens): give "
                 "context_shards=, or the whole context on every process"
             )
+
+
+# ---------------------------------------------------------------- beforehand
+
+
+@dataclass(frozen=True)
+class ModelExplanation:
+    """How the layers of a model would share their attention, which prints as a table.
+
+    Attributes:
+        layers: for each layer that a call reaches, by its name, the explanation of its first call.
+        shards: which tokens each process has.
+    """
+
+    layers: dict[str, Explanation]
+    shards: Shards = field(repr=False)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What this process sends in all layers together, by the methods that are chosen."""
+        chosen = [one.traffic[one.method] for one in self.layers.values() if one.method in one.traffic]
+        return Traffic(*map(sum, zip(*chosen, strict=True))) if chosen else Traffic(0, 0)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.layers)} layers   ({self.shards!r})", f"  together: {spoken(self.traffic)}"]
+        for name, one in self.layers.items():
+            lines.append(f"{name}  {str(one).partition('   (')[0]}")
+            lines += str(one).split("\n")[1:]
+        return "\n".join(lines)
+
+
+def explain_model(
+    model: nn.Module,
+    shards: Shards,
+    *inputs: Any,
+    method: str = "auto",
+    context_shards: Shards | None = None,
+    **arguments: Any,
+) -> ModelExplanation:
+    """Explains how each layer of a model would share its attention in a ``context``, before anything is sent.
+
+        ids, at = shards.take(ids)
+        print(hw.parallel.explain_model(model, shards, ids, positions=at, mask=hw.masks.Causal()))
+
+    The model is called with this process's tokens, without gradients. Its layers compute everything but attention,
+    whose output is 0. A single process may ask.
+
+    Args:
+        model: the model, or one layer.
+        shards: which tokens each process has.
+        *inputs: what the model is called with in a ``context``.
+        method: "auto", or the name of a method.
+        context_shards: as for ``context``.
+        **arguments: further arguments of the model.
+
+    Returns:
+        The explanation of each layer, which prints as a table.
+
+    Raises:
+        HeadwayError: as ``context`` does; for positions that are tensors, of which the other processes have their part;
+            and for a cache.
+    """
+    devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng(sorted(devices, key=str)),
+        _sharing(_Rehearsal, model, shards, method, context_shards) as one,
+    ):
+        model(*inputs, **arguments)
+    return ModelExplanation(one.explained, shards)
+
+
+class _Rehearsal(Context):
+    """A context that explains attention in place of computing it. It sends nothing."""
+
+    def __init__(self, shards: Shards, method: str, context_shards: Shards | None) -> None:
+        super().__init__(shards, method, context_shards)
+        self.explained: dict[str, Explanation] = {}
+
+    def _follow(self, other: Self) -> None:
+        super()._follow(other)
+        self.explained = other.explained
+
+    def attention(self, layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, cross: bool, **arguments: Any) -> Tensor:
+        for name in ("q_positions", "k_positions"):
+            self._need_known(arguments.get(name))
+        explanation = explained(self._call(q, k, v, cross, arguments), self.method)
+        self.explained.setdefault(self._name(layer), explanation)
+        return q.new_zeros((*q.shape[:3], v.shape[3]))
+
+    def cached_attention(self, layer: nn.Module, *tensors: Tensor, **arguments: Any) -> Tensor:
+        raise HeadwayError("a cache is given, which is filled by calls that are computed: leave it out")
+
+    def coordinates(self, positions: Tensor | Coordinates | None, count: int, device: torch.device) -> Coordinates:
+        self._need_known(positions)
+        return super().coordinates(positions, count, device)
+
+    def context_coordinates(self, positions: Tensor | Coordinates | None, context: Tensor) -> Coordinates:
+        self._need_known(positions)
+        return super().context_coordinates(positions, context)
+
+    def _seed(self, device: torch.device) -> int:
+        return 0
+
+    def _need_known(self, positions: Tensor | Coordinates | None) -> None:
+        if isinstance(positions, Tensor) and self.shards.group.size > 1:
+            raise HeadwayError("positions are tensors, of which other processes have a part: give those of Shards.take")
 
 
 def _projected(k: Tensor) -> Tensor:
