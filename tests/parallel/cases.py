@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -607,6 +608,41 @@ def dies(group: Any) -> str:
     except RuntimeError as error:
         return str(error)
     return "nothing"
+
+
+ON_DEVICES = (None, "rope", "t5", "fire", "forgetting")
+"""Encodings of each kind of term that travels or stays: none, rotations, tables, pieces, biases of tokens."""
+
+
+def on_devices(group: Any, method: str, device: str) -> dict[str, float]:
+    """The differences of outputs and gradients of calls on the device of this process, in float64."""
+    found = {}
+    for name in ON_DEVICES:
+        qkv, others = arguments_of(name)
+        encoding = copy.deepcopy(others["encoding"])
+        encoding = encoding if encoding is None else encoding.to(device)
+        parameters, shards = parameters_of(encoding), Shards.zigzag(LENGTH, group)
+        inputs = [others["x"]] if encoding is not None and encoding.reads_input else []
+        whole = [x.to(device) for x in (*qkv, *inputs)]
+
+        def results(call: Any, sides: list[Tensor], encoding: Any = encoding, parameters: Any = parameters) -> Any:
+            leaves = [side.clone().requires_grad_() for side in sides]
+            x = leaves[3] if len(leaves) > 3 else None
+            out = call(*leaves[:3], encoding=encoding, mask=M.Causal(), q_input=x, k_input=x)
+            return out, torch.autograd.grad(out.square().sum(), [*leaves, *parameters])
+
+        own = [*shards.take(*whole[:3], dim=2)[:3], *shards.take(*whole[3:])[:-1]]
+        out, grads = results(partial(parallel.attention, shards=shards, method=method), own)
+        e_out, e_grads = results(hw.attention, whole)
+        pairs = [(out, shards.take(e_out, dim=2)[0])]
+        for a, b in zip(grads[: len(own)], e_grads, strict=False):
+            pairs.append((a, shards.take(b, dim=2 if b.ndim == 4 else 1)[0]))
+        for a, b in zip(grads[len(own) :], e_grads[len(own) :], strict=True):
+            total = a.clone()
+            dist.all_reduce(total, group=group)
+            pairs.append((total, b))
+        found[str(name)] = max(difference(a.detach().cpu(), b.detach().cpu()) for a, b in pairs)
+    return found
 
 
 def in_groups(group: Any, names: list[str], encodings: list[str]) -> dict[str, Any]:

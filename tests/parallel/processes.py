@@ -22,14 +22,20 @@ def _free_port() -> int:
         return port
 
 
-def _work(rank: int, size: int, port: int, pipe: Any, seconds: float) -> None:
+DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+"""The device of the processes by the backend of their groups; of several GPUs, each process takes one."""
+
+
+def _work(rank: int, size: int, port: int, pipe: Any, seconds: float, backend: str) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    if DEVICES[backend] == "cuda":
+        torch.cuda.set_device(rank)
     store = dist.TCPStore("127.0.0.1", port, size, is_master=rank == 0, timeout=timedelta(seconds=30))
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=seconds))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=seconds))
     groups = {count: dist.new_group(list(range(count))) for count in range(2, size + 1)}
     while True:
         try:
@@ -63,16 +69,17 @@ class Pool:
     Args:
         size: the number of processes.
         seconds: the timeout of their groups.
+        backend: the backend of their groups, one of ``DEVICES``.
     """
 
-    def __init__(self, size: int, seconds: float = 60) -> None:
+    def __init__(self, size: int, seconds: float = 60, backend: str = "gloo") -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "torch.distributed", "headway.parallel", "headway.testing"])
         port = _free_port()
         self.pipes, self.processes = [], []
         for rank in range(size):
             here, there = context.Pipe()
-            process = context.Process(target=_work, args=(rank, size, port, there, seconds), daemon=True)
+            process = context.Process(target=_work, args=(rank, size, port, there, seconds, backend), daemon=True)
             process.start()
             there.close()
             self.pipes.append(here)

@@ -7,7 +7,7 @@ from typing import Any
 import cases
 import pytest
 import torch
-from processes import FailedError, Pool
+from processes import DEVICES, FailedError, Pool
 
 from headway import masks as M
 from headway.parallel import METHODS
@@ -72,6 +72,24 @@ def test_a_cross_section_on_more_processes(pool: Pool, method: str, count: int) 
 def test_a_context_of_another_length(pool: Pool, method: str) -> None:
     for shape in SHAPES:
         assert max(pool.run(2, cases.crossed, method, shape)) < CLOSE
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_kinds_of_encodings_on_a_cpu(pool: Pool, method: str) -> None:
+    for found in pool.run(2, cases.on_devices, method, "cpu"):
+        assert far(found) == {}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs, which nccl takes one of for each process")
+def test_kinds_of_encodings_on_two_gpus() -> None:
+    two = Pool(2, backend="nccl")
+    try:
+        for method in METHODS:
+            for found in two.run(2, cases.on_devices, method, DEVICES["nccl"]):
+                assert far(found) == {}
+    finally:
+        two.close()
 
 
 def test_narrow_numbers_are_as_near_as_on_one_process(pool: Pool) -> None:
