@@ -211,13 +211,16 @@ def test_a_wrong_call_is_refused(pool: Pool, what: str) -> None:
     assert all(one is not None and SAID[what] in one for one in caught.value.said)
 
 
-@pytest.mark.parametrize("what", ["layout", "dtype", "encoding", "mask", "heads", "gradients", "capture"])
+@pytest.mark.parametrize(
+    "what", ["the number of tokens", "layout", "dtype", "encoding", "mask", "heads", "gradients", "capture"]
+)
 def test_ranks_that_disagree_are_named(pool: Pool, what: str) -> None:
     with pytest.raises(FailedError) as caught:
         pool.run(2, cases.disagrees, what)
     for one in caught.value.said:
         assert one is not None
-        assert "the processes of a sequence disagree on" in one
+        said = {"heads": "shape of k", "dtype": "dtype of q", "capture": "what capture and other inspection observe"}
+        assert f"the processes of a sequence disagree on {said.get(what, what)}: " in one
         assert "on rank 0" in one
         assert "on rank 1" in one
 

@@ -52,7 +52,7 @@ def agree(group: Group, facts: Mapping[str, object]) -> None:
     own = own if group.device is None else own.to(group.device)
     each = [json.loads(bytes(x.cpu().tolist()).rstrip(b"\0")) for x in group.all_of(own)]
     group.sent = sent
-    for name in sorted({name for one in each for name in one}):
+    for name in dict.fromkeys(name for one in each for name in one):
         values = [one.get(name, "nothing") for one in each]
         if len(set(values)) > 1:
             by_value: dict[str, list[int]] = {}

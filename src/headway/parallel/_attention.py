@@ -211,6 +211,7 @@ def _facts(call: SharedCall, method: Method) -> dict[str, object]:
         "what capture and other inspection observe": "all calls" if observers else "nothing",
         "method": method.name,
         "kernel": call.kernel,
+        "the number of tokens": call.q_shards.whole,
         "layout": call.q_shards.layout,
         "layout of the keys": call.k_shards.layout,
         "encoding": call.encoding,
