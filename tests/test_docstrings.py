@@ -100,8 +100,10 @@ def parameters(function: Callable[..., Any]) -> Iterator[str]:
         return  # the functions that unpack it describe its fields
     if any(name.startswith("**") for name in section(function, "Args")):
         code = inspect.unwrap(function.__init__ if inspect.isclass(function) else function).__code__
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]
-        yield from (*(name for name in names[:-1] if name not in ("self", "cls")), f"**{names[-1]}")
+        count = code.co_argcount + code.co_kwonlyargcount
+        stars = ["*", "**"] if code.co_flags & inspect.CO_VARARGS else ["**"]
+        yield from (name for name in code.co_varnames[:count] if name not in ("self", "cls"))
+        yield from map("".join, zip(stars, code.co_varnames[count:], strict=False))
         return
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:

@@ -465,7 +465,7 @@ def explained(call: SharedCall, method: str) -> Explanation:
     if call.group.size == 1 or call.has_all_keys:
         why = "one process has the whole sequence" if call.group.size == 1 else "every rank has all keys"
         return Explanation(LOCAL, {}, dict.fromkeys(METHODS, why), shards)
-    reasons = {name: why for name, one in METHODS.items() if (why := one.why_not(call)) is not None}
+    reasons = {name: said for name, one in METHODS.items() if (said := one.why_not(call)) is not None}
     traffic = {name: one.traffic(call) for name, one in METHODS.items() if name not in reasons}
     order = [one.name for one in _in_order(call) if one.name not in reasons]
     chosen = (order[0] if order else None) if method == "auto" else (None if method in reasons else method)

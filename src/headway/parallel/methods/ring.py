@@ -465,11 +465,9 @@ class _Queries:
         self.leaves = [tensors[one] for one in wanted]
         self.into = [plan.of_runs(one, sums[one], queries, group) for one in wanted]
         tokens = plan.tokens(queries)
-        out, row_max, row_sum, self.d_out, d_lse = (
-            None if x is None else plan.of_group(x, 1, group)[:, :, tokens] for x in (*whole, d_out, d_lse)
-        )
+        out, row_max, row_sum, self.d_out = (plan.of_group(x, 1, group)[:, :, tokens] for x in (*whole, d_out))
         self.results = ForwardResults(out, row_max.contiguous(), row_sum.contiguous())
-        self.d_lse = None if d_lse is None else d_lse.contiguous()
+        self.d_lse = None if d_lse is None else plan.of_group(d_lse, 1, group)[:, :, tokens].contiguous()
 
     def add_part(self, part: Part, tensors: list[Tensor], into: list[Tensor]) -> None:
         """Adds the gradients of a part to those of the queries, and to ``into``.
