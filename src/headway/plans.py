@@ -25,7 +25,7 @@ from .coordinates import Coordinates, Placed, stream
 from .heads import HeadShard
 from .kernels import KERNELS, Kernel, kernel_for
 from .kernels._autograd import ORDINARY
-from .kernels._base import Prepared, PreparedStep, RotationByRows
+from .kernels._base import Prepared, PreparedStep, RotationByRows, StoredStep
 from .kernels._problem import Call, tensors_in
 from .masks import AnyMask, Mask
 from .positions import PositionEncoding
@@ -146,13 +146,28 @@ class Step:
                 k = self._prepared("key", k, k_at, 0, m)
             if (q.requires_grad or k.requires_grad) and torch.is_grad_enabled():
                 return None  # which an attribute that requires a gradient has made of them
+        terms = self._terms(terms)
+        return None if terms is None else self.run(q, k, v, terms, None if q_at is None else (q_at, k_at))  # type: ignore[arg-type]
+
+    def of_storage(self, q: Tensor, m: int, run: StoredStep) -> Tensor | None:
+        """Returns the output of a call whose keys stand at 0, 1, 2 … and are prepared; None as for other calls.
+
+        Args:
+            q: the queries.
+            m: the number of keys.
+            run: the kernel's part, which knows where the keys and values are.
+        """
+        if self.preparing is not None:
+            q = self._prepared("query", q, None, m - q.shape[2], m)
+        terms = self._terms(None)
+        return None if terms is None else run(q, m, terms)
+
+    def _terms(self, given: tuple[Term, ...] | None) -> tuple[Term, ...] | None:
+        """Returns the terms that a call has anew, unless they are given; None if they are of other kinds."""
         if self.encoding is None:
-            terms = ()
-        elif terms is None:
-            terms = self.encoding.terms(*self.sides)
-        if terms and tuple(map(type, terms)) != self.kinds:
-            return None
-        return self.run(q, k, v, terms, None if q_at is None else (q_at, k_at))  # type: ignore[arg-type]
+            return ()
+        terms = self.encoding.terms(*self.sides) if given is None else given
+        return terms if tuple(map(type, terms)) == self.kinds else None
 
     def _prepared(self, side: str, x: Tensor, at: Any, first: int, m: int) -> Tensor:
         """Returns queries or keys as the encoding prepares them.
@@ -166,7 +181,7 @@ class Step:
         """
         preparing = self.preparing
         assert preparing is not None
-        out = _rotated(preparing, self.kernel, side, x, first if at is None else _first_of(at, preparing))
+        out = rotated_by_rows(preparing, self.kernel, side, x, first if at is None else _first_of(at, preparing))
         if out is not None:
             return out
         at = stream(x.shape[2], first, m, CPU) if at is None else at
@@ -280,7 +295,7 @@ def prepared_keys_and_values(
         followed = torch.is_grad_enabled() and k.requires_grad
         if not followed and k.ndim == 4 and type(k) in ORDINARY and k.is_cpu and not k.is_neg():
             place = first if at is None else _first_of(at, encoding)
-            rotated = _rotated(encoding, KERNELS["cpu"], "key", k, place)
+            rotated = rotated_by_rows(encoding, KERNELS["cpu"], "key", k, place)
             if rotated is not None:
                 return rotated, v, at
     if at is None:
@@ -293,7 +308,9 @@ def _first_of(at: Coordinates, encoding: PositionEncoding) -> int | None:
     return at.start if at.consecutive and (not isinstance(at, Placed) or at.belongs_to(encoding)) else None
 
 
-def _rotated(encoding: PositionEncoding, kernel: Kernel, side: str, x: Tensor, first: int | None) -> Tensor | None:
+def rotated_by_rows(
+    encoding: PositionEncoding, kernel: Kernel, side: str, x: Tensor, first: int | None, out: Tensor | None = None
+) -> Tensor | None:
     """Returns queries or keys rotated by rows of a block that the encoding keeps; None if it does not.
 
     Args:
@@ -302,6 +319,7 @@ def _rotated(encoding: PositionEncoding, kernel: Kernel, side: str, x: Tensor, f
         side: "query" or "key", each of which has a block of its own.
         x: the queries or keys, plain tensors on a CPU.
         first: the position of the first of them, if they are consecutive.
+        out: a tensor like x, into which they are written. Default: a new one.
     """
     key = None if first is None else encoding.plan_key()
     if key is None:
@@ -315,7 +333,7 @@ def _rotated(encoding: PositionEncoding, kernel: Kernel, side: str, x: Tensor, f
         start, rotation = made
         block = Block(key, start, start + rotation.cos.shape[2], kernel.rotation_by_rows(rotation))
         blocks[place] = block
-    return None if block.rotate is None else block.rotate(x, first - block.first)  # type: ignore[operator]
+    return None if block.rotate is None else block.rotate(x, first - block.first, out)  # type: ignore[operator]
 
 
 # ---------------------------------------------------------------- keys
@@ -324,7 +342,7 @@ def _rotated(encoding: PositionEncoding, kernel: Kernel, side: str, x: Tensor, f
 def key_of(request: Request) -> Hashable:
     """Returns the key of a call, made of what its parts say of themselves; None if it has no plan."""
     q, k, v, encoding, mask, scale, q_at, k_at, prepared_by, kernel = request
-    if watched() or forward_mode() or any_autocast() or not _are_plain(q, k, v):
+    if watched() or forward_mode() or any_autocast() or not are_plain(q, k, v):
         return None
     q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
     if not len(q_shape) == len(k_shape) == len(v_shape) == 4:
@@ -359,8 +377,14 @@ def key_of(request: Request) -> Hashable:
     return "call", q_shape, k_shape, v_shape, q.stride(), k.stride(), v.stride(), places, others
 
 
-def _are_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Returns whether these are tensors whose numbers a kernel can read as they lie on a CPU."""
+def are_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Returns whether these are tensors whose numbers a kernel can read as they lie on a CPU.
+
+    Args:
+        q: queries.
+        k: keys.
+        v: values.
+    """
     if not (type(q) in ORDINARY and type(k) in ORDINARY and type(v) in ORDINARY):
         return False
     return q.is_cpu and k.is_cpu and v.is_cpu and not (q.is_neg() or k.is_neg() or v.is_neg())
@@ -408,6 +432,19 @@ def find(encoding: PositionEncoding | None, key: Hashable) -> Plan | Step | None
     """Returns the plan of the encoding's calls with a key, if there is one."""
     plan = _plans_of(encoding).get(key)
     return None if isinstance(plan, str) else plan
+
+
+def plan_of_step(request: Request) -> Step | str | None:
+    """Returns the plan of a decoding step; why there is none; or None as long as no call has made it.
+
+    Args:
+        request: the step.
+    """
+    key = key_of(request)
+    if key is None or key[0] != "step":  # type: ignore[index]
+        return "the call has no plan for any number of keys"
+    plan = _plans_of(request.encoding).get(key)
+    return plan if isinstance(plan, Step | str) else None
 
 
 def make(key: Hashable, request: Request, call: Call) -> Plan | Step | None:

@@ -48,12 +48,28 @@ class PreparedStep(Protocol):
         Without ``sides``, the coordinates of queries and keys, keys stand at 0, 1, 2 …
         """
 
+    def of_storage(self, k: Tensor, v: Tensor) -> StoredStep | None:
+        """Returns the step for keys and values that are the first ones of storage that the caller keeps alive.
+
+        There is none if the kernel cannot read the storage as it is.
+        """
+
+
+class StoredStep(Protocol):
+    """A decoding step whose keys and values are the first ones of some storage."""
+
+    def __call__(self, q: Tensor, m: int, terms: tuple[Term, ...]) -> Tensor | None:
+        """Returns the output for the last of m keys, which stand at 0, 1, 2 …; None as ``PreparedStep`` does."""
+
 
 class RotationByRows(Protocol):
     """A rotation of a block of tokens, of which each call takes some."""
 
-    def __call__(self, x: Tensor, row: int) -> Tensor | None:
-        """Returns x [batch, heads, n, head_dim] rotated by the n rows from ``row`` on; None if it cannot be."""
+    def __call__(self, x: Tensor, row: int, out: Tensor | None = None) -> Tensor | None:
+        """Returns x [batch, heads, n, head_dim] rotated by the n rows from ``row`` on; None if it cannot be.
+
+        They are written into ``out``, if that is given.
+        """
 
 
 class Kernel(ABC):

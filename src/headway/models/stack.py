@@ -281,13 +281,21 @@ class Stack(nn.Module):
     def _needs_no_coordinates(self, x: Tensor, masks: Sequence[Mask | Tensor | None], cache: StackCache) -> bool:
         """Returns whether layers that count their tokens compute a call as fast as with coordinates shared by all."""
         modules: Any = self._modules
-        if observers or watched() or not all(map(_takes_defaults, modules["blocks"]._modules.values())):
+        if observers or watched():
             return False
+        for block in modules["blocks"]._modules.values():
+            if not _takes_defaults(block):
+                return False
         held = len(cache)
-        if not all(needs_no_coordinates(one, x, held) for one in (None, *modules["encodings"]._modules.values())):
-            return False
-        different = {id(mask): mask for mask in masks if mask is not None}.values()
-        return all(isinstance(mask, Mask) and mask.plan_key() is not None for mask in different)
+        for one in (None, *modules["encodings"]._modules.values()):
+            if not needs_no_coordinates(one, x, held):
+                return False
+        before = None
+        for mask in masks:
+            if mask is not before and mask is not None and not (isinstance(mask, Mask) and mask.plan_key() is not None):
+                return False
+            before = mask
+        return True
 
     def _step(self, x: Tensor, masks: Sequence[Mask | Tensor | None], cache: StackCache) -> Tensor:
         """Applies the layers to tokens that follow those in the cache, all of one stream that starts at 0."""
@@ -409,8 +417,9 @@ def _takes_defaults(block: nn.Module) -> bool:
     part = block._modules.get("attention")
     if type(block).forward is not Block.forward or not isinstance(part, MultiHeadAttention):
         return False
-    known = type(part).forward is MultiHeadAttention.forward and part.attend is attention
-    return known and not part.reads_first_values
+    if type(part).forward is not MultiHeadAttention.forward or part.attend is not attention:
+        return False
+    return part.__dict__.get("parts", part) is None or not part.reads_first_values
 
 
 def _sharing(*masks: Mask | Tensor | None) -> AbstractContextManager[None]:

@@ -88,6 +88,33 @@ class TokenBuffer:
         self.length, self.written = length, max(self.written, stop)
         return self.view()
 
+    def next_slots(self, count: int) -> Tensor | None:
+        """Returns the slots of tokens that follow, for a caller that writes them; None if there are no free ones.
+
+        Nothing is appended before ``take_slots``.
+        """
+        storage, at = self.storage, self.start + self.length
+        if storage is None or self.saved or at + count > storage.shape[-2]:
+            return None
+        return storage.narrow(-2, at, count)
+
+    def first(self, count: int) -> Tensor:
+        """Returns the first slots, of the tokens and of those that follow."""
+        assert self.storage is not None
+        return self.storage.narrow(-2, self.start, count)
+
+    def takes(self, new: Tensor) -> bool:
+        """Returns whether the storage takes tokens as they are."""
+        held = self.storage
+        if held is None or held.dtype != new.dtype or _of_inference_mode(held):
+            return False
+        return held.shape[:-2] == new.shape[:-2] and held.shape[-1] == new.shape[-1]
+
+    def take_slots(self, count: int) -> None:
+        """Appends tokens that have been written into the next slots."""
+        self.length += count
+        self.written = max(self.written, self.start + self.length)
+
     def select(self, rows: Tensor) -> Tensor | None:
         """Returns a copy of some rows of the batch; None if the buffer is empty."""
         return None if self.storage is None else self._tokens()[rows]

@@ -25,6 +25,7 @@ from ..positions._naming import shared_encoding
 from ..sharing import sharing_of
 from ..tracing import refuse_script, refuse_tracers
 from ._coordinates import check_coordinates, continued, joined
+from ._step import step
 from ._transaction import transaction
 from .cache import KeyValueCache
 from .linear import apply_linear
@@ -352,7 +353,12 @@ class MultiHeadAttention(nn.Module):
             arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
         elif cache is not None and is_self_attention:
             new, n, given = None, query.shape[1], positions is not None or key_positions is not None
-            if given or not cache.count(query, encoding if caches_prepared(encoding) else None):
+            prepared_by = encoding if caches_prepared(encoding) else None
+            if not given and self._takes_steps():
+                stepped = step(q, k, v, mask, cache, encoding, prepared_by, self.scale, self.kernel)
+                if stepped is not None:
+                    return self._joined(stepped)
+            if given or not cache.count(query, prepared_by):
                 new = continued(cache.coordinates, positions, n, query.device)
                 check_coordinates(new, query)
             if new is None or not new.padding:
@@ -397,7 +403,14 @@ class MultiHeadAttention(nn.Module):
         )
         for part in parts_of(self.parts):
             out = part.output(out, query, own)
-        return apply_linear(cast(nn.Linear, modules["out_proj"]), out.transpose(1, 2).flatten(2))
+        return self._joined(out)
+
+    def _takes_steps(self) -> bool:
+        """Whether a decoding step is attention alone, which an earlier step may have prepared."""
+        own = self.__dict__
+        if self.head_shard is not None or own.get("parts", self) is not None or self.attend is not attention:
+            return False
+        return self._parameters.get("sink", self) is None and self.soft_cap is None and not self._dropout
 
     def _attended(self, v: Tensor) -> Tensor:
         """Returns the values of all tokens in the form that attention takes."""
@@ -425,6 +438,10 @@ class MultiHeadAttention(nn.Module):
         """[batch, n, heads·head_dim] → [batch, heads, n, head_dim]."""
         batch, n, width = x.shape
         return x.view(batch, n, width // self.head_dim, self.head_dim).transpose(1, 2)
+
+    def _joined(self, out: Tensor) -> Tensor:
+        """[batch, heads, n, head_dim] → [batch, n, embed_dim], by the projection of the output."""
+        return apply_linear(cast(nn.Linear, self._modules["out_proj"]), out.transpose(1, 2).flatten(2))
 
     def _keys_and_values(self, key: Tensor, value: Tensor, first: FirstValues | None) -> tuple[Tensor, Tensor]:
         modules = self._modules

@@ -80,6 +80,8 @@ class KeyValueCache(Transactional):
         self.prepared_by: PositionEncoding | None = None
         """The encoding that prepared the keys and values; None for keys and values as projected."""
         self._before: tuple[Coordinates | None, bool] = None, False
+        self._step: object = None
+        """What the last decoding step has prepared for later ones, as ``_step`` says."""
 
     def __len__(self) -> int:
         return self._keys.length
@@ -463,7 +465,7 @@ class StackCache(Transactional):
         self._forgot = False
 
     def __len__(self) -> int:
-        return max((len(layer) for layer in self.layers), default=0)
+        return max([len(layer) for layer in self.layers], default=0)
 
     def __repr__(self) -> str:
         filled = [layer for layer in (*self.layers, *self.context) if len(layer)]
@@ -500,9 +502,12 @@ class StackCache(Transactional):
 
         They do if the tokens are those of a stream from its start, all of which every layer keeps.
         """
-        held = len(self)
-        if self._in_layers or not held or any(len(layer) != held for layer in self.layers):
+        if self._in_layers or not self.layers:
             return False
+        held = len(self.layers[0])
+        for layer in self.layers:
+            if len(layer) != held or not held:
+                return False
         if not self._counts:
             at = self._coordinates.get(None)
             if at is None or len(self._coordinates) > 1 or not at.is_stream or (at.start, at.length) != (0, held):

@@ -186,12 +186,44 @@ class PreparedStep:
             terms: the terms; none if they are those of the first step.
             sides: the coordinates of queries and keys; None if keys stand at 0, 1, 2 …
         """
-        words, n, m = self.words[:], self.queries, k.shape[2]
+        words = self.words[:]
+        if not (write_keys(words, AT_K, k, self.item) and write_keys(words, AT_V, v, self.item)):
+            return None
+        return self.run(words, q, k.shape[2], terms, sides)
+
+    def of_storage(self, k: Tensor, v: Tensor) -> StoredStep | None:
+        """Returns the step for keys and values that are the first ones of some storage; None if it cannot be read.
+
+        Args:
+            k: the storage of keys, rotated ones, which the caller keeps alive.
+            v: that of values.
+        """
+        words = self.words[:]
+        if not (write_keys(words, AT_K, k, self.item) and write_keys(words, AT_V, v, self.item)):
+            return None
+        return StoredStep(self, words)
+
+    def run(
+        self,
+        words: array[int],
+        q: Tensor,
+        m: int,
+        terms: tuple[Term, ...],
+        sides: tuple[Coordinates, Coordinates] | None,
+    ) -> Tensor | None:
+        """Returns the output of words that have the places of keys and values; the rest is as for a call.
+
+        Args:
+            words: the words, which are written.
+            q: queries.
+            m: the number of keys.
+            terms: the terms.
+            sides: the coordinates.
+        """
+        n = self.queries
         words[AT_KEYS] = m
-        for at, x in ((AT_Q, q), (AT_K, k), (AT_V, v)):
-            if not write_place(words, at, x, self.item):
-                return None
-            words[at + 3], words[at + 4], words[at + 5], words[at + 6] = x.stride()  # as STRIDES : WORDS
+        if not write_keys(words, AT_Q, q, self.item):
+            return None
         if sides is None and self.places and m > FAR_SLOT:
             keys = Coordinates.span(m)
             sides = keys.rows(m - n, m), keys
@@ -213,6 +245,28 @@ class PreparedStep:
         _library.run(words)
         del kept, sides  # to which the words point
         return out
+
+
+class StoredStep(NamedTuple):
+    """A decoding step whose keys and values are the first ones of storages, as caches have them.
+
+    Attributes:
+        step: the step.
+        words: its words, which have the places of keys and values.
+    """
+
+    step: PreparedStep
+    words: array[int]
+
+    def __call__(self, q: Tensor, m: int, terms: tuple[Term, ...]) -> Tensor | None:
+        """Returns the output of the last of m keys, which stand at 0, 1, 2 …, as ``PreparedStep`` does."""
+        return self.step.run(self.words[:], q, m, terms, None)
+
+
+def write_keys(words: array[int], at: int, x: Tensor, item: int) -> bool:
+    """Writes where queries, keys or values are, with their strides; returns whether they are aligned."""
+    words[at + 3], words[at + 4], words[at + 5], words[at + 6] = x.stride()  # as STRIDES : WORDS
+    return write_place(words, at, x, item)
 
 
 def _bounds_of(call: Call) -> tuple[list[StepBound] | None, Mask | None]:

@@ -198,12 +198,13 @@ class RotationByRows:
         fits = _supports(like, cos, sin, rotation.start) and cos.stride() == sin.stride() and not _recorded(cos, sin)
         return RotationByRows(rotation) if fits else None
 
-    def __call__(self, x: Tensor, row: int) -> Tensor | None:
+    def __call__(self, x: Tensor, row: int, out: Tensor | None = None) -> Tensor | None:
         """Returns x [batch, heads, n, head_dim] rotated by n rows; None if the library cannot read it or has no rows.
 
         Args:
             x: a plain tensor on a CPU.
             row: the first of the rows.
+            out: a tensor of the shape and dtype of x, into which they are written. Default: a new one.
         """
         cos, sin = self.rotation.cos, self.rotation.sin
         shape, strides = x.shape, x.stride()
@@ -212,8 +213,8 @@ class RotationByRows:
         address = x.data_ptr()
         if strides[3] != 1 or shape[3] < self.width or x.dtype not in FLOATS or address % x.itemsize:
             return None
-        y, words = torch.empty_like(x), self.words[:]
-        out = y.stride()
+        y, words = torch.empty_like(x) if out is None else out, self.words[:]
+        laid_out = y.stride()
         words[0], words[1], words[AT_X], words[AT_Y] = (
             torch.get_num_threads(),
             DTYPES[x.dtype][0],
@@ -221,7 +222,7 @@ class RotationByRows:
             y.data_ptr(),
         )
         words[3], words[4], words[5] = strides[:3]
-        words[7], words[8], words[9] = out[:3]
+        words[7], words[8], words[9] = laid_out[:3]
         words[10], words[11], words[12], words[13] = shape
         words[AT_COS] += row * self.row_bytes
         words[AT_SIN] += row * self.row_bytes
