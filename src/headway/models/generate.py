@@ -270,7 +270,8 @@ class _Reader:
                 shared = sharing_of(model) if not len(self.cache) else None
                 if shared is not None:
                     ids, at = shared.prompt(ids, at)
-                hidden = model.hidden(ids, positions=at, mask=self.mask, cache=self.cache)[:, -1:]
+                last = {"last": 1} if type(model).hidden is Decoder.hidden else {}
+                hidden = model.hidden(ids, positions=at, mask=self.mask, cache=self.cache, **last)[:, -1:]
                 if shared is not None:
                     hidden = shared.common(hidden.contiguous(), of_last=True)
                 return model.logits(hidden)[:, 0]

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from .._torch import calls_forward_alone
 from ..attention import attention, observers
 from ..constants import writes
 from ..coordinates import Coordinates, stream
@@ -23,7 +24,7 @@ from ..kernels._masks import shared_masks
 from ..masks import AnyMask, Boolean, Mask, as_mask, hiding_padding, is_python, mask_or_tensor
 from ..nn._coordinates import check_coordinates, continued, joined
 from ..nn._transaction import transaction
-from ..nn.attention import MultiHeadAttention, key_coordinates
+from ..nn.attention import MultiHeadAttention, key_coordinates, need_last
 from ..nn.block import Block
 from ..nn.cache import StackCache
 from ..nn.memory import SegmentMemory
@@ -214,6 +215,7 @@ class Stack(nn.Module):
         context: Tensor | None = None,
         context_mask: AnyMask = None,
         context_positions: Tensor | Coordinates | None = None,
+        last: int | None = None,
     ) -> Tensor:
         """Returns the output of the last layer, [batch, n, embed_dim].
 
@@ -227,11 +229,15 @@ class Stack(nn.Module):
             context: the states [batch, m, embed_dim] that cross-attention reads.
             context_mask: which tokens of the context each token of x may see; all if None.
             context_positions: the positions of the context.
+            last: the number of last tokens of which the output is returned, [batch, last, embed_dim]; all if None. The
+                last layer computes no others, if nothing observes it.
 
         Raises:
             HeadwayError: before the first layer, if positions, masks, cache or memory do not fit x, or both cache and
                 memory are given.
         """
+        if last is not None:
+            need_last(last, x.shape[1])
         shown, context_shown = map(mask_or_tensor, (mask, context_mask))
         masks = [shown if own is None else also(own, shown) for own in self.masks]
         cross: dict[str, Any] = {
@@ -240,7 +246,7 @@ class Stack(nn.Module):
             "context_positions": context_positions,
         }
         if is_nested(x, context):
-            need_none({"cache": cache, "memory": memory})
+            need_none({"cache": cache, "memory": memory, "last": last})
             return self._of_sequences(x, masks, positions, cross)
         if cache is not None and memory is not None:
             raise HeadwayError("cache and memory are both given: keep keys and values, or segments, and leave one out")
@@ -262,7 +268,8 @@ class Stack(nn.Module):
         if alone and cache is not None and self._needs_no_coordinates(x, masks, cache) and cache.count():
             cache.need_room(x.shape[1])
             with transaction(cache):
-                return self._step(x, masks, cache)
+                out = self._step(x, masks, cache)
+                return out if last is None else out[:, -last:]
         past = None if before is None else before.coordinates
         if shared is None or past is not None:  # every process has the tokens that follow a prompt
             coordinates = continued(past, positions, x.shape[1], x.device)
@@ -276,7 +283,7 @@ class Stack(nn.Module):
         if before is not None and not coordinates.padding:
             before.need_new_lengths(shown, 0 if past is None else past.index.shape[1], x.shape[1])
         with transaction(cache, memory), _sharing(*masks, context_shown):
-            return self._run(x, masks, past, coordinates, cache, memory, cross)
+            return self._run(x, masks, past, coordinates, cache, memory, cross, last)
 
     def _needs_no_coordinates(self, x: Tensor, masks: Sequence[Mask | Tensor | None], cache: StackCache) -> bool:
         """Returns whether layers that count their tokens compute a call as fast as with coordinates shared by all."""
@@ -344,6 +351,7 @@ class Stack(nn.Module):
         cache: StackCache | None,
         memory: SegmentMemory | None,
         cross: dict[str, Any],
+        last: int | None = None,
     ) -> Tensor:
         """Applies the layers, one after another. ``cross`` has the arguments of cross-attention."""
         shared = sharing_of(self) if past is None else None
@@ -362,8 +370,11 @@ class Stack(nn.Module):
             cross = {**cross, "first_values": FirstValues()}
         states = []
         layers = zip(self.layers, self._encoding_of_layer, masks, strict=True)
+        alone = last is not None and sharing_of(self) is None and memory is None and cross["context"] is None
         for layer, (block, number, shown) in enumerate(layers):
             states.append(x)
+            if alone and layer == len(self.masks) - 1 and _computes_last(block):
+                cross = {**cross, "last": last}
             placed = no_encoding if number is None else placed_encodings[number]
             x = block(
                 x,
@@ -378,7 +389,7 @@ class Stack(nn.Module):
             )
             if cache is not None:
                 cache.settle(layer)
-        out: Tensor = self.norm(x)
+        out: Tensor = self.norm(x if last is None else x[:, -last:])
         if memory is not None:
             memory.store(states, all_keys[0])
         return out
@@ -420,6 +431,15 @@ def _takes_defaults(block: nn.Module) -> bool:
     if type(part).forward is not MultiHeadAttention.forward or part.attend is not attention:
         return False
     return part.__dict__.get("parts", part) is None or not part.reads_first_values
+
+
+def _computes_last(block: nn.Module) -> bool:
+    """Returns whether a block computes its last tokens alone, and nothing observes that it does not compute others."""
+    part = block._modules.get("attention")
+    if type(block).forward is not Block.forward or not isinstance(part, MultiHeadAttention):
+        return False
+    known = type(part).forward is MultiHeadAttention.forward and part.attend is attention and not observers
+    return known and all(map(calls_forward_alone, block.modules()))
 
 
 def _sharing(*masks: Mask | Tensor | None) -> AbstractContextManager[None]:

@@ -331,13 +331,15 @@ class Decoder(_Generating, _OneStack):
         mask: AnyMask = None,
         cache: StackCache | None = None,
         memory: SegmentMemory | None = None,
+        last: int | None = None,
     ) -> Tensor:
         """Returns the hidden states from which the logits are computed, [batch, n, embed_dim].
 
-        ``ids``, ``positions``, ``mask``, ``cache`` and ``memory`` are those of a call.
+        ``ids``, ``positions``, ``mask``, ``cache`` and ``memory`` are those of a call. With ``last``, only those of as
+        many last tokens are returned, and the last layer computes no others, if nothing observes it.
         """
         out: Tensor = self.stack(
-            self.vectors(ids), positions=positions, mask=also(CAUSAL, mask), cache=cache, memory=memory
+            self.vectors(ids), positions=positions, mask=also(CAUSAL, mask), cache=cache, memory=memory, last=last
         )
         return out
 

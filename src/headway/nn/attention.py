@@ -17,7 +17,7 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, need_whole, refuse, refuses_others, right_call
 from ..heads import HeadShard
 from ..jagged import Sequences, is_nested, need_none, row_of
-from ..masks import AnyMask, Mask, mask_or_tensor
+from ..masks import AnyMask, Mask, as_mask, mask_or_tensor
 from ..plans import prepared_keys_and_values
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..positions._naming import encoding as encoding_of
@@ -240,6 +240,7 @@ class MultiHeadAttention(nn.Module):
         cache: KeyValueCache | None = None,
         encoding: PositionEncoding | str | None = None,
         first_values: FirstValues | None = None,
+        last: int | None = None,
         **others: Never,
     ) -> Tensor:
         """Returns the attention of the query to the key, [batch, n, embed_dim].
@@ -259,6 +260,8 @@ class MultiHeadAttention(nn.Module):
                 cross-attention, the first call fills it and later calls read it.
             encoding: used in place of the layer's own; a name, as for ``headway.attention``.
             first_values: the values of the stack's first layer, for layers with a ``ValueResidual``.
+            last: the number of last tokens of the query of which the output is computed, which then is [batch, last,
+                embed_dim]; all if None. In self-attention all tokens are keys nevertheless.
 
         Raises:
             HeadwayError: if shapes, positions, mask, cache or encoding do not fit.
@@ -270,11 +273,12 @@ class MultiHeadAttention(nn.Module):
         if isinstance(encoding, str):
             encoding = shared_encoding(encoding, self.num_heads, self.head_dim)
         if is_nested(query, key, value):
+            need_none({"last": last})
             return self._of_sequences(query, key, value, mask, positions, key_positions, cache, encoding, first_values)
         if cache is None:
-            return self._attend(query, key, value, mask, positions, key_positions, None, encoding, first_values)
+            return self._attend(query, key, value, mask, positions, key_positions, None, encoding, first_values, last)
         with transaction(cache):
-            return self._attend(query, key, value, mask, positions, key_positions, cache, encoding, first_values)
+            return self._attend(query, key, value, mask, positions, key_positions, cache, encoding, first_values, last)
 
     def _of_sequences(
         self,
@@ -319,6 +323,7 @@ class MultiHeadAttention(nn.Module):
         cache: KeyValueCache | None,
         encoding: PositionEncoding | None,
         first_values: FirstValues | None,
+        last: int | None = None,
     ) -> Tensor:
         encoding = self.encoding if encoding is None else encoding
         is_self_attention = key is None or key is query
@@ -331,7 +336,11 @@ class MultiHeadAttention(nn.Module):
         if cache is not None and is_self_attention:
             cache.need_room(query.shape[1])
             cache.need_mask(mask, encoding)
-        q = self._normed(self.q_norm, self._heads(self._projected(modules["q_proj"], query)))
+        asked, n = query, query.shape[1]  # the tokens of which the output is computed, and all
+        if last is not None:
+            need_last(last, n)
+            asked, mask = query[:, n - last :], None if mask is None else as_mask(mask).block(n - last, n, n)  # type: ignore[union-attr]
+        q = self._normed(self.q_norm, self._heads(self._projected(modules["q_proj"], asked)))
         arguments: Arguments
         attend, shared = self.attend, sharing_of(self)
         own: Tensor | None = None
@@ -339,7 +348,7 @@ class MultiHeadAttention(nn.Module):
             k, v = self._keys_and_values(key, value, first_values)
             own = v if is_self_attention else None
         if shared is not None:
-            shared.refuse(self, head_shard=self.head_shard)
+            shared.refuse(self, head_shard=self.head_shard, last=last)
             if cache is not None:
                 if not is_self_attention or key_positions is None:  # without a stack, which knows all tokens
                     shared.refuse(self, cache=cache)
@@ -352,9 +361,9 @@ class MultiHeadAttention(nn.Module):
                 key_positions = positions if is_self_attention else key_positions
             arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
         elif cache is not None and is_self_attention:
-            new, n, given = None, query.shape[1], positions is not None or key_positions is not None
+            new, given = None, positions is not None or key_positions is not None
             prepared_by = encoding if caches_prepared(encoding) else None
-            if not given and self._takes_steps():
+            if not given and last is None and self._takes_steps():
                 stepped = step(q, k, v, mask, cache, encoding, prepared_by, self.scale, self.kernel)
                 if stepped is not None:
                     return self._joined(stepped)
@@ -383,6 +392,10 @@ class MultiHeadAttention(nn.Module):
                     for name, x, at in (("positions", query, positions), ("key_positions", key, key_positions))
                 )
             arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
+        if last is not None:
+            own = None if own is None else own[:, :, n - last :]
+            if (at := arguments.get("q_positions")) is not None:
+                arguments["q_positions"] = Coordinates.of(at, n, name="positions").rows(n - last, n)
         if self.head_shard is not None:
             arguments["head_shard"] = self.head_shard
         if shared is None or cache is None:  # else the cache holds the values as they are here
@@ -397,12 +410,12 @@ class MultiHeadAttention(nn.Module):
             dropout=self._dropout,
             sink=self.sink,
             soft_cap=self.soft_cap,
-            q_input=query,
+            q_input=asked,
             kernel=self.kernel,
             **arguments,
         )
         for part in parts_of(self.parts):
-            out = part.output(out, query, own)
+            out = part.output(out, asked, own)
         return self._joined(out)
 
     def _takes_steps(self) -> bool:
@@ -574,6 +587,12 @@ def check_encoding(encoding: PositionEncoding, head_dim: int) -> None:
             f"{type(encoding).__name__} only embeds, which an attention layer cannot do: call its .embed on "
             "the model's input, or pass it to a stack of headway.models"
         )
+
+
+def need_last(last: int, n: int) -> None:
+    """Raises HeadwayError unless there are so many last tokens of n."""
+    if not 1 <= last <= n:
+        raise HeadwayError(f"last is {last} and there are {n} tokens: give 1 to {n}, or None for all")
 
 
 def _check_sizes(

@@ -163,6 +163,7 @@ class Block(nn.Module):
         context_positions: Tensor | Coordinates | None = None,
         context_cache: KeyValueCache | None = None,
         first_values: FirstValues | None = None,
+        last: int | None = None,
         **others: Never,
     ) -> Tensor:
         """Returns the output of the block, [batch, n, embed_dim].
@@ -181,16 +182,20 @@ class Block(nn.Module):
             context_positions: the positions of the context.
             context_cache: a cache for the keys and values of the context, which the first call fills.
             first_values: the values of the stack's first layer, for blocks with a ``ValueResidual``.
+            last: the number of last tokens of x of which the output is computed, which then is [batch, last,
+                embed_dim]; all if None. It is for blocks without cross-attention.
 
         Raises:
-            HeadwayError: if a context is given without cross-attention, or cross-attention has no context.
+            HeadwayError: if a context is given without cross-attention, or cross-attention has no context, or
+                ``last`` is given with one.
         """
         refuse_tracers(x)
         if others:
             refuse(type(self).__name__, self.forward, others)
         if is_nested(x, context):
             return self._of_sequences(x, mask, positions, encoding, context, context_mask, context_positions, {
-                "key_positions": key_positions, "cache": cache, "memory": memory, "context_cache": context_cache
+                "key_positions": key_positions, "cache": cache, "memory": memory, "context_cache": context_cache,
+                "last": last,
             }, first_values)  # fmt: skip
         if (context is None) != (self.cross_attention is None):
             raise HeadwayError(
@@ -199,11 +204,18 @@ class Block(nn.Module):
                 else "the block has cross_attention but no context is given: give [batch, m, embed_dim]"
             )
 
+        if last is not None and context is not None:
+            raise HeadwayError(
+                "last and context are both given: leave out last, and take the last tokens of the output"
+            )
+
         modules: Any = self._modules  # since each attribute that is a module takes a microsecond, which steps notice
         attention, feed_forward = modules["attention"], modules["feed_forward"]
         # modules that are called as MultiHeadAttention is need not know of it
         takes_first = first_values is not None and getattr(attention, "reads_first_values", False)
-        first = {"first_values": first_values} if takes_first else {}
+        options: dict[str, Any] = {"first_values": first_values} if takes_first else {}
+        if last is not None:
+            options["last"] = last
 
         def attend(x: Tensor) -> Tensor:
             # with a memory, x is the memory followed by this segment, and only the segment has queries
@@ -215,7 +227,7 @@ class Block(nn.Module):
                 key_positions=key_positions,
                 encoding=encoding,
                 cache=cache,
-                **first,
+                **options,
             )
             return out if self.attention_norm_after is None else self.attention_norm_after(out)
 
@@ -278,11 +290,13 @@ class Block(nn.Module):
         return self._residual(x, modules["feed_forward_norm"], feed)
 
     def _residual(self, x: Tensor, norm: nn.Module, part: Sublayer, before: Tensor | None = None) -> Tensor:
-        """Adds what a part computes of x to x; ``before`` precedes x in the input of the part."""
+        """Adds what a part computes of x, or of its last tokens, to these; ``before`` precedes x in its input."""
         shown = x if before is None else torch.cat([before, x], dim=1)
         if self.norm_first:
-            return x + self._dropped(part(norm(shown)))
-        out: Tensor = norm(x + self._dropped(part(shown)))
+            added = self._dropped(part(norm(shown)))
+            return _last(x, added) + added
+        added = self._dropped(part(shown))
+        out: Tensor = norm(_last(x, added) + added)
         return out
 
     def _dropped(self, x: Tensor) -> Tensor:
@@ -337,4 +351,10 @@ class ParallelBlock(Block):
         normed = self.attention_norm(x)
         shown = normed if memory is None else torch.cat([self.attention_norm(memory), normed], dim=1)
         other = normed if self.feed_forward_norm is None else self.feed_forward_norm(x)
-        return x + self._dropped(attend(shown)) + self._dropped(feed(other))
+        attended = self._dropped(attend(shown))
+        return _last(x, attended) + attended + self._dropped(feed(_last(other, attended)))
+
+
+def _last(x: Tensor, like: Tensor) -> Tensor:
+    """Returns the last tokens of x, as many as another tensor has."""
+    return x if like.shape[1] == x.shape[1] else x[:, -like.shape[1] :]
