@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import headway as hw
-from headway import HeadwayError
+from headway import HeadwayError, jagged, plans
 from headway import masks as M
 from headway._torch import offsets_of
 from headway.masks import Causal, Chunked, Documents, KeepFirst, Mask, Padding, Prefix, Window
@@ -531,3 +531,76 @@ def test_layers_of_jagged_tensors_compile_to_one_graph() -> None:
     ):
         compiled = torch.compile(one, fullgraph=True, backend="aot_eager")
         assert_rows(compiled(x, **options), [row[None] for row in one(x, **options).unbind()], 1e-10)
+
+
+# ---------------------------------------------------------------- calls of the same offsets
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each call that has a plan was computed by it."""
+    found: list[bool] = []
+    real = plans.Plan.__call__
+
+    def run(self: plans.Plan, *given: Any) -> Tensor | None:
+        out = real(self, *given)
+        found.append(out is not None)
+        return out
+
+    monkeypatch.setattr(plans.Plan, "__call__", run)
+    return found
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", ["none", "rope", "alibi", "t5"])
+def test_later_calls_of_the_same_offsets_have_a_plan_and_the_same_bits(
+    name: str, grad: bool, planned: list[bool]
+) -> None:
+    encoding = hw.encoding(name, num_heads=4, head_dim=8, bidirectional=False)
+    q = call([part.float() for part in heads_of(LENGTHS)])
+    others = [part.float() for part in heads_of(LENGTHS, seed=1)]
+
+    def results() -> list[Tensor]:
+        k = like(q.transpose(1, 2), others).transpose(1, 2)
+        values = torch.cat(others).requires_grad_(grad)
+        v = torch.nested.nested_tensor_from_jagged(values, offsets=offsets_of(q)).transpose(1, 2)
+        with torch.set_grad_enabled(grad):
+            out = hw.attention(q, k, v, encoding=encoding, mask=Causal()).values()
+        if grad:
+            out.square().sum().backward()
+            assert values.grad is not None
+            return [out, values.grad]
+        return [out]
+
+    first = results()
+    assert not planned
+    for _ in range(3):
+        for found, expected in zip(results(), first, strict=True):
+            assert torch.equal(found, expected)
+    assert sum(planned) == 3
+
+
+def test_offsets_that_were_written_into_are_read_anew(planned: list[bool]) -> None:
+    x, ends = torch.randn(10, 4, 8), torch.tensor([0, 4, 10])
+    for _ in range(3):
+        before = hw.varlen_attention(x, x, x, ends, mask=Causal())
+    assert planned == [True, True]
+    ends[1] = 7
+    after = hw.varlen_attention(x, x, x, ends, mask=Causal())
+    assert torch.equal(after, hw.varlen_attention(x, x, x, torch.tensor([0, 7, 10]), mask=Causal()))
+    assert not torch.equal(before, after)
+    with torch.inference_mode():  # whose tensors count no writes
+        own = torch.tensor([0, 4, 10])
+        assert torch.equal(hw.varlen_attention(x, x, x, own, mask=Causal()), before)
+        own[1] = 7
+        assert torch.equal(hw.varlen_attention(x, x, x, own, mask=Causal()), after)
+
+
+def test_coordinates_of_offsets_that_are_gone_are_not_those_of_others() -> None:
+    for middle in (3, 4, 5, 6, 7):
+        at = jagged.coordinates(torch.tensor([0, middle, 10]), 10)
+        assert at.document is not None
+        assert at.document[0].tolist() == [0] * middle + [1] * (10 - middle)
+    kept = torch.tensor([0, 4, 10])
+    assert jagged.coordinates(kept, 10) is jagged.coordinates(kept, 10)
+    assert jagged.coordinates(kept, 12) is not jagged.coordinates(kept, 10)

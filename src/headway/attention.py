@@ -136,12 +136,19 @@ def attention(
     }  # fmt: skip
     if jagged.is_nested(q, k, v):
         row = jagged.row(q, k, v, arguments)
-        return row.jagged(_run(make_call(row.q, row.k, row.v, **row.arguments), kernel)[0])
+        return row.jagged(_of_row(row, kernel))
     call = make_call(q, k, v, **arguments)
     if request is not None and key is not None:  # the first call with this key, or its plan no longer holds
         plan = plans.make(key, request, call)
         out = None if plan is None else plan(request, call.terms)
     return _run(call, kernel)[0] if out is None else out
+
+
+def _of_row(row: jagged.Row, kernel: str) -> Tensor:
+    """Returns the output of a row of sequences, by a plan if the call is one of several with the same offsets."""
+    if row.repeated:
+        return attention(row.q, row.k, row.v, kernel=kernel, **row.arguments)
+    return _run(make_call(row.q, row.k, row.v, **row.arguments), kernel)[0]
 
 
 def _takes_the_arguments_of_attention(function: Function) -> Function:
@@ -250,8 +257,7 @@ def varlen_attention(
             given[name] = read[None]  # type: ignore[literal-required]
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
     row = jagged.Row.of(q, k, v, q_offsets, k_offsets, given)
-    out, _ = _run(make_call(row.q, row.k, row.v, **row.arguments), kernel)
-    return out[0].transpose(0, 1)
+    return _of_row(row, kernel)[0].transpose(0, 1)
 
 
 @_takes_the_arguments_of_attention
@@ -392,7 +398,7 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **argument
     """
     _check_kernel(kernel)
     if jagged.is_nested(q, k, v):
-        q, k, v, arguments, _ = jagged.row(q, k, v, arguments)
+        q, k, v, arguments = jagged.row(q, k, v, arguments)[:4]
     call = _call_to_explain(q, k, v, arguments)
     problem = Problem.of(call)
     chosen, reasons, deferred = choose(KERNELS, problem, kernel, ask_all=True)

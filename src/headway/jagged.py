@@ -6,6 +6,9 @@ another, and ``offsets`` [batch + 1], where each begins. FlashAttention calls th
 
 from __future__ import annotations
 
+import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._torch import has_holes, offsets_of, ragged_dim
+from ._torch import has_holes, offsets_of, ragged_dim, writes_of
 from .call import Arguments, encoding_for
 from .coordinates import Coordinates
 from .errors import HeadwayError
@@ -123,6 +126,9 @@ def coordinates(offsets: Tensor, n: int, positions: Tensor | None = None) -> Coo
         n: the tokens of all sequences.
         positions: [n] or [n, axes]. Default: 0, 1, … in each sequence.
     """
+    known = recent(offsets, n) if positions is None else None
+    if known is not None:
+        return known
     index = torch.arange(n, device=offsets.device)
     document = torch.searchsorted(offsets[1:], index, right=True)
     rows = document[None]
@@ -134,7 +140,39 @@ def coordinates(offsets: Tensor, n: int, positions: Tensor | None = None) -> Coo
         position = position if position.is_floating_point() else position.long()
         empty = position.new_zeros(offsets.shape[0])
         length = empty.scatter_reduce(0, document, position[:, 0] + 1, "amax", include_self=False)[document]
-    return Coordinates(position[None], index[None], rows, length[None], ordered=True, start=0, rising=rows)
+    made = Coordinates(position[None], index[None], rows, length[None], ordered=True, start=0, rising=rows)
+    if positions is None and _may_keep(offsets):
+        _recent.made.append((weakref.ref(offsets), writes_of(offsets), n, made))
+    return made
+
+
+class _Recent(threading.local):
+    """The last coordinates of a thread, for which the layers of a model ask in turn."""
+
+    def __init__(self) -> None:
+        self.made: deque[tuple[weakref.ref[Tensor], int, int, Coordinates]] = deque(maxlen=MOST_RECENT)
+
+
+MOST_RECENT = 4
+_recent = _Recent()
+
+
+def recent(offsets: Tensor, n: int) -> Coordinates | None:
+    """Returns the coordinates that ``coordinates`` has made of the same tensor of offsets, if it still has them.
+
+    Args:
+        offsets: where the sequences begin.
+        n: the tokens of all sequences.
+    """
+    if not _recent.made or not _may_keep(offsets):
+        return None
+    facts = writes_of(offsets), n
+    return next((made for ref, *known, made in _recent.made if ref() is offsets and tuple(known) == facts), None)
+
+
+def _may_keep(offsets: Tensor) -> bool:
+    """Returns whether offsets are known to be the same as before; an inference tensor counts no writes."""
+    return not watched() and type(offsets) is Tensor and not offsets.is_inference()
 
 
 def sides(
@@ -408,6 +446,7 @@ class Row(NamedTuple):
         v: values.
         arguments: the other arguments.
         offsets: those of the queries.
+        repeated: whether an earlier call had the same offsets, as in the other layers of a model.
     """
 
     q: Tensor
@@ -415,6 +454,7 @@ class Row(NamedTuple):
     v: Tensor
     arguments: Arguments
     offsets: Tensor
+    repeated: bool
 
     @classmethod
     def of(cls, q: Tensor, k: Tensor, v: Tensor, q_offsets: Tensor, k_offsets: Tensor, arguments: Arguments) -> Row:
@@ -433,13 +473,14 @@ class Row(NamedTuple):
         """
         if q_offsets.shape != k_offsets.shape:
             raise HeadwayError(f"q has {len(q_offsets) - 1} sequences but k {len(k_offsets) - 1}: give as many")
+        repeated = q_offsets is k_offsets and recent(q_offsets, q.shape[2]) is not None
         given = arguments.copy()
         encoding = given.get("encoding")
         encoding = encoding_for(encoding, q, given.get("head_shard")) if isinstance(encoding, str) else encoding
         given["encoding"], at = encoding, (given.get("q_positions"), given.get("k_positions"))
         given["q_positions"], given["k_positions"] = sides(q_offsets, k_offsets, q.shape[2], k.shape[2], *at, encoding)
         given["mask"] = by_document(mask_or_tensor(given.get("mask")), k_offsets, k_offsets)
-        return cls(q, k, v, given, q_offsets)
+        return cls(q, k, v, given, q_offsets, repeated)
 
     def jagged(self, out: Tensor) -> Tensor:
         """Returns the output of the row as a jagged tensor, [batch, heads, tokens, …]."""
