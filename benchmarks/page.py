@@ -16,12 +16,13 @@ from headway._common.table import Table
 from headway.bench.sides import CONTIGUOUS, DENSE, DENSE_GRADIENT, HF_EAGER, HF_SDPA, OURS, PLAIN, SDPA
 from headway.bench.statistics import ALL, ALONE, MATERIALIZED
 from headway.bench.steps import X_TRANSFORMERS
+from headway.bench.tokens import BY_HAND
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "BENCHMARKS.md"
 RESULTS = (
     *("2026-11-22-bench", "2026-11-22-statistics", "2026-11-21-models"),
-    *("2026-11-23-short", "2026-11-23-steps"),
+    *("2026-11-23-short", "2026-11-23-steps", "2026-11-27-token"),
 )
 """The files; of a case that several have, the last one counts."""
 DTYPES = ("float32", "bfloat16")
@@ -148,6 +149,15 @@ SLOWER = (
 )
 """Where headway is slower, or hardly faster."""
 
+TOKEN_LENGTHS = (128, 1024, 4096)
+TOKENS = {
+    "a call of attention, no encoding": "attention",
+    "a call of attention with RoPE, which rotates all keys": "attention, RoPE",
+    "an attention layer with its cache, RoPE": "layer, RoPE",
+    "a decoder of 4 layers, RoPE": "decoder, RoPE",
+}
+"""What writes a token after others, and the name of its case."""
+
 
 def rows() -> list[dict[str, Any]]:
     """The rows of all results."""
@@ -162,7 +172,15 @@ def page(text: str) -> str:
     for name, lines in (("faster", FASTER), ("slower", SLOWER)):
         cells = [[line.what, *(line.ratio(measured, dtype) for dtype in DTYPES)] for line in lines]
         text = between(text, name, Table(["what · compared with", *DTYPES], cells).markdown())
-    return text
+    cells = [[what, *(token(measured, name, n) for n in TOKEN_LENGTHS)] for what, name in TOKENS.items()]
+    return between(text, "token", Table(["after", *(f"{n:,} tokens" for n in TOKEN_LENGTHS)], cells).markdown())
+
+
+def token(rows: list[dict[str, Any]], name: str, n: int) -> str:
+    """Returns headway's milliseconds for a token after n others, and the ratio to code by hand."""
+    wanted = {"task": "token", "model": name, "n": n, "dtype": "float32"}
+    [ms] = [row["ms"] for row in rows if wanted.items() <= row["case"].items()]
+    return f"{ms[OURS]:.2g} ms · {ms[BY_HAND] / ms[OURS]:.2f}×"
 
 
 def between(text: str, name: str, new: str) -> str:
