@@ -438,7 +438,13 @@ def test_a_subclass_says_for_itself_that_its_frequencies_are_constant() -> None:
 def test_steps_are_rotated_by_rows_across_blocks(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool] = []
     real = plans.rotated_by_rows
-    monkeypatch.setattr(plans, "rotated_by_rows", lambda *given: (out := real(*given), found.append(out is not None))[0])
+
+    def rotated(*given: Any) -> Tensor | None:
+        out = real(*given)
+        found.append(out is not None)
+        return out
+
+    monkeypatch.setattr(plans, "rotated_by_rows", rotated)
     encoding = RoPE(16, layout=layout)
     size, mask = encoding._block, masks.Causal()
     for start in (0, size - 9, size - 5, size, 3 * size + 2):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import index
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -270,7 +270,7 @@ class _Reader:
                 shared = sharing_of(model) if not len(self.cache) else None
                 if shared is not None:
                     ids, at = shared.prompt(ids, at)
-                last = {"last": 1} if type(model).hidden is Decoder.hidden else {}
+                last: dict[str, Any] = {"last": 1} if shared is None and type(model).hidden is Decoder.hidden else {}
                 hidden = model.hidden(ids, positions=at, mask=self.mask, cache=self.cache, **last)[:, -1:]
                 if shared is not None:
                     hidden = shared.common(hidden.contiguous(), of_last=True)

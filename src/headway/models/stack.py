@@ -236,8 +236,6 @@ class Stack(nn.Module):
             HeadwayError: before the first layer, if positions, masks, cache or memory do not fit x, or both cache and
                 memory are given.
         """
-        if last is not None:
-            need_last(last, x.shape[1])
         shown, context_shown = map(mask_or_tensor, (mask, context_mask))
         masks = [shown if own is None else also(own, shown) for own in self.masks]
         cross: dict[str, Any] = {
@@ -248,6 +246,9 @@ class Stack(nn.Module):
         if is_nested(x, context):
             need_none({"cache": cache, "memory": memory, "last": last})
             return self._of_sequences(x, masks, positions, cross)
+        if last is not None:
+            need_last(last, x.shape[1])
+            last = None if last == x.shape[1] else last
         if cache is not None and memory is not None:
             raise HeadwayError("cache and memory are both given: keep keys and values, or segments, and leave one out")
         if cache is not None and len(cache.layers) != len(self.masks):
