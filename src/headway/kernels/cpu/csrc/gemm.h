@@ -26,7 +26,13 @@ struct Bf16Pairs {
 };
 #endif
 
-// A micro-kernel computes MR rows × NV vectors of C, as many as fit into the 32 (AVX-512, Arm) or 16 vector registers.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int REGISTERS = 32;  // of vectors
+#else
+constexpr int REGISTERS = 16;
+#endif
+
+// A micro-kernel computes MR rows × NV vectors of C, as many as fit into the registers.
 #if defined(__AVX512F__)
 constexpr int MAX_NV = 4;
 constexpr int rows_of(int nv) { return nv == 4 ? 6 : nv == 3 ? 8 : 12; }

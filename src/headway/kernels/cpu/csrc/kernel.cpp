@@ -1,6 +1,10 @@
 // One instruction set's kernel: compiled once for each of them.
-#include "attention.h"
+#include "backward.h"
+#include "decode.h"
+#include "forward.h"
 #include "roof.h"
+#include "scores.h"
+#include "stick_breaking.h"
 #include "tokens.h"
 
 #define HW_JOIN(name, isa) hw_##name##_##isa

@@ -28,6 +28,13 @@ bool load_rows(const Tensor& t, i64 b, i64 h, i64 first, i64 rows, i64 d, float*
     return sum(nonfinite) + rest == 0;
 }
 
+// requests a token that is read soon, in the order in which its numbers lie
+template <class T>
+inline void prefetch(const Tensor& t, i64 b, i64 h, i64 token, i64 width) {
+    const char* from = (const char*)t.at<typename T::type>(b, h, token);
+    for (i64 i = 0; i < width * (i64)sizeof(typename T::type); i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
 template <class T>
 void store_row(const Tensor& t, i64 b, i64 h, i64 row, i64 d, const float* x, float factor = 1) {
     typedef typename T::type type;
@@ -81,9 +88,27 @@ inline bool pair_rows(const uint16_t* from, i64 step, i64 rows, i64 columns, flo
 
 // transposes NR packed rows: panel[packed_k][NR]
 inline void transpose(const float* x, i64 ld, i64 packed_k, float* panel) {
-    typedef float v4 __attribute__((vector_size(16)));
-    typedef float v4_any __attribute__((vector_size(16), aligned(2), may_alias));
     i64 w = 0;
+#if defined(__AVX512F__)
+    auto four = [ld](const float* p) {  // the same four lanes of every fourth row
+        __m512 rows = _mm512_castps128_ps512(_mm_loadu_ps(p));
+        rows = _mm512_insertf32x4(rows, _mm_loadu_ps(p + 4 * ld), 1);
+        rows = _mm512_insertf32x4(rows, _mm_loadu_ps(p + 8 * ld), 2);
+        return _mm512_insertf32x4(rows, _mm_loadu_ps(p + 12 * ld), 3);
+    };
+    for (; w + 4 <= packed_k; w += 4)
+        for (i64 r = 0; r < NR; r += 16) {
+            const float* from = x + r * ld + w;
+            const __m512 a = four(from), b = four(from + ld), c = four(from + 2 * ld), d = four(from + 3 * ld);
+            const __m512 ac = _mm512_unpacklo_ps(a, c), bd = _mm512_unpacklo_ps(b, d);
+            const __m512 ac2 = _mm512_unpackhi_ps(a, c), bd2 = _mm512_unpackhi_ps(b, d);
+            float* to = panel + w * NR + r;
+            _mm512_storeu_ps(to, _mm512_unpacklo_ps(ac, bd));
+            _mm512_storeu_ps(to + NR, _mm512_unpackhi_ps(ac, bd));
+            _mm512_storeu_ps(to + 2 * NR, _mm512_unpacklo_ps(ac2, bd2));
+            _mm512_storeu_ps(to + 3 * NR, _mm512_unpackhi_ps(ac2, bd2));
+        }
+#endif
     for (; w + 4 <= packed_k; w += 4)
         for (i64 r = 0; r < NR; r += 4) {
             const float* from = x + r * ld + w;

@@ -1,6 +1,7 @@
 // The plan of a call, which its workers share: sizes, packed keys and values, memory.
 #pragma once
 #include <stdlib.h>
+#include <type_traits>
 #include <sys/mman.h>
 
 #include "mask.h"
@@ -105,6 +106,8 @@ struct Packed {
     float *k_rows, *v_rows;      // [mp / K_PACK][width]: B of a product over keys
     uint8_t* seen;               // [mp], only if something is not finite: whether any query may see the key
     bool hidden;                 // keys that no query sees are zeroed, since 0·NaN is NaN
+    i64 first;                   // the key that panels and rows begin with
+    const float* values;         // the values from `first` on where they lie, in place of v_rows; or null
 };
 
 template <class T, class Packing>
@@ -113,6 +116,7 @@ struct Plan {
     const i64 group, blocks, key_blocks, mp, dp, dvp, d_packed, dv_packed;
     i64 workers = 1;
     bool head_per_worker = false;  // a worker packs a head and computes all of it while it is in cache
+    bool packs_tiles = false;      // a worker packs a tile for all queries that see it, and never the whole head
     Packed* packed = nullptr;      // one for each head of keys, or for each worker
 
     explicit Plan(const Call& call)
@@ -126,30 +130,36 @@ struct Plan {
           d_packed(packed_k_of(call.d, Packing::K_PACK)),
           dv_packed(packed_k_of(call.dv, Packing::K_PACK)) {}
 
-    // One worker computes a head if it is small and the heads divide evenly among threads.
-    void assign_work(bool whole) {
+    // One worker computes a head if it is small and the heads divide evenly among threads; of a large head, it computes the
+    // few queries of one block, so that packing adds no traffic to memory.
+    void assign_work(bool whole, bool tiles) {
         const i64 threads = hw_workers(c.threads, c.threads), heads = c.batch * c.kv_heads;
         const i64 bytes = 4 * mp * (d_packed + dvp + (c.backward ? dp + dv_packed : 0));
-        head_per_worker = whole && bytes <= ((i64)512 << 10) && 10 * heads >= 9 * round_up(heads, threads);
-        workers = hw_workers(c.threads, head_per_worker ? heads : max(c.batch * c.heads * blocks, packs()));
+        const bool even = 10 * heads >= 9 * round_up(heads, threads);
+        head_per_worker = whole && even && bytes <= ((i64)512 << 10);
+        packs_tiles = tiles && even && !head_per_worker && blocks == 1;
+        workers = hw_workers(c.threads, for_each_worker() ? heads : max(c.batch * c.heads * blocks, packs()));
     }
 
     void lay_out(Memory& memory) {
-        const i64 slots = head_per_worker ? workers : c.batch * c.kv_heads;
+        const i64 slots = for_each_worker() ? workers : c.batch * c.kv_heads, keys = packs_tiles ? NB : mp;
         Packed spare, *found = memory.take<Packed>(slots);
         for (i64 i = 0; i < slots; i++) {
             Packed& p = found ? found[i] : spare;
-            p = {memory.take<float>(mp * d_packed), nullptr, nullptr, nullptr, memory.take<uint8_t>(mp), false};
+            p = {memory.take<float>(keys * d_packed), nullptr, nullptr, nullptr, memory.take<uint8_t>(mp), false, 0, nullptr};
             if (c.backward) {
                 p.k_rows = memory.take<float>(mp / Packing::K_PACK * dp);
                 p.v_panels = memory.take<float>(mp * dv_packed);
             } else {
-                p.v_rows = memory.take<float>(mp / Packing::K_PACK * dvp);
+                p.v_rows = memory.take<float>(keys / Packing::K_PACK * dvp);
             }
         }
         packed = found;
         scratch = memory.take<float>(workers * scratch_floats());
     }
+
+    // whether `packed` has one for each worker
+    bool for_each_worker() const { return head_per_worker || packs_tiles; }
 
     i64 packs() const { return c.batch * c.kv_heads * key_blocks; }
 
@@ -166,7 +176,7 @@ struct Plan {
 
     // Whether keys or values are not all finite and some are not seen: then the stages after packing do nothing, and must
     // run again after `hide_unseen`.
-    bool must_hide_unseen() const { return !head_per_worker && !hidden && __atomic_load_n(&nonfinite, __ATOMIC_RELAXED); }
+    bool must_hide_unseen() const { return !for_each_worker() && !hidden && __atomic_load_n(&nonfinite, __ATOMIC_RELAXED); }
 
     // before packing: the keys of relative queries, which are not packed
     void check_relative_keys() {
@@ -197,6 +207,35 @@ struct Plan {
         for (i64 block = 0; block < key_blocks; block++) pack_block(p, head, block, worker);
     }
 
+    void begin_tiles(i64 head, i64 worker) {
+        packed[worker].hidden = false;
+        if (nonfinite) hide_unseen(packed[worker], head);
+    }
+
+    // Packs the keys first + c0 … first + c1 − 1. If all queries see all of them, nothing is to be hidden, and floats are
+    // read where they lie.
+    void pack_tile(i64 head, i64 first, i64 c0, i64 c1, bool all_seen, i64 worker) {
+        Packed& p = packed[worker];
+        const i64 b = head / c.kv_heads, h = head % c.kv_heads;
+        const bool whole = all_seen && !p.hidden && std::is_same<T, F32>::value && (c1 - c0) % NR == 0;
+        const bool keys = whole && c.k.stride[3] == 1, values = whole && c.v.stride[3] == 1 && c.dv == dvp;
+        p.first = first, p.values = nullptr;
+        if (keys && values) {
+            for (i64 x = c0; x < c1; x += NR) {
+                for (i64 j = first + x; j < first + x + NR; j++) {
+                    prefetch<T>(c.k, b, h, min(c.m - 1, j + NR), c.d);
+                    prefetch<T>(c.v, b, h, j, c.dv);
+                }
+                transpose(c.k.template at<float>(b, h, first + x), c.k.stride[2], d_packed, p.k_panels + x * d_packed);
+            }
+            p.values = c.v.template at<float>(b, h, first);
+            return;
+        }
+        if (pack_keys(p, head, first + c0, first + c1, worker) || p.hidden) return;
+        hide_unseen(p, head);
+        pack_keys(p, head, first + c0, first + c1, worker);
+    }
+
   private:
     float* scratch;
     bool nonfinite = false, hidden = false;
@@ -217,11 +256,15 @@ struct Plan {
         p.hidden = true;
     }
 
-    // whether all numbers are finite
     bool pack_block(const Packed& p, i64 head, i64 block, i64 worker) const {
+        return pack_keys(p, head, block * NB, min((block + 1) * NB, c.m), worker);
+    }
+
+    // Packs whole panels from the key `from` on; returns whether all numbers are finite.
+    bool pack_keys(const Packed& p, i64 head, i64 from, i64 to, i64 worker) const {
         bool finite = true;
         float* x = scratch + worker * scratch_floats();
-        for (i64 row = block * NB; row < min((block + 1) * NB, round_up(c.m, NR)); row += NR) {
+        for (i64 row = from; row < to; row += NR) {
             finite &= pack_panel(p, c.k, head, row, c.d, d_packed, p.k_panels, p.k_rows, dp, x);
             finite &= pack_panel(p, c.v, head, row, c.dv, dv_packed, p.v_panels, p.v_rows, dvp, x);
         }
@@ -233,8 +276,8 @@ struct Plan {
                     float* row_major_panel, i64 ld, float* x) const {
         const i64 rows = max(0, min(NR, c.m - row));
         float* bits = x + NR * (ld + W);
-        if (panels) panels += row * packed_k;
-        if (row_major_panel) row_major_panel += row / Packing::K_PACK * ld;
+        if (panels) panels += (row - p.first) * packed_k;
+        if (row_major_panel) row_major_panel += (row - p.first) / Packing::K_PACK * ld;
         if (row_major_panel && Packing::K_PACK == 1) x = row_major_panel;
 #if defined(__AVX512BF16__)
         if (Packing::K_PACK > 1 && t.stride[3] == 1 && t.stride[2] % 2 == 0 && d == ld && rows == NR && !p.hidden) {

@@ -50,9 +50,12 @@ inline vf max_of(vf a, vf b) {  // b if one of them is NaN
 #endif
 }
 
-// reduces a vector to one number, by halves
+typedef float v4 __attribute__((vector_size(16)));
+typedef float v4_any __attribute__((vector_size(16), aligned(2), may_alias));
+
+// reduces a vector to four numbers, by halves
 template <class Join>
-inline float reduce(vf x, Join join) {
+inline v4 reduce_to_four(vf x, Join join) {
 #if defined(__AVX512F__)
     typedef float half __attribute__((vector_size(32)));
     half h = join((half)_mm512_castps512_ps256((__m512)x), (half)_mm512_extractf32x8_ps((__m512)x, 1));
@@ -60,12 +63,16 @@ inline float reduce(vf x, Join join) {
     vf h = x;
 #endif
 #if defined(__AVX2__)
-    typedef float quarter __attribute__((vector_size(16)));
-    quarter y = join((quarter)_mm256_castps256_ps128((__m256)h), (quarter)_mm256_extractf128_ps((__m256)h, 1));
+    return join((v4)_mm256_castps256_ps128((__m256)h), (v4)_mm256_extractf128_ps((__m256)h, 1));
 #else
-    vf y = x;
+    return x;
 #endif
-    auto z = join(y, HW_SHUFFLE(y, y, 2, 3, 0, 1));
+}
+
+// reduces a vector to one number, by halves
+template <class Join>
+inline float reduce(vf x, Join join) {
+    const v4 y = reduce_to_four(x, join), z = join(y, HW_SHUFFLE(y, y, 2, 3, 0, 1));
     return join(z, HW_SHUFFLE(z, z, 1, 0, 3, 2))[0];
 }
 
@@ -73,8 +80,43 @@ inline float sum(vf x) {
     return reduce(x, [](auto a, auto b) { return a + b; });
 }
 
+// the sums of four vectors, each added in the order of `sum`
+inline v4 four_sums(const vf* x) {
+    auto add = [](auto a, auto b) { return a + b; };
+    const v4 a = reduce_to_four(x[0], add), b = reduce_to_four(x[1], add);
+    const v4 c = reduce_to_four(x[2], add), d = reduce_to_four(x[3], add);
+    const v4 ab = HW_SHUFFLE(a, b, 0, 1, 4, 5) + HW_SHUFFLE(a, b, 2, 3, 6, 7);
+    const v4 cd = HW_SHUFFLE(c, d, 0, 1, 4, 5) + HW_SHUFFLE(c, d, 2, 3, 6, 7);
+    return HW_SHUFFLE(ab, cd, 0, 2, 4, 6) + HW_SHUFFLE(ab, cd, 1, 3, 5, 7);
+}
+
 inline float reduce_max(vf x) {
     return reduce(x, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+// the same for each of four rows
+inline void sixteen_sums(const vf x[4][4], v4 out[4]) {
+#if defined(__AVX512F__)
+    // halves, then quarters of the four vectors of a row are added in one vector
+    auto halves = [](__m512 a, __m512 b) {
+        return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    };
+    __m512 rows[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; r++) {
+        const __m512 ab = halves((__m512)x[r][0], (__m512)x[r][1]), cd = halves((__m512)x[r][2], (__m512)x[r][3]);
+        rows[r] = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    }
+    auto pairs = [](__m512 a, __m512 b) {
+        return _mm512_add_ps((__m512)_mm512_unpacklo_pd((__m512d)a, (__m512d)b), (__m512)_mm512_unpackhi_pd((__m512d)a, (__m512d)b));
+    };
+    const __m512 low = pairs(rows[0], rows[1]), high = pairs(rows[2], rows[3]);
+    const __m512 sums = _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xdd));  // [4][row]
+    const __m512 found = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sums);
+    memcpy(out, &found, sizeof found);
+#else
+    for (int r = 0; r < 4; r++) out[r] = four_sums(x[r]);
+#endif
 }
 
 // the lanes STEP … W − 1 of x, and `fill` in the lanes behind them

@@ -17,11 +17,11 @@ struct Spans {
 
     // C += A·B over packed keys, C += Aᵀ·B over packed queries; A is a tile
     template <class Packing>
-    void over_keys(i64 rows, i64 vectors, i64 keys, const float* a, const float* b, i64 ldb, float* c) const {
+    void over_keys(i64 rows, i64 vectors, i64 keys, const float* a, const float* b, i64 ldb, float* c, i64 ldc) const {
         if (whole)
-            gemm<Packing, false>(rows, vectors, keys, a, LD, b, ldb, c, ldb, true);
+            gemm<Packing, false>(rows, vectors, keys, a, LD, b, ldb, c, ldc, true);
         else
-            gemm<Packing, false>(rows, vectors, Band{k_from, k_to}, a, LD, b, ldb, c, ldb, true);
+            gemm<Packing, false>(rows, vectors, Band{k_from, k_to}, a, LD, b, ldb, c, ldc, true);
     }
 
     template <class Packing>
@@ -49,13 +49,12 @@ struct Spans {
     }
 
     // Sets what products read, after c0 was moved to the panel's first column. In a whole tile, rows span all columns.
-    void set(const Tile& t, bool all, int k_pack, bool transposed) {
+    void set(const Tile& t, int k_pack, bool transposed) {
         whole = true;
         for (i64 r = 0, end; r < t.rows; r = end) {
             end = min(t.rows, r + GROUP);
             i64 low = NB, high = 0;
             for (i64 x = r; x < end; x++) {
-                if (all) first[x] = (uint8_t)t.c0, last[x] = (uint8_t)t.c1;
                 low = min(low, first[x]), high = max(high, last[x]);
             }
             low = low / W * W, high = round_up(high, W);
@@ -88,7 +87,7 @@ __attribute__((noinline)) void multiply(
     const Spans& s, const Tile& t, i64 packed_k, const float* a, i64 lda, const float* panels, float* c) {
     constexpr int MR = Spans::GROUP;
     for (i64 x = t.c0; x < t.c1; x += NR) {
-        const float* panel = panels + (t.j0 + x) * packed_k;
+        const float* panel = panels + (t.j0 - t.packed->first + x) * packed_k;
         if (s.whole) {
             multiply_columns<Packing, PANEL_NV, false>(t.rows, packed_k, a, lda, panel, NR, c + x, LD, false);
             continue;

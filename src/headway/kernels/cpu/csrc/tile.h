@@ -26,11 +26,17 @@ struct Axis {
     const int32_t* run_at(const Tile& t) const { return run + t.b * k_batch + t.j0; }
 };
 
-// Calls visit(count, first) for consecutive groups of the vectors of a row; count is a compile-time constant.
+// Calls visit(count, first) for consecutive groups of `total` things; count is a compile-time constant, at most COUNT.
+template <int COUNT, class Visit>
+inline void in_groups(i64 total, Visit visit, i64 first = 0) {
+    for (; total - first >= COUNT; first += COUNT) visit(std::integral_constant<int, COUNT>(), first);
+    if constexpr (COUNT > 1) in_groups<COUNT - 1>(total, visit, first);
+}
+
+// The same for the vectors of a row, where `first` counts floats.
 template <int COUNT = 8, class Visit>
-inline void in_vector_groups(i64 vectors, Visit visit, i64 first = 0) {
-    for (; vectors - first / W >= COUNT; first += COUNT * W) visit(std::integral_constant<int, COUNT>(), first);
-    if constexpr (COUNT > 1) in_vector_groups<COUNT - 1>(vectors, visit, first);
+inline void in_vector_groups(i64 vectors, Visit visit) {
+    in_groups<COUNT>(vectors, [&](auto count, i64 first) { visit(count, first * W); });
 }
 
 inline void add_to(float* to, const float* from, i64 count) {
@@ -75,6 +81,15 @@ inline float dot(const float* a, const float* b, i64 count) {
     for (; i + W <= count; i += W) sums += load(a + i) * load(b + i);
     for (; i < count; i++) rest += a[i] * b[i];
     return sum(sums) + rest;
+}
+
+inline bool has_zero(const float* x, i64 count) {
+    vi found = {};
+    i64 i = 0;
+    for (; i + W <= count; i += W) found |= (vi)(load(x + i) == 0);
+    bool any = sum((vf)(found & (vi)broadcast(1))) != 0;
+    for (; i < count; i++) any |= x[i] == 0;
+    return any;
 }
 
 // Adds the columns of `rows` rows to `to`, a vector of columns at a time, in registers.
