@@ -107,6 +107,22 @@ def test_the_instruction_sets_for_which_it_was_written_keep_their_calls(isa: str
             assert hw.explain(x, x, x, mask=Causal() & Window(left=9)).kernel == "cpu"
 
 
+@pytest.mark.parametrize(("n", "m", "heads", "kernel"), [
+    (4, 32768, 2, "cpu"), (5, 32768, 2, "sdpa"), (11, 40000, 2, "sdpa"), (12, 32768, 2, "cpu"), (48, 32768, 2, "cpu"),
+    (5, 32767, 2, "cpu"), (5, 32768, 4, "cpu"),
+])  # fmt: skip
+def test_a_few_queries_of_many_keys_on_a_xeon(
+    n: int, m: int, heads: int, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "avx512" not in _library.isas():
+        pytest.skip("this machine has no avx512")
+    monkeypatch.setattr(_tuned.processor, "vendor_and_family", lambda: ("GenuineIntel", 6))
+    _tuned.forget()
+    q, k = torch.randn(1, heads, n, 1), torch.randn(1, 2, m, 1)
+    with _library.using("avx512"), torch.no_grad():
+        assert hw.explain(q, k, k).kernel == kernel
+
+
 def test_on_a_processor_that_was_not_measured_every_call_that_sdpa_can_run_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

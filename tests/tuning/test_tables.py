@@ -298,7 +298,7 @@ def test_export_and_import(folder: Path, tmp_path: Path) -> None:
 
 def test_tables_that_come_with_headway() -> None:
     there = {one.name: one for one in tuned.shipped()}
-    assert sorted(there) == ["x86-64", "zen-4", "zen-5"]
+    assert sorted(there) == ["intel", "x86-64", "zen-4", "zen-5"]
     for one in there.values():
         assert one.rows
         assert one.about["about"]

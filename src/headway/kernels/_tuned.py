@@ -162,6 +162,7 @@ def case_of(problem: Problem, isa: str = "") -> Case:
         ("terms", _terms(p)),
         ("mask", _mask(p)),
         ("queries", "one" if p.n == 1 else "many"),
+        ("shared_keys", "no" if p.heads == p.kv_heads else "yes"),
         ("compiled", "yes" if torch.compiler.is_compiling() else "no"),
         ("amx", "yes" if p.device == "cpu" and has_amx() else "no"),
     )
