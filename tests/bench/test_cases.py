@@ -34,6 +34,11 @@ def test_operations_are_those_of_the_products() -> None:
     assert Case("decoding", n=100, head_dim=16).flop == 2 * 2 * 8 * 100 * 16
 
 
+def test_a_row_has_the_fields_of_its_kind_alone() -> None:
+    assert {"queries", "group"} <= Case("cache").fields().keys()
+    assert not {"queries", "group"} & Case("decoding").fields().keys()
+
+
 def test_a_plan_has_every_part_and_no_case_twice() -> None:
     for plan in (FULL, QUICK):
         cases = plan.cases()

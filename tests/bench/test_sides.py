@@ -13,6 +13,7 @@ from headway.bench.sides import (
     FLEX,
     OURS,
     PLAIN,
+    READ,
     SDPA,
     Flex,
     kernel_of,
@@ -35,7 +36,7 @@ def test_sides_that_say_they_compute_the_same_do(of: object) -> None:
     results = {name: run() for name, run in found.runs.items()}
     for name, shaped in found.same.items():
         agree(name, of.dtype, map(shaped, results[OURS][:3]), results[name][:3])
-    for name in set(results) - {COPY}:
+    for name in set(results) - {COPY, READ}:
         assert len(results[name]) >= (3 if of.direction == "backward" else 1)
         assert all(torch.isfinite(x).all() for x in results[name])
 
@@ -51,6 +52,16 @@ def test_what_runs_against_what() -> None:
     assert names(encoding="kerple", direction="backward") == {OURS, PLAIN, SDPA, DENSE_GRADIENT}
     assert names(encoding="alibi", direction="backward") == {OURS, PLAIN, SDPA, DENSE}
     assert names(encoding="shaw") == {OURS, PLAIN, SDPA, DENSE}
+
+
+@pytest.mark.parametrize("group", [1, 4])
+def test_queries_against_a_cache_see_all_of_it(group: int) -> None:
+    of = Case("cache", n=40, head_dim=8, queries=5, group=group)
+    runs = sides(of).runs
+    assert set(runs) == {OURS, SDPA, READ}
+    assert runs[OURS]()[0].shape == (1, 8 * group, 5, 8)
+    assert of.share == 1
+    assert of.flop == 2 * 2 * 8 * group * 5 * 40 * 8
 
 
 def test_a_learned_bias_gets_its_gradient_on_both_sides() -> None:

@@ -5,7 +5,7 @@ import pytest
 from headway.bench import Case
 from headway.bench.cases import STATISTICS_MEMORY
 from headway.bench.rows import Row
-from headway.bench.sides import CONTIGUOUS, COPY, DENSE, DENSE_GRADIENT, FLEX, FULL_CAUSAL, OURS, PLAIN, SDPA
+from headway.bench.sides import CONTIGUOUS, COPY, DENSE, DENSE_GRADIENT, FLEX, FULL_CAUSAL, OURS, PLAIN, READ, SDPA
 from headway.bench.statistics import ALL, ALONE, MATERIALIZED, ONE_PASS, RECEIVED, TOP, beside
 from headway.bench.targets import TARGETS, Judged, judge
 
@@ -77,6 +77,8 @@ def test_targets_speak_of_their_cases_alone() -> None:
         (Case(encoding="t5"), {PLAIN: 0.8}, "extra cost of a distance table over none, forward", 0.25),
         (Case(encoding="shaw"), {PLAIN: 0.5}, "Shaw and", 2.0),
         (Case("decoding", n=32768), {COPY: 1.5}, "one token", 0.75),
+        (Case("cache", n=32768, group=4), {READ: 0.9}, "one query", 0.9),
+        (Case("cache", n=32768, queries=5), {SDPA: 1.3}, "5 to 48", 1.3),
         (Case("packed", encoding="t5", mask="causal"), {CONTIGUOUS: 0.8}, "packed", 1.25),
         (Case("left-padded", mask="causal"), {CONTIGUOUS: 0.8}, "padding", 1.25),
         (Case("statistics", n=4096), {ALL: 1.2}, "attention with all", 1.2),

@@ -20,12 +20,14 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 MASKS = ("none", "causal", "window")
 DIRECTIONS = ("forward", "backward")
 ENCODINGS = ("none", "alibi", "t5", "kerple", "rope", "shaw", "transformer-xl")
-PARTS = ("attention", "window", "decoding", "packed", "left-padded", "memory", "statistics", "sequence")
+PARTS = ("attention", "window", "decoding", "cache", "packed", "left-padded", "memory", "statistics", "sequence")
 STATISTICS_MEMORY = "statistics-memory"
 """The kind of the cases of the part "statistics" whose memory is measured."""
 SEQUENCE_MEMORY, SEQUENCE_STEP = "sequence-memory", "sequence-step"
 """The kinds of the cases of the part "sequence" whose memory is measured, and which are steps of a training."""
 SEQUENCE_ENCODINGS = ("none", "alibi", "rope", "t5", "fire", "forgetting")
+OF_A_CACHE = ("queries", "group")
+"""The fields that only cases of the kind "cache" have."""
 MODEL_PARTS = ("encode", "prefill", "decode", "train", "memory", "step", "token")
 STEP_MODELS = {"learned": "learned", "RoPE": "rope", "ALiBi": "alibi", "T5 bias": "t5"}
 """The language models of which a training step is measured, and their encodings."""
@@ -50,17 +52,20 @@ class Case(AnyCase):
 
     Attributes:
         kind: one of ``PARTS``, or one of the kinds above. "attention": against torch. "window": a long causal window
-            against a causal mask. "decoding": one token against a cache. "packed" and "left-padded": documents packed
+            against a causal mask. "decoding": one token against a cache. "cache": some queries against a
+            cache, with heads that share keys. "packed" and "left-padded": documents packed
             into one row, or a row padded in front, against the same tokens without either. "memory": the memory of a
             call. "statistics": statistics of attention in its pass and alone, against weights that torch holds.
             "sequence": forward and backward by two processes that share the tokens, against one with all threads.
             "sequence-memory": the memory of that. "sequence-step": a training step of a decoder of four layers.
         encoding: the name of the encoding, or "none".
         mask: one of ``MASKS``.
-        n: tokens; for "decoding" those in the cache.
+        n: tokens; for "decoding" and "cache" those in the cache.
         head_dim: the width of a head.
         dtype: the name of the dtype.
         direction: "forward", or "backward" for the backward pass alone.
+        queries: for "cache", the queries, each of which sees all keys.
+        group: for "cache", the heads that share the keys of one.
     """
 
     file: ClassVar[str] = "rows.jsonl"
@@ -72,13 +77,24 @@ class Case(AnyCase):
     head_dim: int = 64
     dtype: str = "float32"
     direction: str = "forward"
+    queries: int = 1
+    group: int = 1
 
     def __str__(self) -> str:
         sizes = f"{self.n:,} tokens, {HEADS} heads of {self.head_dim}, {self.dtype}, {self.direction}"
         if self.kind in ("memory", "sequence", SEQUENCE_MEMORY, SEQUENCE_STEP):
             return f"{self.kind}: {self.encoding}, {self.mask}, {sizes.replace('backward', 'forward and backward')}"
+        if self.kind == "cache":
+            sizes = f"{self.queries} queries, {self.n:,} keys, {HEADS * self.group} heads of {self.head_dim} on {HEADS}"
+            return f"{self.kind}: {sizes}, {self.dtype}"
         kind = "" if self.kind == "attention" else f"{self.kind}: "
         return f"{kind}{self.encoding}, {'full' if self.mask == 'none' else self.mask}, {sizes}"
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the case as a row of results stores it, without what only cases of another kind have."""
+        return {
+            name: value for name, value in super().fields().items() if name not in OF_A_CACHE or self.kind == "cache"
+        }
 
     @property
     def part(self) -> str:
@@ -96,19 +112,19 @@ class Case(AnyCase):
     @property
     def pairs(self) -> int:
         """The pairs of query and key that the mask allows, in one head."""
-        if self.kind == "decoding":
-            return self.n
+        if self.kind in ("decoding", "cache"):
+            return self.queries * self.n
         return sum(pairs(self.mask, n) for n in self.lengths)
 
     @property
     def share(self) -> float:
         """The share of all pairs that the mask allows."""
-        return self.pairs / (self.n if self.kind == "decoding" else self.n**2)
+        return self.pairs / (self.queries * self.n if self.kind in ("decoding", "cache") else self.n**2)
 
     @property
     def flop(self) -> int:
         """Floating-point operations of the allowed pairs: two matrix products forward, five backward."""
-        return (4 if self.direction == "forward" else 10) * BATCH * HEADS * self.head_dim * self.pairs
+        return (4 if self.direction == "forward" else 10) * BATCH * HEADS * self.group * self.head_dim * self.pairs
 
 
 def pairs(mask: str, n: int) -> int:
@@ -152,6 +168,8 @@ class Plan:
         parts: the kinds of cases.
         window_length: tokens of the long causal window.
         cache_length: tokens of the cache.
+        queries: queries of the cases of kind "cache".
+        groups: heads that share keys in the cases of kind "cache".
         row_length: tokens of a packed or padded row.
         memory_lengths: tokens of the cases of kind "memory".
         statistics_lengths: tokens of the cases of kind "statistics".
@@ -176,6 +194,8 @@ class Plan:
     parts: tuple[str, ...] = PARTS
     window_length: int = 16384
     cache_length: int = 32768
+    queries: tuple[int, ...] = (1, 5, 16, 48)
+    groups: tuple[int, ...] = (1, 4)
     row_length: int = 4096
     memory_lengths: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
     statistics_lengths: tuple[int, ...] = (512, 4096)
@@ -205,6 +225,8 @@ class Plan:
                 cases.append(replace(here, kind=kind, encoding=encoding, n=self.row_length))
             if direction == "forward":
                 cases.append(replace(here, kind="decoding", mask="none", n=self.cache_length))
+                for queries, group in product(self.queries, self.groups):
+                    cases.append(Case("cache", n=self.cache_length, dtype=dtype, queries=queries, group=group))
         if "backward" in self.directions:
             cases += [Case("memory", "t5", "causal", n, 64, self.dtypes[0], "backward") for n in self.memory_lengths]
             shared = Case("sequence", mask="causal", direction="backward")

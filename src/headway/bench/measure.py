@@ -73,7 +73,9 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
                 raise CheckError(f"{compared.kernel} {name} on {case}: {says[name]}")
             agree(f"{compared.kernel} {name} and torch on {case}", case.dtype, results[name], tensors)
     results.clear()
-    burst = None if case.kind == "decoding" else roof.burst(case.dtype, case.flop)  # decoding is bound by memory
+    burst = (
+        None if case.kind in ("decoding", "cache") else roof.burst(case.dtype, case.flop)
+    )  # decoding is bound by memory
     timed: dict[str, Callable[[], object]] = {**runs, **({} if burst is None else {ROOF: burst[0]})}
     milliseconds, rounds = in_turn(timed, plan.seconds, plan.rounds)
     row: dict[str, Any] = {"kernel": compared.kernel, "rounds": rounds, "seconds": plan.seconds}

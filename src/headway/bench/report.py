@@ -23,6 +23,7 @@ from .targets import (
     peer,
     second_pass,
     share_of_copy,
+    share_of_reading,
     share_of_roof,
     times,
 )
@@ -188,6 +189,17 @@ def decoding(rows: Sequence[Row]) -> str:
     return Table.of(_of(rows, "decoding"), columns).markdown()
 
 
+def cache(rows: Sequence[Row]) -> str:
+    """Returns the table of queries against a cache: milliseconds, and the share of the bandwidth of reading alone."""
+    columns = [
+        *(field("n", "keys", ","), field("queries"), field("group", "heads that share keys"), DTYPE),
+        Column("ms", lambda row: f"{row['ms'][OURS]:.3f}"),
+        Column("of reading", lambda row: _percent(share_of_reading(row))),
+        *(faster(SDPA, "× SDPA"), KERNEL),
+    ]
+    return Table.of(_of(rows, "cache"), columns).markdown()
+
+
 def contiguous(rows: Sequence[Row]) -> str:
     """Returns the table of headway's time over its own on the same tokens without packing or padding."""
 
@@ -317,6 +329,7 @@ CHAPTERS: dict[str, Callable[[Sequence[Row]], str]] = {
     "What an encoding costs": costs,
     "A long causal window": window,
     "One token against a cache": decoding,
+    "Queries against a cache": cache,
     "Packed documents, and padding in front": contiguous,
     "A sequence over two processes": sequence,
     "Memory": memory,

@@ -33,6 +33,8 @@ DENSE = "SDPA, dense bias"
 DENSE_GRADIENT = "SDPA, dense bias with its gradient"
 FLEX = "FlexAttention, compiled"
 COPY = "copy"
+READ = "reading"
+"""A dot product of all keys with all values, which reads each once."""
 NOT_PREPACKED = "headway, not packed"  # the name in recorded results
 HF_EAGER = "transformers, eager"
 HF_SDPA = "transformers, sdpa"
@@ -63,6 +65,7 @@ def sides(case: Case, flex: Flex | None = None) -> Sides:
         "attention": _against_torch,
         "window": _against_full_causal,
         "decoding": _against_a_copy,
+        "cache": _against_reading,
         "packed": _against_contiguous,
         "left-padded": _against_contiguous,
         "statistics": _with_statistics,
@@ -131,8 +134,9 @@ def tokens(case: Case) -> int:
 def shapes(case: Case) -> list[tuple[int, ...]]:
     """Returns the shapes of q, k, v and of the output."""
     m = tokens(case)
-    n = 1 if case.kind == "decoding" else m
-    return [(BATCH, HEADS, size, case.head_dim) for size in (n, m, m, n)]
+    n = case.queries if case.kind in ("decoding", "cache") else m
+    queries, keys = (BATCH, HEADS * case.group, n, case.head_dim), (BATCH, HEADS, m, case.head_dim)
+    return [queries, keys, keys, queries]
 
 
 def kernel_of(case: Case) -> str:
@@ -275,6 +279,21 @@ def _against_a_copy(case: Case, flex: Flex | None) -> Sides:
         COPY: lambda: [beside.copy_(keys_and_values)],
     }
     return Sides(kernel_of(case), runs, {SDPA: _as_it_is} if case.encoding == "none" else {})
+
+
+def _against_reading(case: Case, flex: Flex | None) -> Sides:
+    """SDPA has the heads that share keys as further queries of one head, since they see the same keys."""
+    inputs = Inputs(case)
+    q, k, v = inputs.q.reshape(BATCH, HEADS, -1, case.head_dim), inputs.k, inputs.v
+    # 32-bit lanes, whatever they hold
+    keys, values = (x.flatten().view(torch.float32) for x in (k, v))
+
+    def folded() -> list[Tensor]:
+        with torch.no_grad():
+            return [scaled_dot_product_attention(q, k, v, scale=inputs.scale).reshape(inputs.q.shape)]
+
+    runs: dict[str, Run] = {OURS: inputs.ours(), SDPA: folded, READ: lambda: [torch.dot(keys, values)]}
+    return Sides(kernel_of(case), runs, {SDPA: _as_it_is})
 
 
 def _against_contiguous(case: Case, flex: Flex | None) -> Sides:

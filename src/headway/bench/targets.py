@@ -22,6 +22,7 @@ from .sides import (
     HF_SDPA,
     OURS,
     PLAIN,
+    READ,
     SDPA,
 )
 from .tokens import BY_HAND
@@ -156,6 +157,20 @@ def share_of_copy(row: Row) -> float | None:
     """Returns the bandwidth as a share of that of a copy, which reads and writes what headway only reads."""
     copied = over(row, COPY)
     return None if copied is None else 0.5 / copied
+
+
+def share_of_reading(row: Row) -> float | None:
+    """Returns the bandwidth as a share of that of reading alone."""
+    read = over(row, READ)
+    return None if read is None else 1 / read
+
+
+def _one_query(row: Row) -> float | None:
+    return share_of_reading(row) if Case(**row["case"]).queries == 1 else None
+
+
+def _more_queries(row: Row) -> float | None:
+    return times(row, SDPA) if Case(**row["case"]).queries > 1 else None
 
 
 # ---------------------------------------------------------------- the targets
@@ -316,6 +331,11 @@ TARGETS = (
         "one token against a cache: share of the bandwidth of a copy",
         each(share_of_copy, kind="decoding"), both(0.80, 0.80), unit="%",
     ),
+    Target(
+        "one query against a cache: share of the bandwidth of reading alone",
+        each(_one_query, kind="cache"), both(0.80, 0.80), unit="%",
+    ),
+    Target("5 to 48 queries against a cache, against SDPA", each(_more_queries, kind="cache"), both(1.2, 1.2)),
     Target(
         "packed documents over the same as a batch",
         slower(CONTIGUOUS, kind="packed", encodings=None), both(1.15, 1.15), at_most=True,
