@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import headway as hw
 from headway.errors import HeadwayError
 from headway.inspection import Seen, capture
+from headway.inspection.report import _plan
 
 COMPARED = 2000
 """The weights of a form that are compared, drawn by chance."""
@@ -111,6 +112,32 @@ def test_all_heads_from_codes_where_all_weights_do_not_fit(tmp_path: Path) -> No
     report = written(captured, tmp_path, 430_000)
     assert agree(captured, report) == {"exact"}
     assert report.json["exactness"]["heads"] == {"dense": 0, "exact": 8, "list": 0}
+
+
+def broad(n: int) -> Seen:
+    """What a capture of a head saw whose queries give many keys as much weight."""
+    model = Calls(n, layers=1, heads=2, kv_heads=2)
+    model.sides = [(0.3 * q, k, v) for q, k, v in model.sides]
+    model.arguments = {"mask": hw.masks.Window(30, 30)}
+    with torch.no_grad(), capture(model, keep="qk") as found:
+        model()
+    return found
+
+
+def test_lists_are_complete_however_many_weights_a_query_has(tmp_path: Path) -> None:
+    captured = broad(600)
+    report = written(captured, tmp_path, exact=[])
+    assert report.json["exactness"]["tau"] == 0.01
+    assert agree(captured, report) == {"list"}
+    assert all((report.listed(number) > 0).sum(1).max() > 32 for number in range(2))
+
+
+def test_lists_of_long_texts_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_plan, "LONG", 599)
+    captured = broad(600)
+    report = written(captured, tmp_path, exact=[])
+    assert report.json["exactness"]["tau"] == 0.07
+    assert agree(captured, report) == {"list"}
 
 
 def test_the_error_of_a_model_in_bfloat16_is_that_of_the_codes(tmp_path: Path) -> None:

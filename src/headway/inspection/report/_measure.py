@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ... import reductions
-from ...kernels import KERNELS, Call, cut, reduce, score_blocks, why_not_in_parts
+from ...kernels import KERNELS, Call, reduce, score_blocks
 from ...kernels import reference as spec
 from ...kernels._base import without_autocast
 from .._run import Wanted
@@ -33,10 +33,8 @@ MEANS = ("entropy", "largest", "previous", "current", "next", "first", "distance
 """The statistics whose means a report has of each head."""
 THUMBS, BINS, LINKS = 32, 512, 20
 """The most cells of a thumbnail, bins along the text, and links of a head."""
-LISTED, FEW_LISTED = 20, 8
-"""The fewest weights of each query that links are chosen from, in short and in long texts."""
-RUNS, RUN = 5, 16
-"""Runs of queries, and queries of each, by which the weights of lists are counted in advance."""
+LISTED, FEW_LISTED = 20, 16
+"""The largest weights of each query that are found first, in short and in long texts. More than 16 are slow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +50,6 @@ class Listed:
     counts: Tensor
     keys: Tensor
     weights: Tensor
-
-    @staticmethod
-    def of(top: Tensor, keys: Tensor, tau: float) -> Listed:
-        """Returns the weights of at least ``tau`` among the largest of each query, [n, count]."""
-        order = keys.masked_fill((top < tau) | (keys < 0) | top.isnan(), len(top)).sort(-1)
-        kept = order.values < len(top)
-        return Listed(kept.sum(-1), order.values[kept], top.gather(1, order.indices)[kept])
 
     def above(self, tau: float) -> Listed:
         """Returns the weights of at least ``tau``."""
@@ -92,7 +83,9 @@ class Measured:
         profile: codes of entropy, largest weight and received attention in bins along the text, [heads, 3, bins].
         cells: codes of mass and largest weight, uint8 [heads, 2, c, c].
         cell_error: the largest relative error of a cell above 1e-7.
-        lists: the weights of each head from a threshold on.
+        lists: of each head the weights from a threshold on, among the largest of each query that were found.
+        last: the least weight that was found of each query, or 0 if all were, [heads, n]; NaN for one that does not
+            count.
         links: the strongest links of each head.
         has_nan: whether a weight is NaN, by head.
     """
@@ -103,6 +96,7 @@ class Measured:
     cells: Tensor
     cell_error: float
     lists: list[Listed]
+    last: Tensor
     links: list[list[Link]]
     has_nan: list[bool]
 
@@ -127,7 +121,7 @@ def measured(
         silent: keys that no link leads to.
     """
     n = call.q.shape[2]
-    count = min(n, max(math.ceil(1 / tau), LISTED if n <= BINS else FEW_LISTED))
+    count = min(n, LISTED if n <= BINS else FEW_LISTED)
     distances = distances_for(n)
     statistics: list[Statistic] = [STATISTICS[name]() for name in MEANS]
     statistics += [distances, TopKeys(count)]
@@ -140,7 +134,7 @@ def measured(
     counted = found.counted[0].cpu()
     of_bins, largest_of_bins = (x[0].cpu() for x in sums)
     mass, largest = _map_of(of_bins, largest_of_bins, counted)
-    top, keys = found.top_keys.weights[0].cpu(), found.top_keys.keys[0].cpu().int()
+    top, keys = found.top_keys.weights[0].cpu(), found.top_keys.keys[0].cpu()
     entropy = found.entropy[0].cpu()
     codes, error = _coded_cells(mass, largest, seen.cells(cells))
     profile = torch.stack(
@@ -157,8 +151,9 @@ def measured(
         profile=profile,
         cells=codes,
         cell_error=error,
-        lists=[Listed.of(top[head], keys[head], tau) for head in range(len(top))],
-        links=[_links(top[head], keys[head], silent) for head in range(len(top))],
+        lists=_listed(top, keys, tau),
+        last=top[..., -1] * (count < n),
+        links=_links(top, keys, silent),
         has_nan=(entropy.isnan() & counted).any(-1).tolist(),
     )
 
@@ -201,19 +196,18 @@ def _bins(n: int) -> Tensor:
     return torch.arange(n) * min(n, BINS) // n
 
 
-def _links(top: Tensor, keys: Tensor, silent: Sequence[int]) -> list[Link]:
-    """The strongest links of a head, from its largest weights [n, count]."""
-    out = (keys < 0) | (keys == torch.arange(len(keys))[:, None]) | ~(top > 0)
-    if len(silent):
-        quiet = torch.zeros(int(keys.max().clamp(min=0)) + 1 + max(silent), dtype=torch.bool)
-        quiet[list(silent)] = True
-        out |= quiet[keys.clamp(min=0).long()]
-    weights = top.masked_fill(out, -1).flatten()
-    best, at = weights.topk(min(LINKS, len(weights)))
+def _links(top: Tensor, keys: Tensor, silent: Sequence[int]) -> list[list[Link]]:
+    """The strongest links of each head, from the largest weights of its queries [heads, n, count]."""
+    _, n, count = top.shape
+    quiet = torch.zeros(n + 1, dtype=torch.bool)
+    quiet[list(silent)] = True
+    quiet[n] = True  # that of no key, −1
+    out = quiet[keys] | (keys == torch.arange(n)[:, None]) | ~(top > 0)
+    weights, at = top.masked_fill(out, -1).flatten(1).topk(min(LINKS, n * count))
+    keys = keys.flatten(1).gather(1, at)
     return [
-        Link(int(place) // top.shape[1], int(keys.flatten()[place]), weight)
-        for weight, place in zip(best.tolist(), at.tolist(), strict=True)
-        if weight > 0
+        [Link(place // count, key, weight) for place, key, weight in zip(*of_head, strict=True) if weight > 0]
+        for of_head in zip(at.tolist(), keys.tolist(), weights.tolist(), strict=True)
     ]
 
 
@@ -229,6 +223,33 @@ def thumbnails(cells: Tensor, n: int) -> Tensor:
     rows = torch.zeros(len(cells), side, count, dtype=torch.uint8)
     rows.scatter_reduce_(1, at[None, :, None].expand_as(largest), largest, "amax")
     return small.scatter_reduce_(2, at[None, None, :].expand_as(rows), rows, "amax")
+
+
+# ---------------------------------------------------------------- lists
+
+
+def completed(call: Call, of: Measured, tau: float) -> list[Listed]:
+    """Returns all weights of each head of at least ``tau``, which is no less than the threshold of what was measured.
+
+    If a query's last weight that was found is that large, there may be more: all are found again.
+    """
+    counted = ~of.last.isnan()
+    if not bool((of.last >= tau).any()):
+        return [one.above(tau) for one in of.lists]
+    ((weights, keys),) = reduce(KERNELS, call, [reductions.TopKeys(min(call.k.shape[2], math.ceil(1 / tau)))])
+    return _listed(weights[0].cpu().masked_fill(~counted[..., None], 0), keys[0].cpu(), tau)
+
+
+def _listed(top: Tensor, keys: Tensor, tau: float) -> list[Listed]:
+    """The weights of each head of at least ``tau`` among the largest of each query, [heads, n, count]."""
+    heads, n, _ = top.shape
+    head, query, place = ((top >= tau) & (keys >= 0)).nonzero().unbind(1)
+    row, key = head * n + query, keys[head, query, place]
+    order = (row * n + key).argsort()
+    counts = torch.bincount(row, minlength=heads * n).view(heads, n)
+    sizes = counts.sum(1).tolist()
+    split = zip(counts, key[order].int().split(sizes), top[head, query, place][order].split(sizes), strict=True)
+    return [Listed(*of_head) for of_head in split]
 
 
 # ---------------------------------------------------------------- weights
@@ -269,20 +290,3 @@ def rows_of(call: Call, heads: Sequence[int] | None, rows: Sequence[int]) -> Ten
     with torch.no_grad(), without_autocast(call.q):
         call = spec.computed(call)  # weights in half precision would be rounded more than codes are
     return dense_weights(call, heads, rows)[0].float().cpu()
-
-
-def above(call: Call, thresholds: Sequence[float]) -> Tensor:
-    """Returns about how many weights a query has at or above each threshold, summed over the heads.
-
-    It is the mean over some runs of queries.
-    """
-    n = call.q.shape[2]
-    count = min(n, RUN)
-    starts = sorted({int(start) for start in torch.linspace(0, n - count, RUNS)})
-    if why_not_in_parts(call) is not None:
-        weights = dense_weights(call, None, starts)[0]
-    else:
-        top = reductions.TopKeys(min(n, math.ceil(1 / min(thresholds))))
-        parts = [reduce(KERNELS, cut(call, "queries", start, start + count), [top])[0][0] for start in starts]
-        weights = torch.cat(parts, dim=2)[0]
-    return torch.stack([(weights >= one).sum((0, 2)).double().mean() for one in thresholds])

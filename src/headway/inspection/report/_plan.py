@@ -9,6 +9,8 @@ from ...errors import HeadwayError
 
 TAUS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
 """The thresholds of lists; the smallest that fits is taken."""
+LONG, LONG_TAU = 8192, 1 / 16
+"""In texts of more tokens than this, no threshold is below ``LONG_TAU``, since the lists of such weights are slow."""
 SHORT = 512
 """The most tokens of a text of which all weights are tried first."""
 FINE_CELLS, CELLS = 128, 64
@@ -53,16 +55,15 @@ def cells_for(n: int, heads: int, budget: int | None) -> int:
     return FINE_CELLS if budget is None or fine <= MAPS_SHARE * budget else CELLS
 
 
-def first_tau(counts: Sequence[float], n: int, heads: int, room: float) -> float:
+def first_tau(counts: Sequence[int], queries: int, room: float) -> float:
     """Returns the smallest threshold whose lists may fit, with some tolerance.
 
     Args:
-        counts: the mean number of weights of a query at or above each of ``TAUS``, summed over the heads.
-        n: the tokens.
-        heads: the heads.
+        counts: the number of weights that are known to be at or above each of ``TAUS``.
+        queries: the queries of all heads.
         room: the characters there are.
     """
     for tau, count in zip(TAUS, counts, strict=True):
-        if 0.7 * n * (count * OCTETS_OF_WEIGHT + heads * OCTETS_OF_QUERY) <= room:
+        if 0.7 * (count * OCTETS_OF_WEIGHT + queries * OCTETS_OF_QUERY) <= room:
             return tau
     return TAUS[-1]

@@ -26,7 +26,20 @@ from . import _plan
 from ._codes import compressed, octets_of, planes, weight_codes, weights_of
 from ._exact import ExactKeys, exact_keys, octets_of_keys, octets_of_queries
 from ._first import SILENT, is_content, opening
-from ._measure import BINS, MEANS, Dense, Measured, above, dense, distances_for, measured, rows_of, sampled, thumbnails
+from ._measure import (
+    BINS,
+    MEANS,
+    Dense,
+    Listed,
+    Measured,
+    completed,
+    dense,
+    distances_for,
+    measured,
+    rows_of,
+    sampled,
+    thumbnails,
+)
 from ._page import chunk_text, page, spelled
 from ._plan import TAUS
 from ._scores import Scores, Sight, scores_of, sight
@@ -171,8 +184,7 @@ class _Maker:
                 f"a report of {n:,} tokens takes {_plan.said(base)} without any map, above its budget of "
                 f"{_plan.said(self.budget)}: give budget={_plan.said(2 * base)!r}"
             )
-        tau = self._first_tau(base)
-        layers = self._measured(cells, tau)
+        layers, tau = self._measured(cells, base)
         self.heads_json = [self._head(layer, head, layers[layer]) for layer, head in self.heads]
         base = len("".join(page(self._json(cells, layers), [], self._title, self.language)).encode("utf-8")) + 400
         chunks = Chunks(self.prefix)
@@ -203,24 +215,22 @@ class _Maker:
 
     # ------------------------------------------------------------ measuring
 
-    def _first_tau(self, base: int) -> float:
-        """The smallest threshold whose lists may fit, by a sample of the queries."""
-        calls, n = self.subject.calls, self.n
-        self.tell("reading a sample of the weights", 0.0)
-        if n <= _plan.SHORT:
-            return next(tau for tau in TAUS if tau >= 1 / n or tau == TAUS[-1])
-        counts = torch.stack([above(call, TAUS) for call in calls]).sum(0).tolist()
-        room = float("inf") if self.budget is None else self.budget - base
-        return max(_plan.first_tau(counts, n, len(self.heads), room), 1 / n)
-
-    def _measured(self, cells: int, tau: float) -> list[Measured]:
-        spans = self.subject.told.layout.spans
+    def _measured(self, cells: int, base: int) -> tuple[list[Measured], float]:
+        """What was measured of each layer, and the smallest threshold whose lists may fit."""
+        spans, n, calls = self.subject.told.layout.spans, self.n, self.subject.calls
         silent = sorted({0, *(token for token, (start, stop) in enumerate(spans) if start == stop)})
-        layers = []
-        for layer, call in enumerate(self.subject.calls):
-            self.tell(f"measuring {self.subject.layers[layer]}", 0.02 + 0.7 * layer / len(self.subject.calls))
+        room = float("inf") if self.budget is None else self.budget - base
+        least = _plan.LONG_TAU if n > _plan.LONG else 1 / n
+        tau = next(tau for tau in TAUS if tau >= least or tau == TAUS[-1])
+        layers, counts = [], [0] * len(TAUS)
+        for layer, call in enumerate(calls):
+            self.tell(f"measuring {self.subject.layers[layer]}", 0.7 * layer / len(calls))
             layers.append(measured(call, self.subject.queries[layer], self.sights[layer], cells, tau, silent))
-        return layers
+            if n > _plan.SHORT:
+                weights = torch.cat([listed.weights for listed in layers[-1].lists])
+                counts = [count + int((weights >= one).sum()) for one, count in zip(TAUS, counts, strict=True)]
+                tau = max(tau, _plan.first_tau(counts, n * len(self.heads), room))
+        return layers, tau
 
     # ------------------------------------------------------------ what is written
 
@@ -374,15 +384,16 @@ class _Maker:
                 self._take(chunks, *every)
                 return
         exact: tuple[Chunks, list[int], float]
+        listed = [completed(call, of, first) for call, of in zip(self.subject.calls, layers, strict=True)]
         if self.exact is not None:
             exact = self._exact(wanted, left)
-            lists = self._lists(layers, first, None if left is None else left - exact[0].size)
+            lists = self._lists(listed, first, None if left is None else left - exact[0].size)
         else:
             share = left if left is None or not wanted else int(left * _plan.LISTS_SHARE)
-            lists = self._lists(layers, first, share)
+            lists = self._lists(listed, first, share)
             exact = self._exact(wanted, None if left is None else left - lists.size)
             if not exact[1] and share != left:
-                lists = self._lists(layers, first, left)
+                lists = self._lists(listed, first, left)
         chunks.extend(lists)
         self._take(chunks, *exact)
         if self.exact is not None:
@@ -396,9 +407,9 @@ class _Maker:
         if heads:
             self.exactness["exact"] = _up(worst)
 
-    def _lists(self, layers: list[Measured], first: float, room: int | None) -> Chunks:
+    def _lists(self, layers: list[list[Listed]], first: float, room: int | None) -> Chunks:
         """The lists above the smallest threshold that fits; none if none does."""
-        every = [(layer, head, listed) for layer, of in enumerate(layers) for head, listed in enumerate(of.lists)]
+        every = [(layer, head, listed) for layer, of in enumerate(layers) for head, listed in enumerate(of)]
         weights = torch.cat([listed.weights for _, _, listed in every])
         for tau in [tau for tau in TAUS if tau >= first]:
             chunks, worst, done, count = Chunks(self.prefix), 0.0, 0, int((weights >= tau).sum())
