@@ -117,6 +117,15 @@ def _disjoint(one: Tensor, other: Tensor) -> list[Tensor]:
     return [low, high] if bool((high[0] < high[1]).any()) else [low]
 
 
+def why_not_exact(call: Call, seen: Sight) -> str | None:
+    """Returns why the scores of a call cannot be computed from vectors and a bias by distance; None if they can."""
+    if call.q.shape[-1] > WIDEST:
+        return f"its queries and keys have more than {WIDEST} components"
+    terms_alone = call._with(q=call.q[..., :0], k=call.k[..., :0], q_rotation=None, k_rotation=None)
+    found = scores_of(terms_alone, seen)
+    return found if isinstance(found, str) else None
+
+
 def scores_of(call: Call, seen: Sight) -> Scores | str:
     """Returns the scores of a call, or why they cannot be computed from vectors and a bias by distance."""
     for term in call.terms:
@@ -127,8 +136,6 @@ def scores_of(call: Call, seen: Sight) -> Scores | str:
             return f"its scores have {type(term).__name__}"
     if sum(isinstance(term, SoftCap) for term in call.terms) > 1:
         return "its scores are bounded twice"
-    if call.q.shape[-1] > WIDEST:
-        return f"its queries and keys have more than {WIDEST} components"
     if not seen.whole:
         return "its mask is no range of keys"
     with torch.no_grad(), without_autocast(call.q):

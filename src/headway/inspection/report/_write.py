@@ -42,7 +42,7 @@ from ._measure import (
 )
 from ._page import chunk_text, page, spelled
 from ._plan import TAUS
-from ._scores import Scores, Sight, scores_of, sight
+from ._scores import Scores, Sight, scores_of, sight, why_not_exact
 from ._subject import Subject
 
 DENSE_STEP, LIST_STEP = 2, 8
@@ -411,16 +411,19 @@ class _Maker:
         """The lists above the smallest threshold that fits; none if none does."""
         every = [(layer, head, listed) for layer, of in enumerate(layers) for head, listed in enumerate(of)]
         weights = torch.cat([listed.weights for _, _, listed in every])
+        rate = 0.0  # characters of a weight, which are more for a larger threshold
         for tau in [tau for tau in TAUS if tau >= first]:
             chunks, worst, done, count = Chunks(self.prefix), 0.0, 0, int((weights >= tau).sum())
+            if room is not None and rate * count > UNEVEN * room:
+                continue
             for layer, head, listed in every:
                 listed = listed.above(tau)
                 parts, width, error = listed.encoded(LIST_STEP)
                 worst, done = max(worst, error), done + len(listed.weights)
                 fields = {"head": self.number[layer, head], "bytes": width}
                 chunks.add(f"list-{layer}-{head}", "list", parts, fields)
-                expected = chunks.size * count / done if done > count / 8 else 0
-                if room is not None and max(chunks.size, expected / UNEVEN) > room:
+                rate = chunks.size / done if done > count / 8 else rate
+                if room is not None and max(chunks.size, rate * count / UNEVEN) > room:
                     break
             else:
                 self.exactness |= {"tau": tau, "list": _up(worst)}
@@ -437,13 +440,14 @@ class _Maker:
         else:
             order = sorted(self.heads, key=self._rank, reverse=True)
         for layer in sorted({layer for layer, _ in order}):
-            scores = scores_of(self.subject.calls[layer], self.sights[layer])
-            if isinstance(scores, str):
-                self.reasons[layer] = scores
+            call = self.subject.calls[layer]
+            reason = why_not_exact(call, self.sights[layer])
+            if reason is not None:
+                self.reasons[layer] = reason
                 for (of, _), entry in zip(self.heads, self.heads_json, strict=True):
-                    entry["reason"] = scores if of == layer else entry["reason"]
+                    entry["reason"] = reason if of == layer else entry["reason"]
             else:
-                self.widths[layer] = scores.q.shape[-1]
+                self.widths[layer] = call.q.shape[-1]
         return [head for head in order if head[0] not in self.reasons]
 
     def _rank(self, head: tuple[int, int]) -> tuple[int, float]:
