@@ -4,6 +4,7 @@ import inspect
 import logging
 import posixpath
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -92,9 +93,29 @@ def link_sources(app, doctree):
     docname = app.env.docname
     for node in list(doctree.findall(addnodes.download_reference)):
         path = posixpath.normpath(posixpath.join(posixpath.dirname(docname), node["reftarget"]))
-        sources(app).add(path)
-        uri = posixpath.relpath(f"source/{path}.html", posixpath.dirname(docname) or ".")
+        if path.endswith(".html"):
+            whole_pages(app).add(path)
+        else:
+            sources(app).add(path)
+        uri = posixpath.relpath(
+            path if path.endswith(".html") else f"source/{path}.html", posixpath.dirname(docname) or "."
+        )
         node.replace_self(nodes.reference("", "", *node.children, refuri=uri, internal=True))
+
+
+def whole_pages(app):
+    """The pages of HTML that pages link to, such as reports."""
+    if not hasattr(app.env, "headway_pages"):
+        app.env.headway_pages = set()
+    return app.env.headway_pages
+
+
+def copy_whole_pages(app, exception):
+    """Copies them beside the pages of the site."""
+    for path in () if exception else sorted(whole_pages(app)):
+        copy = Path(app.outdir, path)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(Path(app.srcdir, path), copy)
 
 
 def sources(app):
@@ -141,5 +162,6 @@ def setup(app):
     app.connect("autodoc-process-docstring", mark_literals, priority=400)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("doctree-read", link_sources, priority=400)
+    app.connect("build-finished", copy_whole_pages)
     app.connect("html-collect-pages", source_pages)
     app.connect("html-page-context", name_languages)
