@@ -80,12 +80,14 @@ LINKS = [
 
 
 def test_a_content_word_of_a_head_with_a_role_opens() -> None:
-    content = {3, 4}
+    content = {3: 3, 4: 4}
     assert opening(LINKS, {1}, content) == Opening(1, 3, 4)
     assert opening(LINKS, {0, 1}, content) == Opening(1, 3, 4)  # head 0 has no link between content words
     assert opening(LINKS, set(), content) == Opening(2, 4, 3)
-    assert opening(LINKS, {1}, {3}) == Opening(0, 3, 2)
-    assert opening(LINKS, {1}, set()) == Opening(0, 0, 1)
+    assert opening(LINKS, {1}, {3: 3}) == Opening(0, 3, 2)
+    assert opening(LINKS, {1}, {}) == Opening(0, 0, 1)
+    within = content | {3: 4}  # the tokens 3 and 4 are one word
+    assert opening(LINKS, {1}, within) == Opening(0, 3, 2)
     assert opening([[], []], {1}, content) == Opening(0, 0, 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ..._common.scripts import is_han
@@ -30,19 +30,20 @@ class Opening(NamedTuple):
     key: int
 
 
-def opening(links: Sequence[Sequence[Link]], telling: Collection[int], content: Collection[int]) -> Opening:
-    """Returns the strongest link between content words by a head with a role.
+def opening(links: Sequence[Sequence[Link]], telling: Collection[int], content: Mapping[int, int]) -> Opening:
+    """Returns the strongest link between two content words by a head with a role.
 
     Without such a link it is that of any head, then one from a content word, then any. Of equal ones the first counts.
 
     Args:
         links: the strongest links of each head, without keys that are the first token or no text.
         telling: the heads with a role that depends on words.
-        content: the tokens of content words.
+        content: the tokens of content words, with the number of the word of each.
     """
     every = [(head, link) for head, of_head in enumerate(links) for link in of_head]
-    between = [(head, link) for head, link in every if link.query in content and link.key in content]
     of_content = [(head, link) for head, link in every if link.query in content]
+    of_content = [(head, link) for head, link in of_content if content[link.query] != content.get(link.key)]
+    between = [(head, link) for head, link in of_content if link.key in content]
     told = [(head, link) for head, link in between if head in telling]
     for candidates in (told, between, of_content, every):
         if candidates:

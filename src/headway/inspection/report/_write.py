@@ -293,13 +293,13 @@ class _Maker:
         return told.layout.gaps_and_lengths(told.text)
 
     @cached_property
-    def _content(self) -> set[int]:
-        """The tokens of content words."""
-        told, content, token = self.subject.told, set[int](), 0
-        for count in told.layout.words:
+    def _content(self) -> dict[int, int]:
+        """The tokens of content words, with the number of the word of each."""
+        told, content, token = self.subject.told, dict[int, int](), 0
+        for word, count in enumerate(told.layout.words):
             spans = [span for span in told.layout.spans[token : token + count] if span[0] < span[1]]
             if spans and is_content(told.text[spans[0][0] : spans[-1][1]]):
-                content |= set(range(token, token + count))
+                content |= dict.fromkeys(range(token, token + count), word)
             token += count
         return content
 
