@@ -1,7 +1,7 @@
 """Writes the reports that the documentation shows: small models of planted relations, MiniLM and SmolLM2.
 
-    python examples/reports.py                          # all of those whose weights are here, into the folder reports
-    python examples/reports.py planted-english --docs   # into docs/reports
+    python examples/write_reports.py                          # into the folder reports
+    python examples/write_reports.py planted-english --docs   # into docs/reports
 
 `make weights ARGS="minilm smollm2"` fetches the weights. Shakespeare is the file tinyshakespeare.txt in the folder that
 $HEADWAY_DATA names.

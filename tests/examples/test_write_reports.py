@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import reports
+import write_reports
 
 LARGEST = 300_000
 """The most bytes of a committed page."""
@@ -23,9 +23,9 @@ def told(page: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["planted-english", "planted-chinese"])
 def test_the_committed_page_is_what_the_script_writes(name: str, tmp_path: Path) -> None:
-    reports.REPORTS[name](tmp_path / "a.html", 0)
-    committed, new = (told(page) for page in (reports.DOCS / f"{name}.html", tmp_path / "a.html"))
-    assert (reports.DOCS / f"{name}.html").stat().st_size < LARGEST
+    write_reports.REPORTS[name](tmp_path / "a.html", 0)
+    committed, new = (told(page) for page in (write_reports.DOCS / f"{name}.html", tmp_path / "a.html"))
+    assert (write_reports.DOCS / f"{name}.html").stat().st_size < LARGEST
     for key in ("format", "text", "words", "model", "n"):
         assert committed[key] == new[key]
     assert [head["roles"] and head["roles"][0]["role"] for head in committed["heads"]] == [
@@ -37,6 +37,6 @@ def test_weights_that_are_not_here_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HEADWAY_WEIGHTS", str(tmp_path))
-    monkeypatch.setattr("sys.argv", ["reports.py", "minilm", "--out", str(tmp_path / "out")])
-    assert reports.main() == 1
+    monkeypatch.setattr("sys.argv", ["write_reports.py", "minilm", "--out", str(tmp_path / "out")])
+    assert write_reports.main() == 1
     assert capsys.readouterr().err == 'minilm: the weights of minilm are not here: make weights ARGS="minilm"\n'
