@@ -410,6 +410,19 @@ def keep_gpu_busy(cycles: int) -> None:
     torch.cuda._sleep(cycles)
 
 
+def stream_of(device: int) -> int | None:
+    """Returns the current stream of a GPU as a number; None while its work is captured in a graph.
+
+    Args:
+        device: the number of the GPU.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        return None
+    current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    stream: int = torch.cuda.current_stream(device).cuda_stream if current is None else current(device)
+    return stream
+
+
 def up_to_programs(count: int) -> AbstractContextManager[Any]:
     """Returns a context in which torch's compiler keeps up to ``count`` programs of a function."""
     from torch._dynamo import config

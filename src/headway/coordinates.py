@@ -397,6 +397,19 @@ class Coordinates(Record):
             return None
         return None if self.start is not None else (position.dtype, True)
 
+    def stream_key(self, encoding: Any) -> Hashable:
+        """What these coordinates hold, if that is known without reading a tensor; None if it is not.
+
+        Args:
+            encoding: the encoding of the call, by which coordinates that are placed must have been placed.
+        """
+        position, index = self.position, self.index
+        if not self.is_stream or type(position) is not Tensor or position.dtype != torch.int64:
+            return None
+        if _version(position) or _version(index):  # they have been written into, or nothing tells
+            return None
+        return self.start, self.length, position.shape, position.device
+
     def row_starts(self) -> list[int]:
         """The index of the first token of each row, or of all rows."""
         starts: list[int] = self.index[:, 0].tolist() if self.start is None else [self.start]
@@ -639,6 +652,11 @@ class Placed(Coordinates):
     def step_key(self, batch: int, n: int, encoding: Any) -> Hashable:
         known = self.belongs_to(encoding) and self.position is self.located
         return super().step_key(batch, n, encoding) if known else None
+
+    def stream_key(self, encoding: Any) -> Hashable:
+        known = self.belongs_to(encoding) and self.position is self.located
+        key = self.given.stream_key(encoding) if known else None
+        return None if key is None else (key, "placed")
 
     def as_given(self) -> Coordinates:
         """The coordinates from before an encoding placed them.

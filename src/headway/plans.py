@@ -7,6 +7,10 @@ write their addresses into a copy. Terms of an encoding that has parameters are 
 
 A plan of decoding steps holds for any number of keys. Other long calls, calls under autocast, and those with encodings
 outside of headway have no plan.
+
+On a GPU calls of any but the largest lengths have a plan, since the host's time does not depend on the length, and
+decoding steps have none. A plan belongs to the stream that its tensors were computed on, and there is none while a
+graph is captured, which would read them when they may be gone.
 """
 
 from __future__ import annotations
@@ -36,10 +40,14 @@ from .tracing import forward_mode, watched
 LONGEST = 2048
 """The most queries and keys, together, of a call with a plan that is no decoding step: the time of longer calls is that
 of the kernel."""
+LONGEST_OF_GPU = 1 << 17
+"""Likewise on a GPU, which computes while the host prepares the next call."""
 MOST = 32
 """The number of plans of one encoding; the oldest is removed first."""
-STEP_QUERIES, environment = KERNELS["cpu"].step_queries, KERNELS["cpu"].environment
-"""Those of the one kernel that prepares calls."""
+STEP_QUERIES = KERNELS["cpu"].step_queries
+"""The most queries of a decoding step."""
+of_cpu, of_triton = KERNELS["cpu"].environment, KERNELS["triton"].environment
+"""Of the kernels that prepare calls."""
 BY_ROWS = frozenset({"auto", "cpu"})
 PREPARE, TERMS = frozenset({"prepare"}), frozenset({"terms"})
 OF_STREAM = torch.int64, False
@@ -342,14 +350,18 @@ def rotated_by_rows(
 def key_of(request: Request) -> Hashable:
     """Returns the key of a call, made of what its parts say of themselves; None if it has no plan."""
     q, k, v, encoding, mask, scale, q_at, k_at, prepared_by, kernel = request
-    if watched() or forward_mode() or any_autocast() or not are_plain(q, k, v):
+    if watched() or forward_mode() or any_autocast() or not _are_plain(q, k, v):
+        return None
+    on_gpu = not q.is_cpu or kernel == "triton"  # which is interpreted on a CPU
+    environment = of_triton(q, k, v) if on_gpu else of_cpu(q, k, v)
+    if environment is None:
         return None
     q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
     if not len(q_shape) == len(k_shape) == len(v_shape) == 4:
         return None
     n, m = q_shape[2], k_shape[2]
-    short, decodes = n + m <= LONGEST, 0 < n <= STEP_QUERIES and n < m
-    if not short and not decodes:
+    short, decodes = n + m <= (LONGEST_OF_GPU if on_gpu else LONGEST), 0 < n <= STEP_QUERIES and n < m
+    if (not short and not decodes) or (decodes and on_gpu):
         return None
     of_encoding = () if encoding is None else _key_of(encoding, PositionEncoding)
     of_mask = () if mask is None else _key_of(mask, Mask)
@@ -360,7 +372,7 @@ def key_of(request: Request) -> Hashable:
     wanted = (q.requires_grad, k.requires_grad, v.requires_grad) if torch.is_grad_enabled() else None
     others = (
         q.dtype, k.dtype, v.dtype, of_encoding, of_mask, scale, prepared_by is None, kernel, wanted,
-        torch.get_default_dtype(), environment(),
+        torch.get_default_dtype(), environment,
     )  # fmt: skip
     if decodes and _same_for_any_keys(encoding, wanted):
         of_stream = OF_STREAM if q_at is None and k_at is None else _key_of_stream(request)
@@ -369,11 +381,14 @@ def key_of(request: Request) -> Hashable:
         return "step", q_shape, k_shape[:2], k_shape[3], v_shape[:2], v_shape[3], of_stream, others
     if not short or (wanted is not None and (q is k or k is v or q is v)):  # autograd saves each tensor once
         return None
-    places = 0, 0
+    places: Hashable = 0, 0
     if q_at is not None or k_at is not None:
         if not isinstance(q_at, Coordinates) or not isinstance(k_at, Coordinates):
             return None
         places = id(q_at), id(k_at)  # which the plan keeps alive
+        if on_gpu:  # where streams are made anew for each call
+            of_q, of_k = q_at.stream_key(encoding), k_at.stream_key(encoding)
+            places = places if of_q is None or of_k is None else (of_q, of_k, q_at is k_at)
     return "call", q_shape, k_shape, v_shape, q.stride(), k.stride(), v.stride(), places, others
 
 
@@ -385,9 +400,14 @@ def are_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
         k: keys.
         v: values.
     """
+    return q.is_cpu and k.is_cpu and v.is_cpu and _are_plain(q, k, v)
+
+
+def _are_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Returns whether these are tensors whose numbers a kernel can read as they lie."""
     if not (type(q) in ORDINARY and type(k) in ORDINARY and type(v) in ORDINARY):
         return False
-    return q.is_cpu and k.is_cpu and v.is_cpu and not (q.is_neg() or k.is_neg() or v.is_neg())
+    return not (q.is_neg() or k.is_neg() or v.is_neg())
 
 
 def _key_of(part: Any, kind: type[PositionEncoding] | type[Mask]) -> Hashable:

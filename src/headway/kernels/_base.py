@@ -100,8 +100,17 @@ class Kernel(ABC):
         return ""
 
     @staticmethod
-    def environment() -> Hashable:
-        """Returns what a prepared call depends on besides the call, such as the number of threads."""
+    def environment(q: Tensor, k: Tensor, v: Tensor) -> Hashable:
+        """Returns what a prepared call depends on besides the call, such as the number of threads.
+
+        Args:
+            q: queries, an ordinary tensor.
+            k: keys, likewise.
+            v: values, likewise.
+
+        Returns:
+            None if no calls of such tensors are prepared, since they lie elsewhere.
+        """
         return None
 
     def prepare(self, call: Call, terms_vary: bool) -> Prepared | str:

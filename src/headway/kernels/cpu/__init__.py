@@ -43,7 +43,9 @@ class CpuKernel(NativeKernel[LoweredCall]):
     step_queries = DECODE_QUERIES
 
     @staticmethod
-    def environment() -> Hashable:
+    def environment(q: Tensor, k: Tensor, v: Tensor) -> Hashable:
+        if not (q.is_cpu and k.is_cpu and v.is_cpu):
+            return None
         return _library.environment(), _tuned.generation
 
     def why_not(self, problem: Problem) -> list[str]:

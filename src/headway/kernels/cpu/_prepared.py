@@ -19,6 +19,7 @@ from .. import _ops
 from .._autograd import ORDINARY, eager_apply, gradients_of
 from .._native import recorded
 from .._problem import Call, without_tables
+from .._repeated import tensors_anew, why_not
 from .._results import ForwardResults, new_out, new_results
 from ..lowering import LoweredCall, lower
 from . import _library
@@ -33,8 +34,6 @@ from ._tensor_words import (
     constants_of,
     is_plain,
     patches_of,
-    tensors_anew,
-    why_not,
     write_place,
 )
 from ._tokens import PreparedRotation

@@ -12,6 +12,7 @@ from ...coordinates import Coordinates
 from ...masks import Mask, Slot
 from ...terms import Term
 from .._problem import Call, without_tables
+from .._repeated import tensors_anew, why_not
 from .._results import ForwardResults, new_out
 from ..lowering import LoweredCall, lower
 from ..lowering.masks import Limit, limits_of
@@ -26,8 +27,6 @@ from ._tensor_words import (
     TensorWords,
     constants_of,
     patches_of,
-    tensors_anew,
-    why_not,
     write_place,
 )
 

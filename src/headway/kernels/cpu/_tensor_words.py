@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...records import attributes
-from ...terms import Part, Term
+from ...terms import Term
 from .._autograd import ORDINARY
-from .._problem import Call, tensors_in
+from .._repeated import Path, paths_of, tensor_at
 from ._descriptor import CallDescriptor
 
 CPU = torch.device("cpu")
@@ -20,9 +19,6 @@ STRIDES, WORDS = 3, 7
 """The words of a tensor end with its strides."""
 LOWERED = "the kernel takes the terms in simpler form, which each call computes"
 COMPUTED = "the words point to tensors that are computed from those of the call"
-
-Path = tuple[str | int, ...]
-"""Where a tensor of the terms is: the names of fields, and the numbers of items of tuples."""
 
 
 class TensorWords(NamedTuple):
@@ -75,9 +71,7 @@ class Patch(NamedTuple):
 
     def tensor(self, terms: Any) -> Tensor:
         """Returns the tensor of other terms."""
-        for step in self.path:
-            terms = terms[step] if isinstance(step, int) else getattr(terms, step)
-        return terms
+        return tensor_at(terms, self.path)
 
 
 def is_plain(x: Tensor) -> bool:
@@ -94,25 +88,6 @@ def write_place(words: array[int], at: int, x: Tensor, item: int) -> bool:
     return not address % item
 
 
-def why_not(call: Call) -> str | None:
-    """Returns why the kernel alone does not compute what is wanted of a call; None if it does."""
-    if not call.q.dtype == call.k.dtype == call.v.dtype:
-        return "q, k and v are not of one dtype"
-    if call.wants_lse or call.dropout:
-        return "the log-sum-exp is wanted" if call.wants_lse else "dropout draws a seed for each call"
-    if call.v_rotation is not None or call.out_rotation is not None or call.restore is not None:
-        return "values are transformed and the output is restored"
-    return None
-
-
-def tensors_anew(call: Call, terms_vary: bool) -> set[int]:
-    """Returns the tensors of the terms that later calls have anew, by identity: not those of the coordinates."""
-    if not terms_vary:
-        return set()
-    kept = {id(x) for side in (call.q_coordinates, call.k_coordinates) for x in tensors_in(side)}
-    return {id(x) for x in tensors_in(call.terms)} - kept
-
-
 def patches_of(terms: tuple[Term, ...], anew: Mapping[int, int], descriptor: CallDescriptor) -> list[Patch] | None:
     """Returns where the tensors are that each call has anew; None if the words have one that is computed from them.
 
@@ -123,7 +98,7 @@ def patches_of(terms: tuple[Term, ...], anew: Mapping[int, int], descriptor: Cal
     """
     if not anew:
         return []
-    paths, patches = dict(_paths(terms)), []
+    paths, patches = dict(paths_of(terms)), []
     for x, at in zip(descriptor.keep_alive, descriptor.places, strict=True):
         if at > descriptor.terms_at:
             if x not in paths:
@@ -138,15 +113,3 @@ def constants_of(descriptor: CallDescriptor, patches: list[Patch], after: int) -
     patched = {patch.words.at for patch in patches}
     held = zip(descriptor.keep_alive, descriptor.places, strict=True)
     return [x for x, at in held if at > after and at not in patched]
-
-
-def _paths(part: Any, path: Path = ()) -> Iterator[tuple[Tensor, Path]]:
-    """Yields the tensors of terms, by identity, and where they are."""
-    if isinstance(part, Tensor):
-        yield part, path
-    elif isinstance(part, tuple):
-        for number, item in enumerate(part):
-            yield from _paths(item, (*path, number))
-    elif isinstance(part, Part):
-        for name, value in attributes(part).items():
-            yield from _paths(value, (*path, name))

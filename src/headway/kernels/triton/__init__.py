@@ -12,12 +12,13 @@ With TRITON_INTERPRET=1 in the environment the kernel takes tensors on a CPU, fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ..._torch import stream_of
 from ...reductions import Reduction
 from ...terms import Rotation
 from .. import _tuned
@@ -32,6 +33,9 @@ from ._choices import MAX_SPLIT_ROWS
 from ._lowered import TritonCall, lower_for_programs
 from ._rotations import rotate
 from ._supports import reasons_against, reasons_against_reductions
+
+if TYPE_CHECKING:
+    from ._prepared import PreparedCall
 
 
 class TritonKernel(NativeKernel[TritonCall]):
@@ -53,6 +57,21 @@ class TritonKernel(NativeKernel[TritonCall]):
 
     def lower(self, call: Call) -> TritonCall:
         return lower_for_programs(call)
+
+    @staticmethod
+    def environment(q: Tensor, k: Tensor, v: Tensor) -> Hashable:
+        if not q.device == k.device == v.device:
+            return None
+        stream = stream_of(q.get_device()) if q.is_cuda else -1
+        if stream is None:  # what is prepared outside of a graph may be gone when the graph runs
+            return None
+        aligned = q.data_ptr() % 16 == 0, k.data_ptr() % 16 == 0, v.data_ptr() % 16 == 0
+        return q.device, stream, aligned, _tuned.generation
+
+    def prepare(self, call: Call, terms_vary: bool) -> PreparedCall | str:
+        from ._prepared import PreparedCall
+
+        return PreparedCall.of(call, terms_vary)
 
     def forward(self, call: TritonCall, keep: bool) -> ForwardResults:
         from ._forward import Forward

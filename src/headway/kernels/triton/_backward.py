@@ -13,7 +13,7 @@ from ._arguments import Parts, Plane, Vectors
 from ._launch import Launch, rows_together, tiles
 from ._lowered import TritonCall
 from ._relative import Relative
-from ._start import start
+from ._start import Starts
 from ._tables import BEYOND, DistanceTable, StretchedPieces
 from .programs import BY_AXES, BY_DISTANCE, BY_PIECE, RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES
 
@@ -32,12 +32,21 @@ class Backward(Launch):
         d_out: the gradient of the output.
         d_lse: the gradient of the log-sum-exp, or None.
         partial_keys: whether the results are those of more keys than the call's.
+        starts: as for ``Launch``.
+        like: as for ``Launch``.
     """
 
     def __init__(
-        self, call: TritonCall, results: ForwardResults, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool
+        self,
+        call: TritonCall,
+        results: ForwardResults,
+        d_out: Tensor,
+        d_lse: Tensor | None,
+        partial_keys: bool,
+        starts: Starts | None = None,
+        like: Launch | None = None,
     ) -> None:
-        super().__init__(call)
+        super().__init__(call, starts, like)
         self.results, self.partial_keys = results, partial_keys
         self.d_out = d_out.to(call.q.dtype)  # that of merged parts is wider
         self.d_lse = None if d_lse is None else d_lse.float().contiguous()
@@ -126,8 +135,8 @@ class Backward(Launch):
         if not delta and all(x is None for x in found):
             return
         blocks, own_delta = self.blocks("queries"), self.statistic(self.n) if delta else None
-        start(
-            programs.queries_gradient, self.call.q, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
+        self.start(
+            programs.queries_gradient, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
             *self._shared(self.listed(blocks)), self.d_lse, own_delta, *found,
             self.n, self.m, self.heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
@@ -147,8 +156,8 @@ class Backward(Launch):
         if all(x is None for x in (*matrices, d_keys, *slopes, self.far)):
             return
         d_first, d_second = (*slopes, None, None)[:2]
-        start(
-            programs.keys_gradient, call.q, tiles(self.m, blocks.block) * self.batch * self.kv_heads, blocks,
+        self.start(
+            programs.keys_gradient, tiles(self.m, blocks.block) * self.batch * self.kv_heads, blocks,
             *self._shared(self.listed(blocks, of_keys=True)),
             *map(self.plane_or_none, matrices), d_keys, d_first, d_second, self.far,
             self.n, self.m, self.kv_heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
@@ -167,8 +176,8 @@ class Backward(Launch):
         side = blocks.block
         i_tiles, diagonals = tiles(self.n, side), tiles(self.n, side) + tiles(self.m, side) - 1
         partial = self.buffer(self.batch * self.heads, diagonals, 2, side)
-        start(
-            programs.diagonals_gradient, self.call.q, self.batch * self.heads * diagonals, blocks,
+        self.start(
+            programs.diagonals_gradient, self.batch * self.heads * diagonals, blocks,
             *self.shared, partial, self.n, self.m, self.heads, self.group, **self.sizes, block=side,
         )  # fmt: skip
         near, far = partial.unbind(2)
@@ -188,8 +197,8 @@ class Backward(Launch):
         blocks = self.blocks("table")
         shares = max(1, min(tiles(self.m, blocks.block), PARTIAL // max(1, self.batch * self.heads * count)))
         partial = [self.buffer(self.batch * self.heads, shares, count) for _ in range(2 if by == BY_PIECE else 1)]
-        start(
-            programs.rows_gradient, self.call.q, self.batch * self.heads * shares * tiles(count, CHUNK), blocks,
+        self.start(
+            programs.rows_gradient, self.batch * self.heads * shares * tiles(count, CHUNK), blocks,
             *self.shared, partial[0], partial[1] if by == BY_PIECE else None,
             self.n, self.m, self.heads, self.group, shares, count,
             **self.sizes, rows=blocks.rows, block=blocks.block, chunk=CHUNK, by=by,
@@ -225,8 +234,8 @@ class Backward(Launch):
         i_tiles, diagonals = tiles(self.n, side), tiles(self.n, side) + tiles(self.m, side) - 1
         shares = max(1, min(members, PARTIAL // (heads * diagonals * 2 * side * width)))
         partial = self.buffer(heads, shares, diagonals, 2, side, width)
-        start(
-            programs.vectors_gradient, self.call.q, heads * shares * diagonals, blocks,
+        self.start(
+            programs.vectors_gradient, heads * shares * diagonals, blocks,
             *self.shared, vectors, partial,
             self.n, self.m, self.heads, self.group, heads, members, shares,
             **self.sizes, block=side, kind=kind,
@@ -252,8 +261,8 @@ class Backward(Launch):
         batch, heads = gradient.shape[:2]
         blocks_of_pairs = tiles(self.n, blocks.rows) * tiles(self.m, blocks.block)
         pairs, layout = self.pairs(gradient)
-        start(
-            programs.dense_gradient, self.call.q, batch * heads * blocks_of_pairs, blocks, *self.shared,
+        self.start(
+            programs.dense_gradient, batch * heads * blocks_of_pairs, blocks, *self.shared,
             pairs, self.n, self.m, self.heads, self.group, heads, self.batch // max(batch, 1),
             self.heads // max(heads, 1), **self.sizes, rows=blocks.rows, block=blocks.block, layout=layout,
         )  # fmt: skip

@@ -10,7 +10,6 @@ from . import programs
 from ._arguments import Plane, Wanted
 from ._choices import Blocks, splits_for
 from ._launch import Launch, tiles
-from ._start import start
 from .programs import RELATIVE_VALUES
 
 SPLITS = 16
@@ -58,8 +57,8 @@ class Forward(Launch):
         """
         blocks = self.blocks("forward" if output else "reductions")
         inputs = self.inputs if output else self.inputs._replace(v=None)
-        start(
-            programs.forward, self.call.q, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
+        self.start(
+            programs.forward, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
             inputs, self.listed(blocks), wanted, self.plane_of(results.out) if output else None,
             results.row_max, results.row_sum, self.n, self.m, self.heads, self.group,
             **self.sizes, rows=blocks.rows, block=blocks.block, width=width,
@@ -70,8 +69,8 @@ class Forward(Launch):
     def column_sums(self, results: ForwardResults, counted: Plane | None) -> Tensor:
         """Returns the sums of the weights of each key over the queries that count, [batch, heads, m]."""
         blocks, sums = self.blocks("keys"), self.statistic(self.m)
-        start(
-            programs.column_sums, self.call.q, tiles(self.m, blocks.block) * self.batch * self.heads, blocks,
+        self.start(
+            programs.column_sums, tiles(self.m, blocks.block) * self.batch * self.heads, blocks,
             self.inputs._replace(v=None), self.parts, self.statistics_of(results), counted, sums,
             self.n, self.m, self.heads, self.group, **self.widths, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
@@ -81,8 +80,8 @@ class Forward(Launch):
         """Returns the sums and the largest of the weights in each cell, [batch, heads, down, across]."""
         blocks = self.blocks("table")
         mass, largest = self.buffer(2, self.batch, self.heads, down, across)
-        start(
-            programs.pooled_map, self.call.q, mass.numel(), blocks,
+        self.start(
+            programs.pooled_map, mass.numel(), blocks,
             self.inputs._replace(v=None), self.parts, self.statistics_of(results), counted, mass, largest,
             self.n, self.m, self.heads, self.group, down, across, **self.widths, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
@@ -92,13 +91,13 @@ class Forward(Launch):
         rows = self.batch * self.heads * self.n
         totals = self.buffer(splits, rows, self.v_dim)
         largests, sums = self.buffer(2, splits, rows)
-        start(
-            programs.split_forward, self.call.q, self.batch * self.kv_heads * splits, blocks,
+        self.start(
+            programs.split_forward, self.batch * self.kv_heads * splits, blocks,
             self.inputs, self.parts, totals, largests, sums, self.n, self.m, self.heads, self.group, splits,
             **self.sizes, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
-        start(
-            programs.merge_splits, self.call.q, rows, blocks, totals, largests, sums, self.parts.sink,
+        self.start(
+            programs.merge_splits, rows, blocks, totals, largests, sums, self.parts.sink,
             self.plane_of(results.out), results.row_max, results.row_sum, self.n, self.heads, splits,
             v_dim=self.v_dim, v_pad=self.sizes["v_pad"], chunk=SPLITS,
         )  # fmt: skip

@@ -42,7 +42,7 @@ from ._choices import INTERPRETED, Blocks, blocks_for
 from ._installed import interprets
 from ._lowered import TritonCall
 from ._relative import Relative
-from ._start import start
+from ._start import Starts, start
 from ._tables import BEYOND
 from .programs import (
     ALIGNED,
@@ -73,10 +73,24 @@ ROWS = 32
 
 
 class Launch:
-    """The arguments that the programs of a call share."""
+    """The arguments that the programs of a call share.
 
-    def __init__(self, call: TritonCall) -> None:
-        self.call = call
+    Args:
+        call: the call.
+        starts: starts the programs; by default triton finds each of them.
+        like: the launch of another call, which differs in q, k and v alone, and in their numbers alone.
+    """
+
+    def __init__(self, call: TritonCall, starts: Starts | None = None, like: Launch | None = None) -> None:
+        if like is not None:
+            vars(self).update(vars(like))
+            self.call, self.starts = call, starts
+            q, k, v = (x if x.stride(-1) == 1 else rows_together(x) for x in (call.q, call.k, call.v))
+            old = like.inputs
+            assert old.v is not None
+            self.inputs = old._replace(q=old.q._replace(at=q), k=old.k._replace(at=k), v=old.v._replace(at=v))
+            return
+        self.call, self.starts = call, starts
         q, k, v = (rows_together(x) for x in (call.q, call.k, call.v))
         self.batch, self.heads, self.n, self.head_dim = q.shape
         _, self.kv_heads, self.m, self.v_dim = v.shape
@@ -131,6 +145,10 @@ class Launch:
 
     def plane_or_none(self, x: Tensor | None) -> Plane | None:
         return None if x is None else self.plane_of(x)
+
+    def start(self, program: Any, grid: int, blocks: Blocks, *arguments: Any, **constants: Any) -> None:
+        """Starts ``grid`` instances of a program."""
+        (start if self.starts is None else self.starts)(program, self.call.q, grid, blocks, *arguments, **constants)
 
     # ------------------------------------------------------------ parts
 
@@ -333,8 +351,8 @@ class Launch:
         """What weights are computed from again, and δ from the output if its gradient is given."""
         blocks = self.blocks("queries")
         found = Statistics(*(self.statistic(self.n) for _ in Statistics._fields))
-        start(
-            programs.query_statistics, self.call.q, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
+        self.start(
+            programs.query_statistics, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
             results.row_max, results.row_sum, None if up is None else self.plane_of(rows_together(results.out)), up,
             d_lse, found, self.n, self.heads,
             v_dim=self.v_dim, v_pad=self.sizes["v_pad"], rows=blocks.rows, with_delta=up is not None,
@@ -348,9 +366,8 @@ class Launch:
         blocks, count = self.blocks("table"), term.vectors.shape[1]
         tokens, size = (self.m, blocks.block) if kind == RELATIVE_QUERIES else (self.n, blocks.rows)
         sums = self.buffer(self.batch, self.heads, tokens, count)
-        start(
-            programs.sums_by_row, self.call.q,
-            self.batch * self.heads * tiles(tokens, size) * tiles(count, ROWS), blocks,
+        self.start(
+            programs.sums_by_row, self.batch * self.heads * tiles(tokens, size) * tiles(count, ROWS), blocks,
             self.inputs, self.parts, up, statistics, self.by_row(term, sums), sums,
             self.n, self.m, self.heads, self.group, count, **self.sizes,
             rows=blocks.rows, block=blocks.block, chunk=ROWS, kind=kind,

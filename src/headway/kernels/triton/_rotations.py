@@ -6,7 +6,7 @@ and would be rotated as often, in registers, where tensor cores otherwise read i
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from .._autograd import ORDINARY, eager_apply
 from . import _installed
 from ._choices import DTYPES
 
+if TYPE_CHECKING:
+    from ._prepared import PreparedRotation
+
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     """Returns x [batch, heads, n, head_dim] rotated, in float32 and rounded once, by a program if one can, or by torch.
@@ -26,32 +29,40 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
         rotation: the rotation, which fits x.
     """
     recorded = torch.is_grad_enabled() and x.requires_grad
-    if not _supports(x, rotation):
+    if not supports(x, rotation):
         return rotation._of(x)
     if recorded:
-        return eager_apply(Rotated)(x, rotation.cos, rotation.sin, rotation.layout, rotation.start)  # type: ignore[return-value]
+        given = x, rotation.cos, rotation.sin, rotation.layout, rotation.start, None
+        return eager_apply(Rotated)(*given)  # type: ignore[return-value]
     return _rotated(x, rotation)
 
 
 class Rotated(torch.autograd.Function):
-    """``rotate`` with a gradient for x, which is rotated by −φ."""
+    """``rotate`` with a gradient for x, which is rotated by −φ; by a prepared rotation if there is one.
+
+    It saves the same tensors either way.
+    """
 
     @staticmethod
-    def forward(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> Tensor:
-        return _rotated(x, Rotation(cos, sin, layout, start))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, cos, sin, ctx.layout, ctx.start = inputs
+    def forward(
+        ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int, prepared: PreparedRotation | None
+    ) -> Tensor:
+        ctx.layout, ctx.start, ctx.prepared = layout, start, prepared
         ctx.save_for_backward(cos, sin)
+        return _rotated(x, Rotation(cos, sin, layout, start)) if prepared is None else prepared.run(x, prepared.rotation)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        cos, sin = ctx.saved_tensors
-        return rotate(grad, Rotation(cos, -sin, ctx.layout, ctx.start)), None, None, None, None
+        (cos, sin), rotated = ctx.saved_tensors, None
+        if ctx.prepared is not None and not torch.is_grad_enabled() and not watched():
+            rotated = ctx.prepared.rotated_back(grad)
+        if rotated is None:
+            rotated = rotate(grad, Rotation(cos, -sin, ctx.layout, ctx.start))
+        return rotated, None, None, None, None, None
 
 
-def _supports(x: Tensor, rotation: Rotation) -> bool:
+def supports(x: Tensor, rotation: Rotation) -> bool:
+    """Returns whether a program can rotate x."""
     cos, sin = rotation.cos, rotation.sin
     if x.dtype not in DTYPES or not x.numel() or not cos.shape[-1] or cos.stride(3) != 1 or sin.stride(3) != 1:
         return False

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import Any
+import inspect
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
+from triton.compiler import CompiledKernel
 
 from ...terms import Rotation
 from . import programs
@@ -16,17 +20,116 @@ from ._choices import Blocks
 
 TOKENS = 32
 """Tokens that one program rotates."""
+MOST_KINDS = 16
+"""The most kinds of passes whose programs are kept together."""
 
 
-def start(program: Any, near: Tensor, grid: int, blocks: Blocks, *arguments: Any, **constants: Any) -> None:
-    """Starts ``grid`` instances of a program on the device of ``near``."""
-    if grid:
-        with torch.cuda.device(near.device) if near.is_cuda else nullcontext():
-            program[(grid,)](*arguments, **constants, num_warps=blocks.num_warps, num_stages=blocks.num_stages)
+def start(program: Any, near: Tensor, grid: int, blocks: Blocks, *arguments: Any, **constants: Any) -> Any:
+    """Starts ``grid`` instances of a program on the device of ``near``; returns it compiled, unless it is interpreted.
+
+    Triton looks at each argument to find out what to compile, or that it has been compiled already.
+    """
+    if not grid:
+        return None
+    with on_device_of(near):
+        return program[(grid,)](*arguments, **constants, num_warps=blocks.num_warps, num_stages=blocks.num_stages)
 
 
-def rotations(x: Tensor, rotation: Rotation) -> Tensor:
-    """Returns x [batch, heads, n, head_dim] rotated, in its layout if its tokens are dense."""
+def on_device_of(x: Tensor) -> AbstractContextManager[object]:
+    """Returns a context in which the current device is that of x."""
+    if not x.is_cuda or torch.cuda.current_device() == x.get_device():
+        return nullcontext()
+    return torch.cuda.device(x.device)
+
+
+class Kept(NamedTuple):
+    """A compiled program with its grid, and the constants that follow its arguments."""
+
+    run: Callable[..., Any]
+    constants: tuple[Any, ...]
+
+    @staticmethod
+    def of(compiled: Any, program: Any, grid: int, blocks: Blocks, count: int, constants: dict[str, Any]) -> Kept:
+        """Returns a program that was started, to be started again.
+
+        Args:
+            compiled: what ``start`` returned; a program that is not compiled is found by triton each time.
+            program: the program.
+            grid: its instances.
+            blocks: its blocks.
+            count: the number of its arguments.
+            constants: what follows them, by name.
+        """
+        if isinstance(compiled, CompiledKernel):
+            run = compiled[(grid, 1, 1)]
+        else:
+            run = partial(program[(grid,)], num_warps=blocks.num_warps, num_stages=blocks.num_stages)
+        names = list(inspect.signature(program.fn).parameters)
+        return Kept(run, tuple(constants[name] for name in names[count:]))
+
+
+class Programs:
+    """The compiled programs of passes that are repeated, by their kinds.
+
+    Passes of one kind start the same programs in the same order, with arguments of the same dtypes, sizes, strides and
+    alignment, so that triton need not look at these again. Whoever names the kind of a pass sees to that.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, tuple[Kept, ...]] = {}
+
+    def starts(self, kind: Hashable) -> Starts:
+        """Returns what starts the programs of a pass.
+
+        Args:
+            kind: the kind of the pass.
+        """
+        return Starts(self._kept, kind)
+
+
+class Starts:
+    """Starts the programs of one pass on the current device: those of an earlier pass of its kind, if there was one.
+
+    Args:
+        kept: the programs by kind.
+        kind: the kind of the pass.
+    """
+
+    def __init__(self, kept: dict[Hashable, tuple[Kept, ...]], kind: Hashable) -> None:
+        self._kept, self._kind = kept, kind
+        known = kept.get(kind)
+        self._known = None if known is None else iter(known)
+        self._started: list[Kept] = []
+
+    def __call__(
+        self, program: Any, near: Tensor, grid: int, blocks: Blocks, *arguments: Any, **constants: Any
+    ) -> None:
+        """Starts the next program of the pass; see ``start``."""
+        if not grid:
+            return
+        if self._known is not None:
+            kept = next(self._known)
+            kept.run(*arguments, *kept.constants)
+        else:
+            compiled = start(program, near, grid, blocks, *arguments, **constants)
+            self._started.append(Kept.of(compiled, program, grid, blocks, len(arguments), constants))
+
+    def end(self) -> None:
+        """Keeps the programs, once the pass has started all of them."""
+        if self._known is None:
+            if len(self._kept) >= MOST_KINDS:
+                self._kept.clear()
+            self._kept[self._kind] = tuple(self._started)
+
+
+def rotations(x: Tensor, rotation: Rotation, start: Callable[..., Any] = start) -> Tensor:
+    """Returns x [batch, heads, n, head_dim] rotated, in its layout if its tokens are dense.
+
+    Args:
+        x: what is rotated.
+        rotation: the rotation.
+        start: starts the program.
+    """
     x = x.resolve_neg()
     x = x if x.stride(-1) == 1 else x.contiguous()
     y = torch.empty_like(x)

@@ -1,0 +1,259 @@
+"""A call of the kernel that is prepared once: later calls find the programs compiled, and what does not depend on q, k
+and v lowered. Importing this module imports triton.
+
+A call that autograd records saves what the same call saves that is not prepared, so that a checkpoint may compute it
+again either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...terms import Rotation, Term
+from ...tracing import watched
+from .. import _ops
+from .._autograd import ORDINARY, eager_apply, gradients_of, through_lowering
+from .._base import without_autocast
+from .._masks import evaluated
+from .._native import recorded
+from .._problem import Call, without_tables
+from .._repeated import Path, paths_of, tensor_at, tensors_anew, why_not
+from .._results import ForwardResults
+from ._backward import Backward
+from ._choices import DTYPES
+from ._forward import Forward
+from ._launch import Launch
+from ._lowered import RELATIVE, TritonCall, lower_for_programs
+from ._rotations import Rotated, supports
+from ._start import Programs, on_device_of, rotations
+
+KERNEL = "triton"
+INPUTS, RESULTS = 3, 3
+"""q, k and v are the first tensors of a call, and its results the last of those that it saves."""
+MOST_KEPT = 1 << 22
+"""The most bytes of tables and bounds that a prepared call keeps; what is more is computed in each call."""
+
+
+class PreparedRotation:
+    """A rotation of tensors of one shape and dtype.
+
+    Args:
+        rotation: the rotation.
+        recorded: whether autograd records it.
+    """
+
+    def __init__(self, rotation: Rotation, recorded: bool) -> None:
+        self.rotation, self.programs = rotation, Programs()
+        self.back = rotation._with(sin=-rotation.sin) if recorded else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns x rotated."""
+        if self.back is None:
+            return self.run(x, self.rotation)
+        one = self.rotation
+        return eager_apply(Rotated)(x, one.cos, one.sin, one.layout, one.start, self)  # type: ignore[return-value]
+
+    def run(self, x: Tensor, rotation: Rotation) -> Tensor:
+        """Returns x rotated, without a gradient, by the rotation or by the one back."""
+        starts = self.programs.starts((rotation is self.back, x.stride(), _alignment(x)))
+        with on_device_of(x):
+            y = rotations(x.detach(), rotation, starts)
+        starts.end()
+        return y
+
+    def rotated_back(self, gradient: Tensor) -> Tensor | None:
+        """Returns the gradient of x from that of the result; None if it is no plain tensor."""
+        if self.back is None or not _is_plain(gradient) or gradient.dtype not in DTYPES:
+            return None
+        return self.run(gradient, self.back)
+
+
+class PreparedCall:
+    """A call for other q, k and v of the same shapes, strides, alignment and dtype.
+
+    A call does not change it but for the programs that it finds, so that threads may share it.
+
+    Args:
+        call: the first call, without rotations and tables.
+        rotations: those of q and k.
+        terms_vary: whether later calls have other terms, of the same kinds.
+        recorded: whether autograd records the call.
+    """
+
+    def __init__(
+        self, call: Call, rotations: Sequence[PreparedRotation | None], terms_vary: bool, recorded: bool
+    ) -> None:
+        self.rotations, self.recorded, self.programs = rotations, recorded, Programs()
+        tensors: list[Tensor] = []
+        self.structure = _ops.flatten(call, tensors)
+        varying = tensors_anew(call, terms_vary)
+        numbers = {id(x): number for number, x in enumerate(tensors)}
+        self.paths: list[tuple[int, Path]] = [
+            (numbers[id(x)], path) for x, path in paths_of(call.terms) if id(x) in varying
+        ]
+        self.constants = [None if n < INPUTS or id(x) in varying else x for n, x in enumerate(tensors)]
+        self.strides = [x.stride() for x in tensors[:INPUTS]]
+        self.call = call._with(q=None, k=None, v=None, terms=() if varying else call.terms)
+        self.lowered: TritonCall | None = None
+        self.launch: Launch | None = None
+        if not varying and not any(isinstance(term, RELATIVE) for term in call.terms):
+            self._keep(lower_for_programs(call))
+
+    def _keep(self, lowered: TritonCall) -> None:
+        """Keeps the lowered call and its arguments, unless a part depends on q, k and v, or they are large."""
+        if lowered.documents is not None or lowered.allowed is not None:
+            return
+        launch = Forward(lowered)
+        if sum(x.nbytes for x in {x.data_ptr(): x for x in _tensors_in(launch.parts)}.values()) > MOST_KEPT:
+            return
+        self.lowered = launch.call = lowered._with(q=None, k=None, v=None)
+        q, k, v = (None if x is None else x._replace(at=None) for x in launch.inputs[:INPUTS])
+        launch.inputs = launch.inputs._replace(q=q, k=k, v=v)  # type: ignore[arg-type]
+        self.launch = launch
+
+    @staticmethod
+    def of(call: Call, terms_vary: bool) -> PreparedCall | str:
+        """Returns the prepared ``call``, or why more than the kernel takes part in computing it.
+
+        Args:
+            call: the first call.
+            terms_vary: whether later calls have other terms, of the same kinds.
+        """
+        reason = why_not(call)
+        if reason is not None:
+            return reason
+        rotations, inputs = list[PreparedRotation | None](), list[Tensor]()
+        for x, rotation in ((call.q, call.q_rotation), (call.k, call.k_rotation), (call.v, None)):
+            if rotation is not None and not supports(x, rotation):
+                return "torch computes a rotation"
+            rotates = torch.is_grad_enabled() and x.requires_grad
+            rotations.append(None if rotation is None else PreparedRotation(rotation, rotates))
+            like = x if rotation is None else torch.empty_like(x)
+            inputs.append(like.detach().requires_grad_(x.requires_grad))
+        bare = evaluated(call)._with(q=inputs[0], k=inputs[1], v=inputs[2], q_rotation=None, k_rotation=None)
+        bare = without_tables(bare)
+        follows = recorded(call)
+        found = PreparedCall(bare, rotations[:2], terms_vary, follows)
+        if follows and any(x is not None and x.requires_grad for x in found.constants):
+            return "a tensor that requires a gradient is the same in each call"
+        return found
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...] = ()) -> Tensor | None:
+        """Returns the output.
+
+        Args:
+            q: queries.
+            k: keys.
+            v: values.
+            terms: the terms; none if they are those of the first call.
+        """
+        dtype = q.dtype
+        rotate_q, rotate_k = self.rotations
+        q = q if rotate_q is None else rotate_q(q)
+        k = k if rotate_k is None else rotate_k(k)
+        if self.recorded:
+            tensors: list[Any] = [q, k, v, *self.constants[INPUTS:]]
+            for number, path in self.paths:
+                tensors[number] = tensor_at(terms, path)
+            out: Tensor = eager_apply(PreparedAttention)(self, terms, *tensors)  # type: ignore[assignment]
+        else:
+            out = self.forward(q, k, v, terms).out
+        return out if out.dtype == dtype else out.to(dtype)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...]) -> ForwardResults:
+        """Returns the results of rotated q, k and v, without a gradient."""
+        with on_device_of(q), without_autocast(q):
+            if self.lowered is None:
+                lowered = lower_for_programs(self.call._with(q=q, k=k, v=v, terms=terms or self.call.terms))
+                kind: Hashable = _kind_of(lowered)
+            else:
+                lowered, kind = self.lowered._with(q=q, k=k, v=v), None
+            starts = self.programs.starts(kind)
+            results = Forward(lowered, starts, self.launch).run()
+            starts.end()
+        return results
+
+    def backward(self, saved: Sequence[Tensor], needed: Sequence[bool], d_out: Tensor) -> list[Tensor | None] | None:
+        """Returns the gradient of each tensor that needs one; None if a tensor is not as in the first call.
+
+        Args:
+            saved: the tensors of the call and its results.
+            needed: which tensors need a gradient.
+            d_out: the gradient of the output.
+        """
+        if not _is_plain(d_out) or [x.stride() for x in saved[:INPUTS]] != self.strides:
+            return None
+        wanted = [number for number, need in enumerate(needed) if need]
+        *tensors, out, row_max, row_sum = saved
+        with torch.enable_grad(), on_device_of(d_out), without_autocast(d_out):
+            leaves = [x.detach() if x.requires_grad else x for x in tensors]
+            for number in wanted:
+                leaves[number] = leaves[number].detach().requires_grad_()
+            if self.lowered is None:
+                lowered = lower_for_programs(_ops.unflatten(self.structure, leaves))
+                kind: Hashable = _kind_of(lowered)
+            else:
+                lowered = self.lowered._with(q=leaves[0], k=leaves[1], v=leaves[2])
+                kind = _alignment(*leaves[:INPUTS])
+            kind = kind, tuple(wanted), d_out.stride(), d_out.dtype, _alignment(d_out, out, row_max, row_sum)
+            starts = self.programs.starts(kind)
+            results = ForwardResults(out, row_max, row_sum)
+            found = Backward(lowered, results, d_out, None, False, starts, self.launch).run()
+            starts.end()
+            computed = through_lowering(found, [leaves[number] for number in wanted])
+        gradients: list[Tensor | None] = [None] * len(needed)
+        for number, gradient in zip(wanted, computed, strict=True):
+            gradients[number] = gradient
+        return gradients
+
+
+class PreparedAttention(torch.autograd.Function):
+    """Attention of (the prepared call, the terms, *tensors), as ``Attention`` without a log-sum-exp."""
+
+    @staticmethod
+    def forward(ctx: Any, prepared: PreparedCall, terms: tuple[Term, ...], *tensors: Tensor) -> Tensor:
+        results = prepared.forward(*tensors[:INPUTS], terms)
+        ctx.prepared = prepared
+        ctx.save_for_backward(*tensors, *results)
+        ctx.set_materialize_grads(False)
+        return results.out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor | None) -> tuple[Tensor | None, ...]:
+        prepared, saved, needed = ctx.prepared, ctx.saved_tensors, ctx.needs_input_grad[2:]
+        gradients = None
+        if d_out is not None and not torch.is_grad_enabled() and not watched():
+            gradients = prepared.backward(saved, needed, d_out)
+        if gradients is None:
+            gradients = gradients_of(KERNEL, prepared.structure, saved, needed, d_out, None)
+        return None, None, *gradients
+
+
+def _kind_of(lowered: TritonCall) -> Hashable:
+    """Returns what the programs of a call depend on of tensors that each call has anew."""
+    values = [] if lowered.relative_values is None else lowered.relative_values.learned
+    every = lowered.q, lowered.k, lowered.v, *lowered.scores.tensors, *values
+    return tuple([(x.shape, x.stride(), x.dtype, x.requires_grad) for x in every]), _alignment(*every)
+
+
+def _alignment(*tensors: Tensor) -> tuple[bool, ...]:
+    """Returns which tensors begin at a multiple of 16 bytes, which programs are compiled for."""
+    return tuple([not x.data_ptr() % 16 for x in tensors])
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Returns whether programs can read a tensor as it lies."""
+    return type(x) in ORDINARY and not x.is_neg()
+
+
+def _tensors_in(arguments: Any) -> Iterable[Tensor]:
+    """Yields the tensors in the arguments of a program."""
+    if isinstance(arguments, Tensor):
+        yield arguments
+    elif isinstance(arguments, tuple):
+        for one in arguments:
+            yield from _tensors_in(one)
