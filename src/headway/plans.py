@@ -8,9 +8,9 @@ write their addresses into a copy. Terms of an encoding that has parameters are 
 A plan of decoding steps holds for any number of keys. Other long calls, calls under autocast, and those with encodings
 outside of headway have no plan.
 
-On a GPU calls of any but the largest lengths have a plan, since the host's time does not depend on the length, and
-decoding steps have none. A plan belongs to the stream that its tensors were computed on, and there is none while a
-graph is captured, which would read them when they may be gone.
+On a GPU calls of any but the largest lengths have a plan, since the host's time does not depend on the length, under
+autocast too where q, k and v have its dtype. Decoding steps have none. A plan belongs to the stream that its tensors
+were computed on, and there is none while a graph is captured, which would read them when they may be gone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .coordinates import Coordinates, Placed, stream
 from .heads import HeadShard
 from .kernels import KERNELS, Kernel, kernel_for
 from .kernels._autograd import ORDINARY
-from .kernels._base import Prepared, PreparedStep, RotationByRows, StoredStep
+from .kernels._base import Prepared, PreparedStep, RotationByRows, StoredStep, autocasts
 from .kernels._problem import Call, tensors_in
 from .masks import AnyMask, Mask
 from .positions import PositionEncoding
@@ -350,11 +350,12 @@ def rotated_by_rows(
 def key_of(request: Request) -> Hashable:
     """Returns the key of a call, made of what its parts say of themselves; None if it has no plan."""
     q, k, v, encoding, mask, scale, q_at, k_at, prepared_by, kernel = request
-    if watched() or forward_mode() or any_autocast() or not _are_plain(q, k, v):
+    if watched() or forward_mode() or not _are_plain(q, k, v):
         return None
     on_gpu = not q.is_cpu or kernel == "triton"  # which is interpreted on a CPU
     environment = of_triton(q, k, v) if on_gpu else of_cpu(q, k, v)
-    if environment is None:
+    autocast = any_autocast()
+    if environment is None or (autocast and not (on_gpu and _are_cast(q, k, v))):
         return None
     q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
     if not len(q_shape) == len(k_shape) == len(v_shape) == 4:
@@ -372,7 +373,7 @@ def key_of(request: Request) -> Hashable:
     wanted = (q.requires_grad, k.requires_grad, v.requires_grad) if torch.is_grad_enabled() else None
     others = (
         q.dtype, k.dtype, v.dtype, of_encoding, of_mask, scale, prepared_by is None, kernel, wanted,
-        torch.get_default_dtype(), environment,
+        torch.get_default_dtype(), environment, autocast,
     )  # fmt: skip
     if decodes and _same_for_any_keys(encoding, wanted):
         of_stream = OF_STREAM if q_at is None and k_at is None else _key_of_stream(request)
@@ -408,6 +409,11 @@ def _are_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     if not (type(q) in ORDINARY and type(k) in ORDINARY and type(v) in ORDINARY):
         return False
     return not (q.is_neg() or k.is_neg() or v.is_neg())
+
+
+def _are_cast(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Returns whether autocast, which is enabled on some device, leaves these as they are."""
+    return autocasts(q) and q.dtype == k.dtype == v.dtype == torch.get_autocast_dtype(q.device.type)
 
 
 def _key_of(part: Any, kind: type[PositionEncoding] | type[Mask]) -> Hashable:
@@ -507,7 +513,8 @@ def _plan(request: Request, call: Call) -> Plan | str:
         return "the encoding computes more than terms with its parameters"
     sides = call.q_coordinates, call.k_coordinates
     tensors = _tensors_of(*sides, request.q_at, request.k_at)
-    if any(side.learned is not None for side in sides) or any(x.is_inference() for x in tensors):
+    given = request.q_at is not None or request.k_at is not None  # else no one can write into them
+    if any(side.learned is not None for side in sides) or (given and any(x.is_inference() for x in tensors)):
         return "coordinates are of one forward pass, or nothing tells whether they were written into"
     if torch.is_grad_enabled() and any(x.is_floating_point() for x in tensors):
         return "positions may require a gradient in a later call"

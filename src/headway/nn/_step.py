@@ -17,7 +17,7 @@ from .._torch import any_autocast
 from ..attention import observers
 from ..kernels._base import StoredStep
 from ..masks import Mask
-from ..plans import STEP_QUERIES, Request, Step, are_plain, environment, plan_of_step, rotated_by_rows
+from ..plans import STEP_QUERIES, Request, Step, are_plain, of_cpu, plan_of_step, rotated_by_rows
 from ..positions._base import PositionEncoding
 from ..tracing import forward_mode, watched
 from ._token_buffer import TokenBuffer
@@ -100,7 +100,7 @@ def step(
     m = keys.length + count
     facts = (
         q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, of_mask, encoding, of_encoding, prepared_by, scale,
-        kernel, torch.get_default_dtype(), torch.is_inference_mode_enabled(), environment(),
+        kernel, torch.get_default_dtype(), torch.is_inference_mode_enabled(), of_cpu(q, k, v),
     )  # fmt: skip
     known: Any = cache._step
     if known is None or not known.holds(facts, keys, values):

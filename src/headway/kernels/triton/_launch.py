@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from typing_extensions import Self
 
 from ...masks import Bound as MaskBound
 from ...masks import Slot
@@ -78,26 +80,38 @@ class Launch:
     Args:
         call: the call.
         starts: starts the programs; by default triton finds each of them.
-        like: the launch of another call, which differs in q, k and v alone, and in their numbers alone.
+        like: the launch of a call that differs in the numbers of q, k and v, and may have other terms of the same
+            kinds; their ``scores`` are one object if it has not.
     """
 
     def __init__(self, call: TritonCall, starts: Starts | None = None, like: Launch | None = None) -> None:
         if like is not None:
             vars(self).update(vars(like))
-            self.call, self.starts = call, starts
-            q, k, v = (x if x.stride(-1) == 1 else rows_together(x) for x in (call.q, call.k, call.v))
-            old = like.inputs
-            assert old.v is not None
-            self.inputs = old._replace(q=old.q._replace(at=q), k=old.k._replace(at=k), v=old.v._replace(at=v))
-            return
         self.call, self.starts = call, starts
+        if like is None:
+            self._measure()
+        elif call.scores is like.call.scores:
+            known = like.inputs
+            q, k, v = (x if x.stride(3) == 1 else rows_together(x) for x in (call.q, call.k, call.v))
+            self.inputs = Inputs(Plane(q, *known.q[1:]), Plane(k, *known.k[1:]), Plane(v, *known.v[1:]), *known[3:])
+            return
+        relative = call.scores.relative_keys, call.scores.relative_queries
+        planes = [self.plane_of(rows_together(x)) for x in (call.q, call.k, call.v)]
+        self.inputs = Inputs(*planes, *map(self._tokens, relative))
+        sink = self._plane(call.scores.sink, self.n)
+        values = self.vectors(call.relative_values, self.sizes["v_pad"])
+        sight, drop = (self._sight(), self._dropout()) if like is None else (like.parts.sight, like.parts.drop)
+        self.parts = Parts(sink, values, None, self._terms(), sight, drop)
+
+    def _measure(self) -> None:
+        """Finds the sizes of the call."""
+        call = self.call
         q, k, v = (rows_together(x) for x in (call.q, call.k, call.v))
         self.batch, self.heads, self.n, self.head_dim = q.shape
         _, self.kv_heads, self.m, self.v_dim = v.shape
         self.aligned = all(_is_aligned(x) for x in (q, k, v))
         relative = call.scores.relative_keys, call.scores.relative_queries
         self.in_blocks = sum(x is not None and x.q is None for x in (*relative, call.relative_values))
-        self.inputs = Inputs(*map(self.plane_of, (q, k, v)), *map(self._tokens, relative))
         head_pad, v_pad = padded(self.head_dim), padded(self.v_dim)
         if (
             not self.aligned
@@ -110,10 +124,23 @@ class Launch:
             "v_pad": v_pad,
             "interpreted": interprets(),
         }
-        sink = self._plane(call.scores.sink, self.n)
-        values = self.vectors(call.relative_values, v_pad)
+        self.chosen: dict[str, Blocks] = {}
         self.lists: dict[tuple[int, int, bool], Lists | None] = {}
-        self.parts = Parts(sink, values, None, self._terms(), self._sight(), self._dropout())
+
+    def without_tensors(self, terms: bool) -> Self:
+        """Returns what is like this launch in later calls, without q, k and v, and without the terms if they vary.
+
+        Args:
+            terms: whether they stay the same.
+        """
+        found = copy(self)
+        inputs = [x if x is None else x._replace(at=None) for x in self.inputs[:3]]
+        found.inputs = Inputs(*inputs, *(self.inputs[3:] if terms else (None, None)))  # type: ignore[arg-type]
+        found.call = self.call._with(q=None, k=None, v=None)
+        if not terms:
+            found.call = found.call._with(scores=None, relative_values=None, terms=())
+            found.parts = self.parts._replace(sink=None, relative_values=None, terms=None)  # type: ignore[arg-type]
+        return found
 
     @property
     def widths(self) -> dict[str, Any]:
@@ -125,6 +152,12 @@ class Launch:
         return self.heads // max(self.kv_heads, 1)
 
     def blocks(self, program: str) -> Blocks:
+        found = self.chosen.get(program)
+        if found is None:
+            found = self.chosen[program] = self._blocks(program)
+        return found
+
+    def _blocks(self, program: str) -> Blocks:
         if interprets():
             return INTERPRETED._replace(rows=64) if program == "wide split" else INTERPRETED
         width = max(self.sizes["head_pad"], self.sizes["v_pad"])
@@ -308,7 +341,8 @@ class Launch:
         size = blocks.rows, blocks.block, of_keys
         if size not in self.lists:
             self.lists[size] = self._list(blocks, of_keys)
-        return self.parts._replace(sight=self.parts.sight._replace(lists=self.lists[size]))
+        found = self.lists[size]
+        return self.parts if found is None else self.parts._replace(sight=self.parts.sight._replace(lists=found))
 
     def _list(self, blocks: Blocks, of_keys: bool) -> Lists | None:
         call = self.call
@@ -397,7 +431,8 @@ def _layout(x: Tensor) -> Any:
 
 
 def _is_aligned(x: Tensor) -> bool:
-    return not any(stride % 16 for stride in x.stride()[:3])
+    first, second, third = x.stride()[:3]
+    return not (first | second | third) % 16
 
 
 def padded(width: int) -> int:

@@ -7,7 +7,7 @@ again either way.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -98,22 +98,19 @@ class PreparedCall:
         self.constants = [None if n < INPUTS or id(x) in varying else x for n, x in enumerate(tensors)]
         self.strides = [x.stride() for x in tensors[:INPUTS]]
         self.call = call._with(q=None, k=None, v=None, terms=() if varying else call.terms)
-        self.lowered: TritonCall | None = None
-        self.launch: Launch | None = None
-        if not varying and not any(isinstance(term, RELATIVE) for term in call.terms):
-            self._keep(lower_for_programs(call))
+        self.launch, self.lowered = self._kept(call, bool(varying))
 
-    def _keep(self, lowered: TritonCall) -> None:
-        """Keeps the lowered call and its arguments, unless a part depends on q, k and v, or they are large."""
+    def _kept(self, call: Call, varying: bool) -> tuple[Launch | None, TritonCall | None]:
+        """Returns what later launches are like, and the lowered call if it depends on q, k and v nowhere else."""
+        lowered = lower_for_programs(call)
         if lowered.documents is not None or lowered.allowed is not None:
-            return
+            return None, None  # lists of blocks would be kept
         launch = Forward(lowered)
-        if sum(x.nbytes for x in {x.data_ptr(): x for x in _tensors_in(launch.parts)}.values()) > MOST_KEPT:
-            return
-        self.lowered = launch.call = lowered._with(q=None, k=None, v=None)
-        q, k, v = (None if x is None else x._replace(at=None) for x in launch.inputs[:INPUTS])
-        launch.inputs = launch.inputs._replace(q=q, k=k, v=v)  # type: ignore[arg-type]
-        self.launch = launch
+        same_terms = not varying and not any(isinstance(term, RELATIVE) for term in call.terms)
+        if _bytes_of(launch.parts if same_terms else launch.parts.sight) > MOST_KEPT:
+            return None, None
+        launch = launch.without_tensors(same_terms)
+        return launch, launch.call if same_terms else None
 
     @staticmethod
     def of(call: Call, terms_vary: bool) -> PreparedCall | str:
@@ -250,10 +247,8 @@ def _is_plain(x: Tensor) -> bool:
     return type(x) in ORDINARY and not x.is_neg()
 
 
-def _tensors_in(arguments: Any) -> Iterable[Tensor]:
-    """Yields the tensors in the arguments of a program."""
+def _bytes_of(arguments: Any) -> int:
+    """Returns how many bytes the tensors in the arguments of a program take."""
     if isinstance(arguments, Tensor):
-        yield arguments
-    elif isinstance(arguments, tuple):
-        for one in arguments:
-            yield from _tensors_in(one)
+        return arguments.nbytes
+    return sum(map(_bytes_of, arguments)) if isinstance(arguments, tuple) else 0

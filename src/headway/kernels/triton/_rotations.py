@@ -49,7 +49,9 @@ class Rotated(torch.autograd.Function):
     ) -> Tensor:
         ctx.layout, ctx.start, ctx.prepared = layout, start, prepared
         ctx.save_for_backward(cos, sin)
-        return _rotated(x, Rotation(cos, sin, layout, start)) if prepared is None else prepared.run(x, prepared.rotation)
+        if prepared is not None:
+            return prepared.run(x, prepared.rotation)
+        return _rotated(x, Rotation(cos, sin, layout, start))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

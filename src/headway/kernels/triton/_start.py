@@ -122,13 +122,13 @@ class Starts:
             self._kept[self._kind] = tuple(self._started)
 
 
-def rotations(x: Tensor, rotation: Rotation, start: Callable[..., Any] = start) -> Tensor:
+def rotations(x: Tensor, rotation: Rotation, starts: Starts | None = None) -> Tensor:
     """Returns x [batch, heads, n, head_dim] rotated, in its layout if its tokens are dense.
 
     Args:
         x: what is rotated.
         rotation: the rotation.
-        start: starts the program.
+        starts: starts the program; by default triton finds it.
     """
     x = x.resolve_neg()
     x = x if x.stride(-1) == 1 else x.contiguous()
@@ -137,7 +137,7 @@ def rotations(x: Tensor, rotation: Rotation, start: Callable[..., Any] = start) 
     (batch, heads, n, width), pairs = x.shape, rotation.cos.shape[3]
     cos, sin = (side.detach().expand(batch, heads, n, -1) for side in (rotation.cos, rotation.sin))
     whole = width == 2 * pairs
-    start(
+    (start if starts is None else starts)(
         programs.rotations, x, batch * heads * -(-n // TOKENS), Blocks(TOKENS, 1, 4, 1),
         *(Plane.of(one, one.stride()[:3], programs.ANY) for one in (x, y, cos, sin)), n, heads, rotation.start,
         width=width, pairs=pairs, padded=triton.next_power_of_2(pairs),
