@@ -60,7 +60,7 @@ class TritonKernel(NativeKernel[TritonCall]):
 
     @staticmethod
     def environment(q: Tensor, k: Tensor, v: Tensor) -> Hashable:
-        if not q.device == k.device == v.device:
+        if not (q.is_cuda or q.is_cpu) or not q.device == k.device == v.device:
             return None
         stream = stream_of(q.get_device()) if q.is_cuda else -1
         if stream is None:  # what is prepared outside of a graph may be gone when the graph runs
