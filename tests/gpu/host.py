@@ -82,7 +82,7 @@ def clocks(now: Callable[[], float]) -> Iterator[tuple[Clock, Clock]]:
 
 @contextmanager
 def without_plans() -> Iterator[None]:
-    with mock.patch.object(plans, "key_of", lambda request: None):
+    with mock.patch.object(plans, "key_of", return_value=None):
         yield
 
 

@@ -79,9 +79,9 @@ def gpu(started: list[Started] | None = None) -> Iterator[None]:
     triton.runtime.driver.set_active(Driver())
     with (
         mock.patch.dict(os.environ, TRITON_CACHE_DIR=str(CACHE / triton.__version__)),
-        mock.patch.object(CUDABackend, "make_cubin", lambda *arguments: b""),
-        mock.patch.object(_installed, "reason_against", lambda device: None),
-        mock.patch.object(_launch, "_has_warpgroups", lambda device: True),
-        mock.patch.object(_forward, "_processors", lambda device: PROCESSORS),
+        mock.patch.object(CUDABackend, "make_cubin", return_value=b""),
+        mock.patch.object(_installed, "reason_against", return_value=None),
+        mock.patch.object(_launch, "_has_warpgroups", return_value=True),
+        mock.patch.object(_forward, "_processors", return_value=PROCESSORS),
     ):
         yield

@@ -1,12 +1,15 @@
-"""Calls of the Triton kernel that are prepared once: they start what a fresh call starts, and have keys of their own."""
+"""Calls of the Triton kernel that are prepared once: they start what fresh calls start, and have keys of their own."""
 
+import gc
 import json
 import os
 import random
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +92,12 @@ def without_plans(run: Callable[[], Any]) -> Any:
         return run()
 
 
-def drawn(r: random.Random, name: str) -> tuple[list[Tensor], Tensor, dict[str, Any], Any]:
-    """q, k and v, the gradient of the output, the arguments of a call, and what is around it."""
+def plain(run: Callable[[], Any]) -> Any:
+    return run()
+
+
+def drawn(r: random.Random, name: str) -> tuple[list[Tensor], Tensor, Any, dict[str, Any]]:
+    """q, k and v, the gradient of the output, what is around the call, and its other arguments."""
     heads, width = r.choice((2, 4)), r.choice((16, 24))
     n = r.choice((5, 33, 40))
     dtype = r.choice((torch.float32, torch.bfloat16, torch.float16))
@@ -115,48 +122,46 @@ def drawn(r: random.Random, name: str) -> tuple[list[Tensor], Tensor, dict[str, 
     elif r.random() < 0.5:
         at = hw.Coordinates.span(n) if r.random() < 0.7 else hw.Coordinates.of(2 * torch.arange(n), n)
         arguments |= {"q_positions": at, "k_positions": at}
-    return inputs, tensor(heads, False), arguments, r.choice((nullcontext, torch.no_grad))
+    return inputs, tensor(heads, False), r.choice((nullcontext, torch.no_grad)), arguments
+
+
+def starts_of(recorder: Recorder, inputs: list[Tensor], up: Tensor, around: Any, arguments: dict[str, Any]) -> Any:
+    """What a call starts, and its backward pass if autograd records it."""
+    recorder.starts.clear()
+    recorder.inputs = {x.data_ptr(): part for part, x in zip("qkvu", (*inputs, up), strict=True)}
+    with around():
+        out = hw.attention(*inputs, **arguments)
+    if out.requires_grad:
+        parameters = [] if arguments["encoding"] is None else arguments["encoding"].parameters()
+        wanted = [x for x in (*inputs, *parameters) if x.requires_grad]
+        torch.autograd.grad(out, wanted, up.expand_as(out), allow_unused=True)
+    return list(recorder.starts)
+
+
+def alike(x: Tensor) -> Tensor:
+    """Another tensor of the same strides and alignment."""
+    skipped = x.storage_offset() % 8
+    span = 1 + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
+    fresh = torch.zeros(span + skipped, dtype=x.dtype)[skipped:].as_strided(x.shape, x.stride(), skipped)
+    return fresh.requires_grad_(x.requires_grad)
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_kept_call_starts_what_a_fresh_one_starts(name: str, recorder: Recorder) -> None:
-    r, started = random.Random(name), 0
+    r, kept = random.Random(name), 0
     for _ in range(12):
-        (q, k, v), up, arguments, around = drawn(r, name)
-        encoding = arguments["encoding"]
-        parameters = [] if encoding is None else [x for x in encoding.parameters() if x.requires_grad]
-
-        def run(inputs: tuple[Tensor, ...]) -> list[Start]:
-            q, k, v = inputs
-            recorder.starts.clear()
-            recorder.inputs = {x.data_ptr(): part for part, x in zip("qkvu", (q, k, v, up), strict=True)}
-            with around():
-                out = hw.attention(q, k, v, **arguments)
-            wanted = [x for x in (q, k, v, *parameters) if x.requires_grad]
-            if out.requires_grad:
-                torch.autograd.grad(out, wanted, up.expand_as(out), allow_unused=True)
-            return list(recorder.starts)
-
-        def alike(x: Tensor) -> Tensor:
-            """Another tensor of the same strides and alignment."""
-            skipped = x.storage_offset() % 8
-            span = 1 + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
-            fresh = torch.zeros(span + skipped, dtype=x.dtype)[skipped:].as_strided(x.shape, x.stride(), skipped)
-            return fresh.requires_grad_(x.requires_grad)
-
-        fresh = without_plans(lambda: run((q, k, v)))
+        inputs, *others = drawn(r, name)
+        fresh = without_plans(partial(starts_of, recorder, inputs, *others))
         assert fresh
-        first = run((q, k, v))
+        assert starts_of(recorder, inputs, *others) == fresh
         recorder.kept = 0
-        others = alike(q), alike(k), alike(v)
-        again = run(others)
-        started += recorder.kept
-        assert first == fresh
-        assert again == fresh
-    assert started
+        assert starts_of(recorder, list(map(alike, inputs)), *others) == fresh
+        kept += recorder.kept
+    assert kept
 
 
 LAUNCHED = """
+import gc
 import json
 from contextlib import nullcontext
 
@@ -182,6 +187,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_compiled_programs_get_what_triton_would_give_them() -> None:
     """By triton's compiler, for a GPU that is not here, whose driver notes what it is given."""
     folders = [ROOT / "src", ROOT / "tests", ROOT / "tests" / "kernels"]
@@ -194,3 +200,184 @@ def test_compiled_programs_get_what_triton_would_give_them() -> None:
         "rope, without_gradient": [3, [True] * 5],
         "rope, with_gradient": [8, [True] * 5],
     }
+
+
+# ---------------------------------------------------------------- what a plan depends on
+
+
+def call(*sizes: int, kv: int = 2, dtype: torch.dtype = torch.bfloat16, wanted: bool = False) -> list[Tensor]:
+    n, width = sizes or (8, 16)
+    return [torch.zeros(1, heads, n, width, dtype=dtype, requires_grad=wanted) for heads in (2, kv, kv)]
+
+
+def unaligned(x: Tensor) -> Tensor:
+    """A copy that begins 2 bytes after a multiple of 16."""
+    return torch.zeros(x.numel() + 1, dtype=x.dtype)[1:].view(x.shape)
+
+
+def key(*inputs: Tensor, **arguments: Any) -> Any:
+    given = dict.fromkeys(plans.Request._fields[3:]) | {"kernel": "triton"} | arguments
+    return plans.key_of(plans.Request(*inputs, **given))
+
+
+ALIBI, ROPE = hw.encoding("alibi", num_heads=2), hw.encoding("rope", head_dim=16)
+SPAN = hw.Coordinates.span(8)
+OTHER: dict[str, Callable[[], Any]] = {
+    "tokens": lambda: key(*call(9, 16)),
+    "width": lambda: key(*call(8, 32)),
+    "heads": lambda: key(*call(kv=1)),
+    "dtype": lambda: key(*call(dtype=torch.float16)),
+    "strides": lambda: key(call()[0].transpose(1, 2).contiguous().transpose(1, 2), *call()[1:]),
+    **{
+        f"alignment of {'qkv'[i]}": lambda i=i: key(*[unaligned(x) if j == i else x for j, x in enumerate(call())])
+        for i in range(3)
+    },
+    "gradients": lambda: key(*call(wanted=True)),
+    "mask": lambda: key(*call(), mask=M.Causal()),
+    "encoding": lambda: key(*call(), encoding=ALIBI),
+    "scale": lambda: key(*call(), scale=0.5),
+    "kernel": lambda: key(*call(), kernel="auto"),
+    "start": lambda: key(*call(), q_at=SPAN, k_at=hw.Coordinates.span(8, start=1)),
+    "positions": lambda: key(*call(), q_at=SPAN, k_at=SPAN),
+    "length": lambda: key(*call(), q_at=SPAN, k_at=hw.Coordinates.span(8, length=9)),
+}
+
+
+def test_whatever_is_decided_by_is_in_the_key() -> None:
+    keys = [key(*call()), *(make() for make in OTHER.values())]
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
+    assert key(*call()) == keys[0]
+
+
+def test_streams_have_one_key_as_long_as_no_one_writes_into_them() -> None:
+    def of(at: hw.Coordinates) -> Any:
+        return key(*call(), encoding=ROPE, q_at=at, k_at=at)
+
+    first = of(SPAN)
+    assert first == of(hw.Coordinates.span(8))
+    placed = ROPE.place(hw.Coordinates.span(8))
+    assert of(placed) == of(ROPE.place(hw.Coordinates.span(8)))
+    written = hw.Coordinates.span(8)
+    written.position.view(-1)[3] = 9
+    others = [written, placed, hw.Coordinates.packed([3, 5]), hw.Coordinates.packed([3, 5])]
+    others += [hw.Coordinates.padded([5], 8), SPAN._with(position=SPAN.position.clone())]
+    others.append(hw.encoding("rope", head_dim=16).place(SPAN))
+    assert len({first, *map(of, others)}) == 1 + len(others)
+
+
+def test_streams_of_the_gpu_and_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan belongs to the stream that computed its tensors, and a graph would outlive it."""
+    from headway.kernels import triton as kernel
+
+    class OnGpu:
+        is_cuda, is_cpu, device = True, False, torch.device("cuda", 0)
+
+        def get_device(self) -> int:
+            return 0
+
+        def data_ptr(self) -> int:
+            return 1 << 8
+
+    seen = []
+    for stream in (1, 2, None):
+        monkeypatch.setattr(kernel, "stream_of", lambda device, stream=stream: stream)
+        seen.append(KERNELS["triton"].environment(*[OnGpu()] * 3))  # type: ignore[arg-type]
+    assert seen[2] is None
+    assert seen[0] != seen[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_autocast_has_plans_where_nothing_is_cast(dtype: torch.dtype) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = key(*call(dtype=dtype))
+    assert (found is not None) == (dtype == torch.bfloat16)
+    assert found != key(*call(dtype=dtype))
+
+
+def test_decoding_steps_have_none() -> None:
+    q, k, v = torch.zeros(1, 2, 1, 16), torch.zeros(1, 2, 9, 16), torch.zeros(1, 2, 9, 16)
+    assert key(q, k, v) is None
+
+
+def test_a_plan_is_made_once_and_holds_no_input(recorder: Recorder) -> None:
+    q, k, v = call(wanted=True)
+    references = [weakref.ref(x) for x in (q, k, v)]
+    for _ in range(3):
+        hw.attention(q, k, v, encoding=ALIBI, mask=M.Causal(), kernel="triton").sum().backward()
+    held = plans._plans_of(ALIBI)
+    assert [type(one) for one in held.values()] == [plans.Plan]
+    del q, k, v
+    recorder.starts.clear()
+    gc.collect()
+    assert [one() for one in references] == [None] * 3
+    held.clear()
+
+
+def test_gradients_of_another_layout_start_other_programs(recorder: Recorder) -> None:
+    q, k, v = call(8, 16, wanted=True)
+    up = torch.zeros(1, 2, 8, 16, dtype=torch.bfloat16)
+    ups = [up, up.transpose(1, 2).contiguous().transpose(1, 2), up[:, :, :1].expand_as(up), unaligned(up), up.float()]
+
+    def run(up: Tensor, wanted: list[Tensor]) -> list[Start]:
+        out = hw.attention(q, k, v, mask=M.Causal(), kernel="triton")
+        recorder.starts.clear()
+        recorder.inputs = {x.data_ptr(): part for x, part in zip((q, k, v, up), "qkvu", strict=True)}
+        torch.autograd.grad(out, wanted, up.to(out.dtype))
+        return list(recorder.starts)
+
+    for up in [*ups, *ups]:
+        for wanted in ([q, k, v], [q], [k, v]):
+            assert run(up, wanted) == without_plans(partial(run, up, wanted))
+
+
+@pytest.mark.parametrize("planned", [True, False])
+@pytest.mark.parametrize("name", ["none", "rope", "t5"])
+def test_a_checkpoint_may_compute_a_call_again_with_a_plan_or_without(
+    name: str, planned: bool, recorder: Recorder
+) -> None:
+    encoding = None if name == "none" else hw.encoding(name, num_heads=2, head_dim=16)
+    inputs = call(wanted=True)
+    attend = partial(hw.attention, encoding=encoding, mask=M.Causal(), kernel="triton")
+    attend(*inputs)
+    first, second = (plain, without_plans) if planned else (without_plans, plain)
+    out = first(partial(checkpoint, attend, *inputs, use_reentrant=False))
+    second(out.float().sum().backward)
+
+
+# ---------------------------------------------------------------- numbers, by the interpreter
+
+INTERPRETED = """
+import torch
+import headway as hw
+from headway import masks as M
+from headway import plans
+
+asked, of = [], plans.Plan.__call__
+plans.Plan.__call__ = lambda self, *given: (asked.append(1), of(self, *given))[1]
+for name, dtype in (("rope", torch.bfloat16), ("t5", torch.float32)):
+    encoding = hw.encoding(name, num_heads=1, head_dim=16)
+    wanted = list(encoding.parameters())
+    made = plans.key_of
+    for seed in range(2):
+        sides = []
+        for plans.key_of in (made, lambda request: None):
+            torch.manual_seed(seed)
+            q, k, v, up = (torch.randn(1, 1, 20, 16).to(dtype).requires_grad_() for _ in range(4))
+            for x in wanted:
+                torch.nn.init.normal_(x)
+            out = hw.attention(q, k, v, encoding=encoding, mask=M.Causal(), kernel="triton")
+            sides.append([out, *torch.autograd.grad(out, (q, k, v, *wanted), up)])
+        plans.key_of = made
+        assert all(torch.equal(x, y) and x.stride() == y.stride() for x, y in zip(*sides)), (name, seed)
+        assert all(x.isfinite().all() for x in sides[0])
+print(len(asked))
+"""
+
+
+def test_a_kept_call_gives_the_same_bits() -> None:
+    given = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-W", "ignore", "-c", INTERPRETED]
+    ran = subprocess.run(command, env=given, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert ran.stdout == "4\n"
