@@ -9,8 +9,9 @@ A plan of decoding steps holds for any number of keys. Other long calls, calls u
 outside of headway have no plan.
 
 On a GPU calls of any but the largest lengths have a plan, since the host's time does not depend on the length, under
-autocast too where q, k and v have its dtype. Decoding steps have none. A plan belongs to the stream that its tensors
-were computed on, and there is none while a graph is captured, which would read them when they may be gone.
+autocast too where q, k and v have its dtype. It is made in the second call, since making it takes a third of a call.
+Decoding steps have none. A plan belongs to the stream that its tensors were computed on, and there is none while a
+graph is captured, which would read them when they may be gone.
 """
 
 from __future__ import annotations
@@ -213,8 +214,8 @@ class Block(NamedTuple):
     rotate: RotationByRows | None
 
 
-class Plans(dict[Hashable, "Plan | Step | str"]):
-    """The plans of an encoding by their keys; for a key of calls that have none, why.
+class Plans(dict[Hashable, "Plan | Step | str | None"]):
+    """The plans of an encoding by their keys; for a key of calls that have none, why; None for one that was seen once.
 
     They stay with the encoding, in its ``__dict__``, and neither a copy nor a file of it has them.
     """
@@ -225,7 +226,7 @@ class Plans(dict[Hashable, "Plan | Step | str"]):
         """The last block by whose rows queries or keys were rotated, by kernel and side."""
         self.owner = (lambda: None) if owner is None else weakref.ref(owner)
 
-    def keep(self, key: Hashable, plan: Plan | Step | str) -> None:
+    def keep(self, key: Hashable, plan: Plan | Step | str | None) -> None:
         """Keeps a plan, in place of the oldest if there are many."""
         if len(self) >= MOST:
             with suppress(RuntimeError):  # another thread adds one
@@ -352,7 +353,7 @@ def key_of(request: Request) -> Hashable:
     q, k, v, encoding, mask, scale, q_at, k_at, prepared_by, kernel = request
     if watched() or forward_mode() or not _are_plain(q, k, v):
         return None
-    on_gpu = not q.is_cpu or kernel == "triton"  # which is interpreted on a CPU
+    on_gpu = _runs_on_gpu(q, kernel)
     environment = of_triton(q, k, v) if on_gpu else of_cpu(q, k, v)
     autocast = any_autocast()
     if environment is None or (autocast and not (on_gpu and _are_cast(q, k, v))):
@@ -391,6 +392,11 @@ def key_of(request: Request) -> Hashable:
             of_q, of_k = q_at.stream_key(encoding), k_at.stream_key(encoding)
             places = places if of_q is None or of_k is None else (of_q, of_k, q_at is k_at)
     return "call", q_shape, k_shape, v_shape, q.stride(), k.stride(), v.stride(), places, others
+
+
+def _runs_on_gpu(q: Tensor, kernel: str) -> bool:
+    """Returns whether a call is one of a GPU's kernels, of which one may be interpreted on a CPU."""
+    return not q.is_cpu or kernel == "triton"
 
 
 def are_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -483,6 +489,9 @@ def make(key: Hashable, request: Request, call: Call) -> Plan | Step | None:
     """
     plans = _plans_of(request.encoding)
     if isinstance(plans.get(key), str):
+        return None
+    if _runs_on_gpu(request.q, request.kernel) and key not in plans:
+        plans.keep(key, None)
         return None
     if any(x.data_ptr() % x.itemsize for x in request[:3]):
         return None  # the kernel would read a copy, which says nothing of later calls

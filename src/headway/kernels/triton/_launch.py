@@ -84,6 +84,9 @@ class Launch:
             kinds; their ``scores`` are one object if it has not.
     """
 
+    inputs: Inputs
+    parts: Parts
+
     def __init__(self, call: TritonCall, starts: Starts | None = None, like: Launch | None = None) -> None:
         if like is not None:
             vars(self).update(vars(like))

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...terms import Rotation, Term
+from ...terms import Term
 from ...tracing import watched
 from .. import _ops
-from .._autograd import ORDINARY, eager_apply, gradients_of, through_lowering
+from .._autograd import eager_apply, gradients_of, through_lowering
 from .._base import without_autocast
 from .._masks import evaluated
 from .._native import recorded
@@ -24,52 +24,17 @@ from .._problem import Call, without_tables
 from .._repeated import Path, paths_of, tensor_at, tensors_anew, why_not
 from .._results import ForwardResults
 from ._backward import Backward
-from ._choices import DTYPES
 from ._forward import Forward
 from ._launch import Launch
 from ._lowered import RELATIVE, TritonCall, lower_for_programs
-from ._rotations import Rotated, supports
-from ._start import Programs, on_device_of, rotations
+from ._rotations import PreparedRotation, is_plain, supports
+from ._start import Programs, alignment, on_device_of
 
 KERNEL = "triton"
 INPUTS, RESULTS = 3, 3
 """q, k and v are the first tensors of a call, and its results the last of those that it saves."""
 MOST_KEPT = 1 << 22
 """The most bytes of tables and bounds that a prepared call keeps; what is more is computed in each call."""
-
-
-class PreparedRotation:
-    """A rotation of tensors of one shape and dtype.
-
-    Args:
-        rotation: the rotation.
-        recorded: whether autograd records it.
-    """
-
-    def __init__(self, rotation: Rotation, recorded: bool) -> None:
-        self.rotation, self.programs = rotation, Programs()
-        self.back = rotation._with(sin=-rotation.sin) if recorded else None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Returns x rotated."""
-        if self.back is None:
-            return self.run(x, self.rotation)
-        one = self.rotation
-        return eager_apply(Rotated)(x, one.cos, one.sin, one.layout, one.start, self)  # type: ignore[return-value]
-
-    def run(self, x: Tensor, rotation: Rotation) -> Tensor:
-        """Returns x rotated, without a gradient, by the rotation or by the one back."""
-        starts = self.programs.starts((rotation is self.back, x.stride(), _alignment(x)))
-        with on_device_of(x):
-            y = rotations(x.detach(), rotation, starts)
-        starts.end()
-        return y
-
-    def rotated_back(self, gradient: Tensor) -> Tensor | None:
-        """Returns the gradient of x from that of the result; None if it is no plain tensor."""
-        if self.back is None or not _is_plain(gradient) or gradient.dtype not in DTYPES:
-            return None
-        return self.run(gradient, self.back)
 
 
 class PreparedCall:
@@ -129,12 +94,13 @@ class PreparedCall:
                 return "torch computes a rotation"
             rotates = torch.is_grad_enabled() and x.requires_grad
             rotations.append(None if rotation is None else PreparedRotation(rotation, rotates))
-            like = x if rotation is None else torch.empty_like(x)
+            like = x if rotation is None else PreparedRotation.like(x)
             inputs.append(like.detach().requires_grad_(x.requires_grad))
         bare = evaluated(call)._with(q=inputs[0], k=inputs[1], v=inputs[2], q_rotation=None, k_rotation=None)
         bare = without_tables(bare)
         follows = recorded(call)
-        found = PreparedCall(bare, rotations[:2], terms_vary, follows)
+        with without_autocast(call.q):
+            found = PreparedCall(bare, rotations[:2], terms_vary, follows)
         if follows and any(x is not None and x.requires_grad for x in found.constants):
             return "a tensor that requires a gradient is the same in each call"
         return found
@@ -182,7 +148,7 @@ class PreparedCall:
             needed: which tensors need a gradient.
             d_out: the gradient of the output.
         """
-        if not _is_plain(d_out) or [x.stride() for x in saved[:INPUTS]] != self.strides:
+        if not is_plain(d_out) or [x.stride() for x in saved[:INPUTS]] != self.strides:
             return None
         wanted = [number for number, need in enumerate(needed) if need]
         *tensors, out, row_max, row_sum = saved
@@ -195,8 +161,8 @@ class PreparedCall:
                 kind: Hashable = _kind_of(lowered)
             else:
                 lowered = self.lowered._with(q=leaves[0], k=leaves[1], v=leaves[2])
-                kind = _alignment(*leaves[:INPUTS])
-            kind = kind, tuple(wanted), d_out.stride(), d_out.dtype, _alignment(d_out, out, row_max, row_sum)
+                kind = alignment(*leaves[:INPUTS])
+            kind = kind, tuple(wanted), d_out.stride(), d_out.dtype, alignment(d_out, out, row_max, row_sum)
             starts = self.programs.starts(kind)
             results = ForwardResults(out, row_max, row_sum)
             found = Backward(lowered, results, d_out, None, False, starts, self.launch).run()
@@ -213,7 +179,8 @@ class PreparedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, prepared: PreparedCall, terms: tuple[Term, ...], *tensors: Tensor) -> Tensor:
-        results = prepared.forward(*tensors[:INPUTS], terms)
+        q, k, v = tensors[:INPUTS]
+        results = prepared.forward(q, k, v, terms)
         ctx.prepared = prepared
         ctx.save_for_backward(*tensors, *results)
         ctx.set_materialize_grads(False)
@@ -234,17 +201,7 @@ def _kind_of(lowered: TritonCall) -> Hashable:
     """Returns what the programs of a call depend on of tensors that each call has anew."""
     values = [] if lowered.relative_values is None else lowered.relative_values.learned
     every = lowered.q, lowered.k, lowered.v, *lowered.scores.tensors, *values
-    return tuple([(x.shape, x.stride(), x.dtype, x.requires_grad) for x in every]), _alignment(*every)
-
-
-def _alignment(*tensors: Tensor) -> tuple[bool, ...]:
-    """Returns which tensors begin at a multiple of 16 bytes, which programs are compiled for."""
-    return tuple([not x.data_ptr() % 16 for x in tensors])
-
-
-def _is_plain(x: Tensor) -> bool:
-    """Returns whether programs can read a tensor as it lies."""
-    return type(x) in ORDINARY and not x.is_neg()
+    return tuple([(x.shape, x.stride(), x.dtype, x.requires_grad) for x in every]), alignment(*every)
 
 
 def _bytes_of(arguments: Any) -> int:

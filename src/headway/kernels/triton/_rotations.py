@@ -6,7 +6,7 @@ and would be rotated as often, in registers, where tensor cores otherwise read i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from ...tracing import forward_mode, watched
 from .._autograd import ORDINARY, eager_apply
 from . import _installed
 from ._choices import DTYPES
-
-if TYPE_CHECKING:
-    from ._prepared import PreparedRotation
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
@@ -79,3 +76,58 @@ def _rotated(x: Tensor, rotation: Rotation) -> Tensor:
     from ._start import rotations
 
     return rotations(x.detach(), rotation)
+
+
+class PreparedRotation:
+    """A rotation of tensors of one shape and dtype.
+
+    Args:
+        rotation: the rotation.
+        recorded: whether autograd records it.
+    """
+
+    def __init__(self, rotation: Rotation, recorded: bool) -> None:
+        from ._start import Programs
+
+        self.rotation, self.programs = rotation, Programs()
+        self.back = rotation._with(sin=-rotation.sin) if recorded else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns x rotated."""
+        if self.back is None:
+            return self.run(x, self.rotation)
+        one = self.rotation
+        return eager_apply(Rotated)(x, one.cos, one.sin, one.layout, one.start, self)  # type: ignore[return-value]
+
+    @staticmethod
+    def like(x: Tensor) -> Tensor:
+        """Allocates what x is when it is rotated."""
+        from ._start import new_rotated
+
+        return new_rotated(x)
+
+    def run(self, x: Tensor, rotation: Rotation) -> Tensor:
+        """Returns x rotated, without a gradient, by the rotation or by the one back."""
+        from ._start import alignment, on_device_of, rotations
+
+        starts = self.programs.starts((rotation is self.back, x.stride(), alignment(x)))
+        with on_device_of(x):
+            y = rotations(x.detach(), rotation, starts)
+        starts.end()
+        return y
+
+    def rotated_back(self, gradient: Tensor) -> Tensor | None:
+        """Returns the gradient of x from that of the result; None if it is no plain tensor."""
+        if self.back is None or not is_plain(gradient) or gradient.dtype not in DTYPES:
+            return None
+        return self.run(gradient, self.back)
+
+
+def is_plain(x: Tensor) -> bool:
+    """Returns whether kept programs may read a gradient as it lies, now.
+
+    A graph that is captured would read kept tensors when they may be gone.
+    """
+    if type(x) not in ORDINARY or x.is_neg():
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())

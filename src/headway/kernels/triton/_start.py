@@ -42,6 +42,11 @@ def on_device_of(x: Tensor) -> AbstractContextManager[object]:
     return torch.cuda.device(x.device)
 
 
+def alignment(*tensors: Tensor) -> tuple[bool, ...]:
+    """Returns which tensors begin at a multiple of 16 bytes, which programs are compiled for."""
+    return tuple([not x.data_ptr() % 16 for x in tensors])
+
+
 class Kept(NamedTuple):
     """A compiled program with its grid, and the constants that follow its arguments."""
 
@@ -132,8 +137,7 @@ def rotations(x: Tensor, rotation: Rotation, starts: Starts | None = None) -> Te
     """
     x = x.resolve_neg()
     x = x if x.stride(-1) == 1 else x.contiguous()
-    y = torch.empty_like(x)
-    y = y if y.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
+    y = new_rotated(x)
     (batch, heads, n, width), pairs = x.shape, rotation.cos.shape[3]
     cos, sin = (side.detach().expand(batch, heads, n, -1) for side in (rotation.cos, rotation.sin))
     whole = width == 2 * pairs
@@ -144,6 +148,12 @@ def rotations(x: Tensor, rotation: Rotation, starts: Starts | None = None) -> Te
         wide=0 if whole else triton.next_power_of_2(width), interleaved=rotation.layout == "interleaved", rows=TOKENS,
     )  # fmt: skip
     return y
+
+
+def new_rotated(x: Tensor) -> Tensor:
+    """Allocates x rotated, in its layout if the numbers of a token lie together, and its tokens are dense."""
+    y = torch.empty_like(x) if x.stride(-1) == 1 else x
+    return y if y.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def run_sums(x: Tensor, starts: Tensor) -> Tensor:
