@@ -103,3 +103,35 @@ def test_without_a_gpu_it_says_so(
     assert ended.value.code == 2
     assert "no NVIDIA GPU" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_the_rest_for_a_gpu_names_what_there_is() -> None:
+    from gpu import rest
+
+    steps = rest.steps("cuda")
+    shares = [step.until for step in steps]
+    assert shares == sorted(set(shares))
+    assert shares[-1] == 1.0
+    for step in steps:
+        for word in step.words:
+            assert not word.startswith("tests/") or (ROOT / word).exists()
+            assert not word.startswith("gpu.") or (ROOT / "tests" / f"{word.replace('.', '/')}.py").exists()
+
+
+def test_the_rest_for_a_gpu_checks_one_dtype(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gpu import rest
+    from headway.tuning import _right
+
+    seen = []
+
+    def verify(chosen: Any, **others: Any) -> _right.Verified:
+        seen.extend(chosen)
+        return _right.Verified(right={"plain"}, left=2)
+
+    monkeypatch.setattr(_right, "verify", verify)
+    assert rest.check("triton", "float16", "cuda", 9.0) == 0
+    assert {one.case.dtype for one in seen} == {"float16"}
+    assert seen[0].case.gradients == "all"
+    assert '"left": 2' in capsys.readouterr().out

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import headway as hw
 from headway import masks as M
+from headway import plans
 from headway import reductions as R
 from headway import terms as T
 from headway.call import make_call
@@ -308,3 +309,60 @@ def test_auto_runs_and_says_why() -> None:
     assert "triton" in said
     out = hw.attention(*tensors, **arguments)
     torch.testing.assert_close(out, hw.attention(*tensors, kernel="triton", **arguments), rtol=0.02, atol=0.02)
+
+
+# ---------------------------------------------------------------- calls that are kept
+
+
+def of_encoding(name: str) -> tuple[list[Tensor], Tensor, hw.positions.PositionEncoding | None]:
+    encoding = None if name == "none" else hw.encoding(name, num_heads=4, head_dim=64).to("cuda")
+    q, k, v, up = (torch.randn(2, 4, 200, 64, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+    return [x.requires_grad_() for x in (q, k, v)], up, encoding
+
+
+def both(inputs: list[Tensor], up: Tensor, encoding: hw.positions.PositionEncoding | None) -> list[Tensor]:
+    out = hw.attention(*inputs, encoding=encoding, mask=M.Causal(), kernel="triton")
+    parameters = [] if encoding is None else list(encoding.parameters())
+    return [out, *torch.autograd.grad(out, [*inputs, *parameters], up)]
+
+
+@pytest.mark.parametrize("name", ["none", "alibi", "rope", "t5", "kerple-log", "shaw"])
+def test_a_kept_call_gives_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, (inputs, up, encoding) = plans.key_of, of_encoding(name)
+    for _ in range(4):
+        with torch.no_grad():
+            for x in (*inputs, up):
+                x.copy_(torch.randn_like(x))
+        monkeypatch.setattr(plans, "key_of", made)
+        kept = both(inputs, up, encoding)
+        monkeypatch.setattr(plans, "key_of", lambda request: None)
+        fresh = both(inputs, up, encoding)
+        assert all(torch.equal(a, b) for a, b in zip(kept, fresh, strict=True))
+
+
+@pytest.mark.parametrize("name", ["alibi", "t5"])
+def test_a_kept_call_follows_the_current_stream(name: str) -> None:
+    inputs, up, encoding = of_encoding(name)
+    expected = [both(inputs, up, encoding) for _ in range(3)][-1]
+    for stream in (torch.cuda.Stream(), torch.cuda.Stream()):
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                torch.cuda._sleep(1_000_000)  # so that another stream would be ahead
+                found = both(inputs, up, encoding)
+        torch.cuda.current_stream().wait_stream(stream)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_graph_outlives_what_was_kept() -> None:
+    inputs, up, encoding = of_encoding("alibi")
+    expected = [both(inputs, up, encoding) for _ in range(3)][-1]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = both(inputs, up, encoding)
+    assert encoding is not None
+    plans._plans_of(encoding).clear()
+    filled = torch.full((1 << 24,), torch.nan, device="cuda")  # where the plan's tensors were
+    graph.replay()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert filled.isnan().all()
