@@ -150,13 +150,14 @@ class PreparedCall:
         """
         if not is_plain(d_out) or [x.stride() for x in saved[:INPUTS]] != self.strides:
             return None
-        wanted = [number for number, need in enumerate(needed) if need]
         *tensors, out, row_max, row_sum = saved
-        with torch.enable_grad(), on_device_of(d_out), without_autocast(d_out):
-            leaves = [x.detach() if x.requires_grad else x for x in tensors]
-            for number in wanted:
-                leaves[number] = leaves[number].detach().requires_grad_()
-            if self.lowered is None:
+        wanted = [number for number, need in enumerate(needed) if need]
+        leaves = [
+            x.detach().requires_grad_() if need else x.detach() if x.requires_grad else x
+            for x, need in zip(tensors, needed, strict=True)
+        ]
+        with on_device_of(d_out), without_autocast(d_out), torch.set_grad_enabled(self.lowered is None):
+            if self.lowered is None:  # autograd goes through lowering
                 lowered = lower_for_programs(_ops.unflatten(self.structure, leaves))
                 kind: Hashable = _kind_of(lowered)
             else:
