@@ -95,6 +95,7 @@ class Launch:
             self._measure()
         elif call.scores is like.call.scores:
             known = like.inputs
+            assert known.v is not None
             q, k, v = (x if x.stride(3) == 1 else rows_together(x) for x in (call.q, call.k, call.v))
             self.inputs = Inputs(Plane(q, *known.q[1:]), Plane(k, *known.k[1:]), Plane(v, *known.v[1:]), *known[3:])
             return
