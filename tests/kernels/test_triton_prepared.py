@@ -332,6 +332,23 @@ def test_gradients_of_another_layout_start_other_programs(recorder: Recorder) ->
             assert run(up, wanted) == without_plans(partial(run, up, wanted))
 
 
+@pytest.mark.parametrize("name", ["none", "alibi", "t5"])
+def test_saved_tensors_may_come_back_in_another_layout(name: str, recorder: Recorder) -> None:
+    encoding = None if name == "none" else hw.encoding(name, num_heads=2, head_dim=16)
+    arguments = {"encoding": encoding, "mask": M.Causal(), "kernel": "triton"}
+    inputs = [torch.zeros(1, 8, 2, 16).transpose(1, 2).requires_grad_() for _ in range(3)]
+    up = torch.zeros(1, 2, 8, 16)
+
+    def unpacked(x: Tensor) -> Tensor:
+        return torch.zeros(x.shape, dtype=x.dtype)
+
+    hooks = partial(torch.autograd.graph.saved_tensors_hooks, lambda x: x, unpacked)
+    for _ in range(3):
+        kept = starts_of(recorder, inputs, up, hooks, arguments)
+        assert kept == without_plans(partial(starts_of, recorder, inputs, up, hooks, arguments))
+        assert starts_of(recorder, inputs, up, nullcontext, arguments) != kept
+
+
 @pytest.mark.parametrize("planned", [True, False])
 @pytest.mark.parametrize("name", ["none", "rope", "t5"])
 def test_a_checkpoint_may_compute_a_call_again_with_a_plan_or_without(

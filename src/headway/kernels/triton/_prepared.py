@@ -163,7 +163,8 @@ class PreparedCall:
             else:
                 lowered = self.lowered._with(q=leaves[0], k=leaves[1], v=leaves[2])
                 kind = alignment(*leaves[:INPUTS])
-            kind = kind, tuple(wanted), d_out.stride(), d_out.dtype, alignment(d_out, out, row_max, row_sum)
+            layout = d_out.stride(), d_out.dtype, out.stride(), alignment(d_out, out, row_max, row_sum)
+            kind = kind, tuple(wanted), layout
             starts = self.programs.starts(kind)
             results = ForwardResults(out, row_max, row_sum)
             found = Backward(lowered, results, d_out, None, False, starts, self.launch).run()
