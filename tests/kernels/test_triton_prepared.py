@@ -367,7 +367,10 @@ def test_a_checkpoint_may_compute_a_call_again_with_a_plan_or_without(
 # ---------------------------------------------------------------- numbers, by the interpreter
 
 INTERPRETED = """
+import interpreter
 import torch
+
+interpreter.install()
 import headway as hw
 from headway import masks as M
 from headway import plans
@@ -395,7 +398,7 @@ print(len(asked))
 
 
 def test_a_kept_call_gives_the_same_bits() -> None:
-    given = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    given = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path])}
     command = [sys.executable, "-W", "ignore", "-c", INTERPRETED]
     ran = subprocess.run(command, env=given, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-4000:]
