@@ -42,6 +42,15 @@ def described(x: Any, inputs: dict[int, str]) -> Any:
     return getattr(x, "value", x)
 
 
+def compiled_for(x: Any) -> Any:
+    """What a program is compiled for of its arguments: dtypes, alignment, and constants."""
+    if isinstance(x, Tensor):
+        return x.dtype, x.data_ptr() % 16 == 0
+    if isinstance(x, tuple):
+        return tuple(map(compiled_for, x))
+    return getattr(x, "value", type(x))
+
+
 class Recorder:
     """Takes the place of what starts programs: it notes them, and starts nothing."""
 
@@ -49,6 +58,7 @@ class Recorder:
         self.starts: list[Start] = []
         self.inputs: dict[int, str] = {}
         self.kept = 0
+        self.last: Any = None
 
     def note(self, program: Any, grid: int, arguments: Any, constants: Any) -> None:
         shown = described((*arguments, *constants), self.inputs)
@@ -56,12 +66,16 @@ class Recorder:
 
     def start(self, program: Any, near: Any, grid: int, blocks: Any, *arguments: Any, **constants: Any) -> None:
         if grid:
+            self.last = compiled_for(arguments)
             self.note(program, grid, arguments, [constants[name] for name in constants])
 
     def of(self, compiled: Any, program: Any, grid: int, blocks: Any, count: int, constants: dict[str, Any]) -> Any:
         from headway.kernels.triton import _start
 
+        expected = self.last
+
         def run(*given: Any) -> None:
+            assert compiled_for(given[:count]) == expected
             self.kept += 1
             self.note(program, grid, given[:count], given[count:])
 
