@@ -11,7 +11,7 @@ ACT, _, _, NEIGHBOUR, PRONOUN = ARTICLE.relations
 
 @pytest.mark.slow
 def test_figures(learn: Learn) -> None:
-    found = learn("lesson_15_four_relations")
+    found = learn("lesson_15_four_relations", "--sentences", "50")
     names = [one.name for one in ARTICLE.relations]
     for name in names:
         assert min(found["found"][name]) > 0.6, name

@@ -42,7 +42,7 @@ GROUPS = {
     "terms": (
         3,
         [f"{KERNELS_TESTS}::test_promise_on_terms"],
-        "triton and (temperature-cap or ((query-sink or dense) and log-sum-exp))",
+        "triton and (temperature or by and query or dense) and log-sum-exp",
     ),
     "tables": (
         4,
