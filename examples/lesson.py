@@ -97,6 +97,13 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
         )
     if hasattr(lesson, "page_data"):
         parser.add_argument("--page", type=Path, metavar="FILE", help="write only the page that answers to the hand")
+    if hasattr(lesson, "SENTENCES_EACH"):
+        parser.add_argument(
+            "--sentences",
+            type=int,
+            metavar="N",
+            help=f"to measure with, of each kind (default: {lesson.SENTENCES_EACH}, as in docs/)",
+        )
     chosen = parser.parse_args(words)
     if getattr(chosen, "page", None):
         _write_page(lesson, chosen.page, chosen.language)
@@ -108,6 +115,8 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
         parser.error(f"--out {chosen.out}: give a name that ends with .png")
     if chosen.docs and chosen.out:
         parser.error("--docs and --out: give one of them")
+    if chosen.docs and getattr(chosen, "sentences", None):
+        parser.error("--docs and --sentences: give one of them")
     if chosen.docs and (missing := lacking(getattr(lesson, "DRAWN_FROM", ()))):
         parser.error(f"--docs: without {missing[0]} the picture would be poorer than the one in docs: {missing[1]}")
     places = {chosen.language: chosen.out or Path(own)}
@@ -128,6 +137,8 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
         with atomic_write(_measured_file(lesson.__file__)) as part:
             part.write_text("".join(lines), encoding="utf-8")
         torch.manual_seed(0)
+    if getattr(chosen, "sentences", None):
+        lesson.SENTENCES_EACH = chosen.sentences
     found = lesson.measure()
     print(lesson.tell(found, SPEAK[chosen.language]))
     if chosen.found:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MODELS = 3
-SENTENCES = 200  # of each relation, on which heads are measured
+SENTENCES_EACH = 200  # of each relation, on which heads are measured; --sentences N for fewer
 CHINESE_NAMES = dict(
     zip(
         (one.name for one in ARTICLE.relations),
@@ -66,7 +66,7 @@ class Found:
 
 def measure() -> Found:
     models = [pretrained(ARTICLE, number) for number in range(MODELS)]
-    rows = [measured(small.model, ARTICLE, sentences=SENTENCES) for small in models]
+    rows = [measured(small.model, ARTICLE, sentences=SENTENCES_EACH) for small in models]
 
     def read(key: str, **wanted: object) -> dict[str, list[Any]]:
         """One number of each seed, by relation."""
@@ -143,7 +143,7 @@ def tell(found: Found, t: Text) -> str:
     ]
     seeds = " / ".join(map(str, found.seeds))
     lines = [
-        t(f"Seeds {seeds}, {SENTENCES} sentences each:", f"种子 {seeds}，每种关系 {SENTENCES} 句："),
+        t(f"Seeds {seeds}, {SENTENCES_EACH} sentences each:", f"种子 {seeds}，每种关系 {SENTENCES_EACH} 句："),
         table(rows, titles),
         "",
     ]
