@@ -78,6 +78,8 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
         "README.zh-CN.md",
         "docs/zh-CN/install.md",
         "docs/zh-CN/glossary.md",
+        "docs/zh-CN/masks.md",
+        "docs/zh-CN/layers.md",
         "docs/zh-CN/lessons.md",
         "docs/zh-CN/claims.md",
         "docs/zh-CN/coverage.md",
