@@ -541,6 +541,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call that has a plan was computed by it."""
     found: list[bool] = []
     real = plans.Plan.__call__
+    monkeypatch.setattr(jagged, "_recent", jagged._Recent())
 
     def run(self: plans.Plan, *given: Any) -> Tensor | None:
         out = real(self, *given)
@@ -580,20 +581,46 @@ def test_later_calls_of_the_same_offsets_have_a_plan_and_the_same_bits(
     assert sum(planned) == 3
 
 
-def test_offsets_that_were_written_into_are_read_anew(planned: list[bool]) -> None:
-    x, ends = torch.randn(10, 4, 8), torch.tensor([0, 4, 10])
-    for _ in range(3):
-        before = hw.varlen_attention(x, x, x, ends, mask=Causal())
-    assert planned == [True, True]
+def through_numpy(ends: Tensor) -> None:
+    ends.numpy()[1] = 7
+
+
+def through_data(ends: Tensor) -> None:
+    ends.data[1] = 7
+
+
+def in_place(ends: Tensor) -> None:
     ends[1] = 7
-    after = hw.varlen_attention(x, x, x, ends, mask=Causal())
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("write", [in_place, through_data, through_numpy])
+def test_offsets_that_were_written_into_are_read_anew(
+    write: Callable[[Tensor], None], inference: bool, planned: list[bool]
+) -> None:
+    x = torch.randn(10, 4, 8)
+    with torch.inference_mode(inference):
+        ends = torch.tensor([0, 4, 10])
+        for _ in range(3):
+            before = hw.varlen_attention(x, x, x, ends, mask=Causal())
+        assert planned == [True, True]
+        write(ends)
+        after = hw.varlen_attention(x, x, x, ends, mask=Causal())
     assert torch.equal(after, hw.varlen_attention(x, x, x, torch.tensor([0, 7, 10]), mask=Causal()))
     assert not torch.equal(before, after)
-    with torch.inference_mode():  # whose tensors count no writes
-        own = torch.tensor([0, 4, 10])
-        assert torch.equal(hw.varlen_attention(x, x, x, own, mask=Causal()), before)
-        own[1] = 7
-        assert torch.equal(hw.varlen_attention(x, x, x, own, mask=Causal()), after)
+
+
+@pytest.mark.parametrize("name", ["none", "rope", "alibi"])
+def test_coordinates_made_in_inference_mode_serve_a_backward_pass(name: str, planned: list[bool]) -> None:
+    encoding = hw.encoding(name, num_heads=4, head_dim=8, bidirectional=False)
+    x, ends = torch.randn(10, 4, 8), torch.tensor([0, 4, 10])
+    with torch.inference_mode():
+        expected = hw.varlen_attention(x, x, x, ends, encoding=encoding)
+    q, k, v = (x.clone().requires_grad_() for _ in range(3))
+    out = hw.varlen_attention(q, k, v, ends, encoding=encoding)
+    out.sum().backward()
+    assert torch.equal(out, expected)
+    assert v.grad is not None
 
 
 def test_coordinates_of_offsets_that_are_gone_are_not_those_of_others() -> None:
@@ -601,6 +628,25 @@ def test_coordinates_of_offsets_that_are_gone_are_not_those_of_others() -> None:
         at = jagged.coordinates(torch.tensor([0, middle, 10]), 10)
         assert at.document is not None
         assert at.document[0].tolist() == [0] * middle + [1] * (10 - middle)
-    kept = torch.tensor([0, 4, 10])
-    assert jagged.coordinates(kept, 10) is jagged.coordinates(kept, 10)
-    assert jagged.coordinates(kept, 12) is not jagged.coordinates(kept, 10)
+    kept = jagged.coordinates(torch.tensor([0, 4, 10]), 10)
+    assert jagged.coordinates(torch.tensor([0, 4, 10]), 10) is kept
+    assert jagged.coordinates(torch.tensor([0, 4, 10]), 12) is not kept
+    kept.position[:] = 0
+    assert jagged.coordinates(torch.tensor([0, 4, 10]), 10).position.flatten().tolist() == [*range(4), *range(6)]
+
+
+def test_coordinates_on_a_device_are_made_anew() -> None:
+    offsets = torch.zeros(3, dtype=torch.int64, device="meta")  # a device has streams, and graphs that are replayed
+    jagged.coordinates(offsets, 10)
+    assert jagged.recent(offsets, 10) is None
+
+
+def test_calls_whose_positions_are_given_make_no_plan(planned: list[bool]) -> None:
+    x, ends, encoding = torch.randn(10, 4, 8), torch.tensor([0, 4, 10]), hw.encoding("rope", head_dim=8)
+    for _ in range(3):
+        hw.varlen_attention(
+            x, x, x, ends, encoding=encoding, q_positions=torch.arange(10), k_positions=torch.arange(10)
+        )
+        jagged.coordinates(ends, 10)
+    assert not planned
+    assert "_plans" not in vars(encoding)

@@ -7,7 +7,6 @@ another, and ``offsets`` [batch + 1], where each begins. FlashAttention calls th
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._torch import has_holes, offsets_of, ragged_dim, writes_of
+from ._torch import has_holes, offsets_of, ragged_dim
 from .call import Arguments, encoding_for
+from .constants import writes
 from .coordinates import Coordinates
 from .errors import HeadwayError
 from .masks import (
@@ -126,9 +126,17 @@ def coordinates(offsets: Tensor, n: int, positions: Tensor | None = None) -> Coo
         n: the tokens of all sequences.
         positions: [n] or [n, axes]. Default: 0, 1, … in each sequence.
     """
-    known = recent(offsets, n) if positions is None else None
-    if known is not None:
-        return known
+    if positions is not None or not _may_keep(offsets):
+        return _coordinates(offsets, n, positions)
+    found = recent(offsets, n)
+    if found is None:
+        with torch.inference_mode(False):  # an inference tensor could not be saved for a backward pass later
+            found = _coordinates(offsets, n, None)
+        _recent.made.append((offsets.clone(), n, found, _writes(found)))
+    return found
+
+
+def _coordinates(offsets: Tensor, n: int, positions: Tensor | None) -> Coordinates:
     index = torch.arange(n, device=offsets.device)
     document = torch.searchsorted(offsets[1:], index, right=True)
     rows = document[None]
@@ -140,17 +148,18 @@ def coordinates(offsets: Tensor, n: int, positions: Tensor | None = None) -> Coo
         position = position if position.is_floating_point() else position.long()
         empty = position.new_zeros(offsets.shape[0])
         length = empty.scatter_reduce(0, document, position[:, 0] + 1, "amax", include_self=False)[document]
-    made = Coordinates(position[None], index[None], rows, length[None], ordered=True, start=0, rising=rows)
-    if positions is None and _may_keep(offsets):
-        _recent.made.append((weakref.ref(offsets), writes_of(offsets), n, made))
-    return made
+    return Coordinates(position[None], index[None], rows, length[None], ordered=True, start=0, rising=rows)
 
 
 class _Recent(threading.local):
-    """The last coordinates of a thread, for which the layers of a model ask in turn."""
+    """The last coordinates of a thread, for which the layers of a model ask in turn.
+
+    They are found by the numbers of the offsets, since a collective, numpy or ``.data`` writes into a tensor without a
+    trace.
+    """
 
     def __init__(self) -> None:
-        self.made: deque[tuple[weakref.ref[Tensor], int, int, Coordinates]] = deque(maxlen=MOST_RECENT)
+        self.made: deque[tuple[Tensor, int, Coordinates, int]] = deque(maxlen=MOST_RECENT)
 
 
 MOST_RECENT = 4
@@ -158,21 +167,27 @@ _recent = _Recent()
 
 
 def recent(offsets: Tensor, n: int) -> Coordinates | None:
-    """Returns the coordinates that ``coordinates`` has made of the same tensor of offsets, if it still has them.
+    """Returns the coordinates that ``coordinates`` has made of the same offsets, if it still has them.
 
     Args:
         offsets: where the sequences begin.
         n: the tokens of all sequences.
     """
-    if not _recent.made or not _may_keep(offsets):
+    if not _may_keep(offsets):
         return None
-    facts = writes_of(offsets), n
-    return next((made for ref, *known, made in _recent.made if ref() is offsets and tuple(known) == facts), None)
+    for held, count, made, version in _recent.made:
+        if count == n and torch.equal(held, offsets) and _writes(made) == version:
+            return made
+    return None
 
 
 def _may_keep(offsets: Tensor) -> bool:
-    """Returns whether offsets are known to be the same as before; an inference tensor counts no writes."""
-    return not watched() and type(offsets) is Tensor and not offsets.is_inference()
+    """Returns whether coordinates may be kept: elsewhere than on a CPU, comparing offsets would wait for a stream."""
+    return not watched() and type(offsets) is Tensor and offsets.is_cpu
+
+
+def _writes(at: Coordinates) -> int:
+    return writes([x for x in (at.position, at.index, at.document, at.length) if isinstance(x, Tensor)])
 
 
 def sides(
@@ -446,7 +461,7 @@ class Row(NamedTuple):
         v: values.
         arguments: the other arguments.
         offsets: those of the queries.
-        repeated: whether an earlier call had the same offsets, as in the other layers of a model.
+        repeated: whether an earlier call had the same coordinates, as in the other layers of a model.
     """
 
     q: Tensor
@@ -473,8 +488,9 @@ class Row(NamedTuple):
         """
         if q_offsets.shape != k_offsets.shape:
             raise HeadwayError(f"q has {len(q_offsets) - 1} sequences but k {len(k_offsets) - 1}: give as many")
-        repeated = q_offsets is k_offsets and recent(q_offsets, q.shape[2]) is not None
         given = arguments.copy()
+        by_default = q_offsets is k_offsets and given.get("q_positions") is None and given.get("k_positions") is None
+        repeated = by_default and recent(q_offsets, q.shape[2]) is not None
         encoding = given.get("encoding")
         encoding = encoding_for(encoding, q, given.get("head_shard")) if isinstance(encoding, str) else encoding
         given["encoding"], at = encoding, (given.get("q_positions"), given.get("k_positions"))
