@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
@@ -124,6 +125,11 @@ def with_sink(layer: MultiHeadAttention, cache: KeyValueCache) -> None:
     layer.sink = nn.Parameter(torch.ones(HEADS))
 
 
+def shared_memory(layer: MultiHeadAttention, cache: KeyValueCache) -> None:
+    cache.keys.share_memory_()
+    cache.values.share_memory_()
+
+
 CHANGES: dict[str, Change] = {
     "weights in place": lambda layer, cache: layer.q_proj.weight.data.mul_(2),
     "a new parameter": lambda layer, cache: setattr(layer.k_proj, "weight", nn.Parameter(layer.k_proj.weight * 2)),
@@ -147,6 +153,8 @@ CHANGES: dict[str, Change] = {
     "reordered": lambda layer, cache: cache.reorder(torch.tensor([0, 0])),
     "another dtype": lambda layer, cache: [cache.crop(0), layer.bfloat16()][1] and None,
     "a gradient": lambda layer, cache: cache._keys.view() is None,
+    "shared memory": shared_memory,
+    "a copy for a process": lambda layer, cache: ForkingPickler.dumps(cache) and None,
 }
 
 

@@ -35,13 +35,14 @@ class PreparedSteps:
         run: the kernel's part, which knows where the storages are; None if steps are to be computed without it.
     """
 
-    __slots__ = ("facts", "keys", "plan", "run", "values")
+    __slots__ = ("facts", "keys", "places", "plan", "run", "values")
 
     def __init__(
         self, facts: tuple[Any, ...], keys: Tensor, values: Tensor, plan: Step | str, run: StoredStep | None
     ) -> None:
         self.facts, self.plan, self.run = facts, plan, run
         self.keys, self.values = weakref.ref(keys), weakref.ref(values)  # which a cache that grows replaces
+        self.places = keys.data_ptr(), values.data_ptr()  # which change where memory becomes shared with a process
 
     def holds(self, facts: tuple[Any, ...], keys: TokenBuffer, values: TokenBuffer) -> bool:
         """Returns whether this holds for a step.
@@ -51,7 +52,10 @@ class PreparedSteps:
             keys: the keys of its cache.
             values: the values of its cache.
         """
-        return self.facts == facts and self.keys() is keys.storage and self.values() is values.storage
+        k, v = keys.storage, values.storage
+        if k is None or v is None or self.keys() is not k or self.values() is not v:
+            return False
+        return self.facts == facts and self.places == (k.data_ptr(), v.data_ptr())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
