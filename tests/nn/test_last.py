@@ -11,8 +11,9 @@ import headway
 from headway import Coordinates, HeadwayError
 from headway.attention import observers
 from headway.masks import AnyMask, Boolean, Causal, Padding, Window
-from headway.models import Decoder, TransformerConfig
-from headway.nn import Block, KeyValueCache, MultiHeadAttention, ParallelBlock
+from headway.models import Decoder, Stack, TransformerConfig
+from headway.nn import Block, KeyValueCache, MultiHeadAttention, ParallelBlock, Part
+from headway.positions import Compose
 
 WIDTH, HEADS, N = 32, 4, 11
 MASKS: dict[str, Callable[[], AnyMask]] = {
@@ -134,6 +135,78 @@ def test_what_observes_the_last_layer_sees_all_tokens() -> None:
     finally:
         observers.remove(observer)
     assert seen == [N, N, N]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["stack.norm", "stack", "stack.blocks.2.attention_norm"])
+def test_a_hook_sees_all_tokens_of_a_prompt(name: str) -> None:
+    decoder = decoder_of()
+    expected, seen = decoder.generate([[1, 2, 3, 4, 5]], 2).ids, []
+    decoder.get_submodule(name).register_forward_hook(lambda module, inputs, out: seen.append(out.shape[1]))
+    assert decoder.generate([[1, 2, 3, 4, 5]], 2).ids == expected
+    assert seen == [5, 1]
+
+
+class Mixing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(1)
+
+
+class MixingPart(Part):
+    def output(self, out: Tensor, x: Tensor, v: Tensor | None) -> Tensor:
+        return out.cumsum(2)
+
+
+class PlainStack(Stack):
+    def forward(self, x: Tensor, *, mask: Any, positions: Any, cache: Any, memory: Any) -> Tensor:  # type: ignore[override]
+        return super().forward(x, mask=mask, positions=positions, cache=cache, memory=memory)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("change", ["feed_forward", "part", "hook"])
+def test_modules_of_others_compute_all_tokens(change: str) -> None:
+    decoder, ids = decoder_of(), torch.randint(30, (2, N))
+    block: Any = decoder.stack.layers[-1]
+    if change == "feed_forward":
+        block.feed_forward = Mixing()
+    elif change == "part":
+        block.attention.parts = nn.ModuleList([MixingPart()])
+    else:
+        block.attention.register_forward_hook(lambda module, inputs, out: out.cumsum(1))
+    close(decoder.hidden(ids, last=2), decoder.hidden(ids)[:, -2:])
+
+
+def test_stacks_and_functions_that_do_not_know_last() -> None:
+    decoder, ids = decoder_of(), torch.randint(30, (2, N))
+    logits, found = decoder(ids), decoder.generate([[1, 2, 3]], 2).ids
+    decoder.stack.__class__ = PlainStack
+    assert torch.equal(decoder(ids), logits)
+    assert decoder.generate([[1, 2, 3]], 2).ids == found
+    decoder, seen = decoder_of(), []
+    real: Any = decoder.hidden
+
+    def hidden(ids: Tensor, *, positions: Any, mask: Any, cache: Any) -> Any:
+        seen.append(ids.shape[1])
+        return real(ids, positions=positions, mask=mask, cache=cache)
+
+    decoder.hidden = hidden  # type: ignore[method-assign, assignment]
+    assert decoder.generate([[1, 2, 3]], 2).ids == found
+    assert seen == [3, 1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("name", ["randomized", "random-float", "cape", "shape"])
+def test_positions_are_drawn_once(name: str, cached: bool) -> None:
+    encoding = Compose(headway.encoding(name, bidirectional=False), headway.encoding("rope", head_dim=WIDTH // HEADS))
+    layer, x = MultiHeadAttention(WIDTH, HEADS, encoding=encoding).double().train(), torch.randn(2, N, WIDTH).double()
+    for at in (Coordinates.span(N), torch.arange(N)):
+        out = []
+        for last in (None, 3):
+            torch.manual_seed(0)
+            cache = KeyValueCache() if cached else None
+            out.append(layer(x, mask=Causal(), positions=at, cache=cache, last=last)[:, -3:])
+        close(*out)
 
 
 def test_the_ids_that_are_generated_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

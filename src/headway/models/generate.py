@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from .._torch import calls_forward_alone
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, right_call
 from ..masks import Padding
@@ -19,6 +20,7 @@ from ..nn import StackCache
 from ..positions import PositionEncoding
 from ..sharing import sharing_of
 from ._generated import Generated, Options, TokenRows
+from .stack import Stack
 from .transformer import Decoder, EncoderDecoder
 
 IDLE = 0.25
@@ -270,7 +272,7 @@ class _Reader:
                 shared = sharing_of(model) if not len(self.cache) else None
                 if shared is not None:
                     ids, at = shared.prompt(ids, at)
-                last: dict[str, Any] = {"last": 1} if shared is None and type(model).hidden is Decoder.hidden else {}
+                last: dict[str, Any] = {"last": 1} if shared is None and _takes_last(model) else {}
                 hidden = model.hidden(ids, positions=at, mask=self.mask, cache=self.cache, **last)[:, -1:]
                 if shared is not None:
                     hidden = shared.common(hidden.contiguous(), of_last=True)
@@ -292,6 +294,13 @@ class _Reader:
         self.cache.reorder(rows)
         self.context = None if self.context is None else self.context[rows]
         self.context_at = None if self.context_at is None else self.context_at.select(rows)
+
+
+def _takes_last(model: Decoder) -> bool:
+    """Returns whether hidden states of the last tokens may be asked for, and nothing observes those of others."""
+    if type(model).hidden is not Decoder.hidden or "hidden" in vars(model):
+        return False
+    return type(model.stack).forward is Stack.forward and calls_forward_alone(model.stack)
 
 
 def _cache(model: Decoder | EncoderDecoder, prompt: int, steps: int) -> StackCache:

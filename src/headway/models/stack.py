@@ -27,9 +27,10 @@ from ..nn._transaction import transaction
 from ..nn.attention import MultiHeadAttention, key_coordinates, need_last
 from ..nn.block import Block
 from ..nn.cache import StackCache
+from ..nn.feed_forward import FeedForward
 from ..nn.memory import SegmentMemory
 from ..nn.norm import make_norm
-from ..nn.parts import FirstValues, Part
+from ..nn.parts import FirstValues, Part, parts_of
 from ..plans import needs_no_coordinates
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..positions._naming import encoding as encoding_of
@@ -230,7 +231,7 @@ class Stack(nn.Module):
             context_mask: which tokens of the context each token of x may see; all if None.
             context_positions: the positions of the context.
             last: the number of last tokens of which the output is returned, [batch, last, embed_dim]; all if None. The
-                last layer computes no others, if nothing observes it.
+                last layer computes no others, if nothing observes it and its modules are those of headway.
 
         Raises:
             HeadwayError: before the first layer, if positions, masks, cache or memory do not fit x, or both cache and
@@ -371,10 +372,10 @@ class Stack(nn.Module):
             cross = {**cross, "first_values": FirstValues()}
         states = []
         layers = zip(self.layers, self._encoding_of_layer, masks, strict=True)
-        alone = last is not None and sharing_of(self) is None and memory is None and cross["context"] is None
+        cuts = last is not None and memory is None and cross["context"] is None and self._computes_last()
         for layer, (block, number, shown) in enumerate(layers):
             states.append(x)
-            if alone and layer == len(self.masks) - 1 and _computes_last(block):
+            if cuts and layer == len(self.masks) - 1:
                 cross = {**cross, "last": last}
             placed = no_encoding if number is None else placed_encodings[number]
             x = block(
@@ -390,10 +391,26 @@ class Stack(nn.Module):
             )
             if cache is not None:
                 cache.settle(layer)
-        out: Tensor = self.norm(x if last is None else x[:, -last:])
+        out: Tensor = self.norm(x)
         if memory is not None:
             memory.store(states, all_keys[0])
-        return out
+        return out if last is None or cuts else out[:, -last:]
+
+    def _computes_last(self) -> bool:
+        """Returns whether the last layer and the norm compute some tokens alone as among all, unobserved."""
+        if sharing_of(self) is not None or observers or not self._block_of_layer:
+            return False
+        block = self.blocks[self._block_of_layer[-1]]
+        part, feed = block._modules.get("attention"), block._modules.get("feed_forward")
+        if type(block).forward is not Block.forward or not isinstance(part, MultiHeadAttention):
+            return False
+        if type(part).forward is not MultiHeadAttention.forward or part.attend is not attention:
+            return False
+        # what others have written may mix tokens
+        known = type(feed).forward is FeedForward.forward and all(
+            type(one).__module__.startswith("headway.") for one in parts_of(part.parts)
+        )
+        return known and all(map(calls_forward_alone, (*block.modules(), *self.norm.modules())))
 
     def _check_masks(
         self,
@@ -432,15 +449,6 @@ def _takes_defaults(block: nn.Module) -> bool:
     if type(part).forward is not MultiHeadAttention.forward or part.attend is not attention:
         return False
     return part.__dict__.get("parts", part) is None or not part.reads_first_values
-
-
-def _computes_last(block: nn.Module) -> bool:
-    """Returns whether a block computes its last tokens alone, and nothing observes that it does not compute others."""
-    part = block._modules.get("attention")
-    if type(block).forward is not Block.forward or not isinstance(part, MultiHeadAttention):
-        return False
-    known = type(part).forward is MultiHeadAttention.forward and part.attend is attention and not observers
-    return known and all(map(calls_forward_alone, block.modules()))
 
 
 def _sharing(*masks: Mask | Tensor | None) -> AbstractContextManager[None]:

@@ -336,10 +336,12 @@ class Decoder(_Generating, _OneStack):
         """Returns the hidden states from which the logits are computed, [batch, n, embed_dim].
 
         ``ids``, ``positions``, ``mask``, ``cache`` and ``memory`` are those of a call. With ``last``, only those of as
-        many last tokens are returned, and the last layer computes no others, if nothing observes it.
+        many last tokens are returned, and the last layer computes no others, if nothing observes it and its modules
+        are those of headway.
         """
+        options = {} if last is None else {"last": last}  # which a stack of another class need not know
         out: Tensor = self.stack(
-            self.vectors(ids), positions=positions, mask=also(CAUSAL, mask), cache=cache, memory=memory, last=last
+            self.vectors(ids), positions=positions, mask=also(CAUSAL, mask), cache=cache, memory=memory, **options
         )
         return out
 

@@ -395,7 +395,10 @@ class MultiHeadAttention(nn.Module):
         if last is not None:
             own = None if own is None else own[:, :, n - last :]
             if (at := arguments.get("q_positions")) is not None:
-                arguments["q_positions"] = Coordinates.of(at, n, name="positions").rows(n - last, n)
+                one_side, at = at is arguments["k_positions"], Coordinates.of(at, n, name="positions")
+                if one_side and encoding is not None:
+                    at = arguments["k_positions"] = encoding.place(at)  # what is drawn for a token is drawn once
+                arguments["q_positions"] = at.rows(n - last, n)
         if self.head_shard is not None:
             arguments["head_shard"] = self.head_shard
         if shared is None or cache is None:  # else the cache holds the values as they are here
