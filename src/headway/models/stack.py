@@ -400,17 +400,15 @@ class Stack(nn.Module):
         """Returns whether the last layer and the norm compute some tokens alone as among all, unobserved."""
         if sharing_of(self) is not None or observers or not self._block_of_layer:
             return False
-        block = self.blocks[self._block_of_layer[-1]]
+        block: Any = self.blocks[self._block_of_layer[-1]]
         part, feed = block._modules.get("attention"), block._modules.get("feed_forward")
-        if type(block).forward is not Block.forward or not isinstance(part, MultiHeadAttention):
-            return False
-        if type(part).forward is not MultiHeadAttention.forward or part.attend is not attention:
-            return False
         # what others have written may mix tokens
-        known = type(feed).forward is FeedForward.forward and all(
-            type(one).__module__.startswith("headway.") for one in parts_of(part.parts)
-        )
-        return known and all(map(calls_forward_alone, (*block.modules(), *self.norm.modules())))
+        for one, kind in ((block, Block), (part, MultiHeadAttention), (feed, FeedForward)):
+            if not isinstance(one, kind) or type(one).forward is not kind.forward:
+                return False
+        if not all(type(one).__module__.startswith("headway.") for one in parts_of(part.parts)):
+            return False
+        return part.attend is attention and all(map(calls_forward_alone, (*block.modules(), *self.norm.modules())))
 
     def _check_masks(
         self,
