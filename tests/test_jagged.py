@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 import headway as hw
 from headway import HeadwayError, jagged, plans
@@ -650,3 +651,17 @@ def test_calls_whose_positions_are_given_make_no_plan(planned: list[bool]) -> No
         jagged.coordinates(ends, 10)
     assert not planned
     assert "_plans" not in vars(encoding)
+
+
+def test_calls_without_a_compiler_do_not_compile_others_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jagged, "_recent", jagged._Recent())
+
+    def of(x: Tensor, ends: Tensor) -> Tensor:
+        return hw.varlen_attention(x, x, x, ends, mask=Causal())
+
+    counter, x = CompileCounter(), torch.randn(10, 4, 8)
+    compiled = torch.compile(of, backend=counter, fullgraph=True)
+    for middle in (3, 4, 5):
+        ends = torch.tensor([0, middle, 10])
+        torch.testing.assert_close(of(x, ends), compiled(x, ends), rtol=1e-5, atol=1e-5)
+    assert counter.frame_count == 1
