@@ -297,7 +297,7 @@ class _Sitter:
             return None
         try:
             first, second = (phases(replace(self.along(2), length=2))[0, ..., t, :] for t in (0, 1))
-        except (HeadwayError, TypeError):
+        except (HeadwayError, TypeError, NotImplementedError):
             return None
         angles: Tensor = (second - first).abs()
         return angles if angles.ndim == 1 else angles[0]
