@@ -54,7 +54,9 @@ def reports_of(page: str) -> list[Decoded]:
 
 def uint16(data: bytes) -> Tensor:
     half = len(data) // 2
-    return torch.tensor([low | high << 8 for low, high in zip(data[:half], data[half:], strict=True)])
+    return torch.tensor(
+        [low | high << 8 for low, high in zip(data[:half], data[half:], strict=True)], dtype=torch.int64
+    )
 
 
 def weight(codes: Tensor) -> Tensor:

@@ -140,6 +140,16 @@ def test_lists_of_long_texts_are_short(tmp_path: Path, monkeypatch: pytest.Monke
     assert agree(captured, report) == {"list"}
 
 
+def test_lists_are_complete_where_weights_sum_to_more_than_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_plan, "SHORT", 149)
+    sigmoid = hw.terms.Normalizer(lambda scores, allowed: torch.sigmoid(scores - 4).masked_fill(~allowed, 0))
+    captured = seen(150, layers=1, terms=(sigmoid,))
+    report = written(captured, tmp_path, exact=[])
+    assert report.json["exactness"]["tau"] == 0.01
+    assert agree(captured, report) == {"list"}
+    assert max(int((report.listed(number) > 0).sum(1).max()) for number in range(4)) > 101
+
+
 def test_the_error_of_a_model_in_bfloat16_is_that_of_the_codes(tmp_path: Path) -> None:
     """It is against weights in float32: those of ``seen.weights`` are rounded to bfloat16, which is worse."""
     half, whole = Calls(150), Calls(150)
@@ -319,6 +329,21 @@ def test_a_budget_too_small_for_the_maps_says_what_fits(tmp_path: Path) -> None:
     fits = re.search(r"give budget='([^']*)'", str(no.value))
     assert fits is not None
     assert written(captured, tmp_path, fits[1]).json["exactness"]["heads"]["list"] == 8
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_reasons_and_heads_that_were_dropped_count_in_the_budget(
+    asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_plan, "said", str)
+    captured = seen(100, layers=1, heads=32, kv_heads=32, encoding=hw.encoding("shaw", head_dim=16, max_distance=8))
+    exact = [(0, head) for head in range(32)] if asked else None
+    with pytest.raises(HeadwayError, match="the maps of 32 heads on 100 tokens do not fit") as no:
+        captured.report(tmp_path / "a.html", 160_000, exact=exact)
+    fits = re.search(r"give budget='(\d+)'", str(no.value))
+    assert fits is not None
+    report = written(captured, tmp_path, int(fits[1]), exact=exact)
+    assert all("relative keys" in head["reason"] for head in report.json["heads"])
 
 
 def test_a_capture_that_kept_too_little(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def cells_of(codes: Tensor) -> Tensor:
 
 def received_codes(sums: Tensor) -> Tensor:
     """Returns the codes of sums of weights, int32."""
-    return _codes(sums, RECEIVED_STEPS, RECEIVED_ONE, sums != 0)
+    return _codes(sums, RECEIVED_STEPS, RECEIVED_ONE, sums != 0, largest=LARGEST)
 
 
 def entropy_codes(entropy: Tensor) -> Tensor:
@@ -60,10 +60,11 @@ def entropy_codes(entropy: Tensor) -> Tensor:
     return codes.int().masked_fill(entropy.isnan(), LARGEST)
 
 
-def _codes(numbers: Tensor, steps: int, one: int, seen: Tensor, step: int = 1) -> Tensor:
+def _codes(numbers: Tensor, steps: int, one: int, seen: Tensor, step: int = 1, largest: int | None = None) -> Tensor:
+    """Codes up to ``largest``; up to that of 1 by default."""
     below = (numbers.double().log2() * (-steps / step)).round() * step
     most = one - SMALLEST
-    codes = one - below.nan_to_num(most, most).clamp(one - LARGEST if one < LARGEST else 0, most)
+    codes = one - below.nan_to_num(most, most).clamp(one - (largest or one), most)
     return codes.int().masked_fill(~seen, HIDDEN).masked_fill(numbers.isnan(), NAN)
 
 

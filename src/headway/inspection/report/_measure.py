@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -236,8 +235,13 @@ def completed(call: Call, of: Measured, tau: float) -> list[Listed]:
     counted = ~of.last.isnan()
     if not bool((of.last >= tau).any()):
         return [one.above(tau) for one in of.lists]
-    ((weights, keys),) = reduce(KERNELS, call, [reductions.TopKeys(min(call.k.shape[2], math.ceil(1 / tau)))])
-    return _listed(weights[0].cpu().masked_fill(~counted[..., None], 0), keys[0].cpu(), tau)
+    m, count = call.k.shape[2], int(1 / tau) + 1  # one more than a softmax can have
+    while True:
+        ((top, keys),) = reduce(KERNELS, call, [reductions.TopKeys(min(m, count))])
+        top, keys = top[0].cpu().masked_fill(~counted[..., None], 0), keys[0].cpu()
+        if count >= m or not bool((top[..., -1] >= tau).any()):
+            return _listed(top, keys, tau)
+        count *= 4  # the weights of another normalizer need not sum to 1
 
 
 def _listed(top: Tensor, keys: Tensor, tau: float) -> list[Listed]:

@@ -186,7 +186,7 @@ class _Maker:
             )
         layers, tau = self._measured(cells, base)
         self.heads_json = [self._head(layer, head, layers[layer]) for layer, head in self.heads]
-        base = len("".join(page(self._json(cells, layers), [], self._title, self.language)).encode("utf-8")) + 400
+        base = self._octets_around(cells, layers)
         chunks = Chunks(self.prefix)
         self._add_thumbs(chunks, layers)
         self._add_ranges(chunks)
@@ -194,12 +194,16 @@ class _Maker:
         room = None if budget is None else budget - base
         if not (n <= _plan.SHORT and self._add_dense(chunks, room)):
             self._add_maps(chunks, layers, cells)
+            wanted = self._exact_heads()
+            self.exactness["dropped"] = self.exact or []  # at most these
+            base = self._octets_around(cells, layers)
             if budget is not None and chunks.size > budget - base:
                 raise HeadwayError(
                     f"the maps of {len(self.heads)} heads on {n:,} tokens do not fit into {_plan.said(budget)}: give "
                     f"budget={_plan.said(base + chunks.size)!r} or more"
                 )
-            self._add_weights(chunks, layers, room, tau)
+            room = None if budget is None else budget - base
+            self._add_weights(chunks, layers, wanted, room, tau)
             self.exactness["map"] = _up(max(layer.cell_error for layer in layers))
         forms = [head["form"] for head in self.heads_json]
         self.exactness["heads"] = {form: forms.count(form) for form in ("dense", "exact", "list")}
@@ -212,6 +216,11 @@ class _Maker:
     @property
     def _title(self) -> str:
         return f"Attention of {self.subject.model}"
+
+    def _octets_around(self, cells: int, layers: list[Measured]) -> int:
+        """The bytes of the page without chunks, with room for what is said last of each head: its form and its cap."""
+        parts = page(self._json(cells, layers), [], self._title, self.language)
+        return sum(len(part.encode("utf-8")) for part in parts) + 400 + 8 * len(self.heads)
 
     # ------------------------------------------------------------ measuring
 
@@ -374,9 +383,15 @@ class _Maker:
             profile = [planes(one) for one in of.profile]
             chunks.add(f"profile-{layer}", "profile", profile, {"layer": layer, "heads": heads})
 
-    def _add_weights(self, chunks: Chunks, layers: list[Measured], room: int | None, first: float) -> None:
-        """Adds lists and exact heads as far as they fit."""
-        wanted = self._exact_heads()
+    def _add_weights(
+        self,
+        chunks: Chunks,
+        layers: list[Measured],
+        wanted: list[tuple[int, int]],
+        room: int | None,
+        first: float,
+    ) -> None:
+        """Adds lists and exact heads, those that are wanted, as far as they fit."""
         left = None if room is None else room - chunks.size
         if self.exact is None and self.n <= _plan.SHORT and len(wanted) == len(self.heads):
             every = self._exact(wanted, left)
