@@ -5,7 +5,8 @@ const state = { places: [...data.sentence], row: 2, silent: false };
 show(() => {
   const known = data.words.map((word) => t(...word));
   const chosen = el("div", { class: "controls" }), told = el("p", { "aria-live": "polite" }), next = el("div");
-  const stages = el("div"), parameters = el("div"), rows = el("div", { class: "controls" });
+  const stages = el("div"), parameters = el("div");
+  const row = choice("row", t("what comes after", "看哪个词后面"), state.places.map((id, place) => [place, known[id]]), state);
   state.places.forEach((id, place) => {
     const options = known.map((word, i) => el("option", { value: i, selected: i === id }, word));
     chosen.append(el("select", { id: `place ${place}`, "aria-label": t(`word ${place}`, `第 ${place} 个词`), change: (event) => {
@@ -19,7 +20,7 @@ show(() => {
     const read_words = state.places.map((id) => known[id]), [block] = found.blocks, at = Number(state.row);
     const dimensions = steps(0, data.model.width - 1).map(String);
     const shown = (title, matrix_of) => el("div", {}, el("p", {}, title), matrix(matrix_of, dimensions, read_words, undefined, at));
-    rows.replaceChildren(choice("row", t("what comes after", "看哪个词后面"), read_words.map((word, i) => [i, word]), state));
+    row.querySelectorAll("label").forEach((label, place) => (label.lastChild.textContent = read_words[place]));
     const best = found.probabilities[at].map((p, id) => [p, id]).sort((a, b) => b[0] - a[0]);
     told.replaceChildren(
       t(`After “${read_words[at]}” the model expects `, `“${read_words[at]}”之后，模型预测的是 `),
@@ -57,7 +58,7 @@ show(() => {
         "The model learned three sentences: Ming ate apples, cats ate mice, rabbits ate grass. Change a word, and see what it expects next. Then silence its head: attention adds nothing, and “ate” cannot know who ate.",
         "模型学的是三句话：小明吃苹果、小猫吃老鼠、小兔吃青草。换一个词，看它预测下一个是什么。再让它的头失效：注意力什么也不加，“吃”就不知道是谁在吃。",
       ),
-      chosen, rows, el("div", { class: "controls" }, check("silent", t("silence the head", "让这个头失效"), state)), told, next,
+      chosen, el("div", { class: "controls" }, row), el("div", { class: "controls" }, check("silent", t("silence the head", "让这个头失效"), state)), told, next,
     ),
     section(
       t("Every number on the way", "途中的每一个数"),

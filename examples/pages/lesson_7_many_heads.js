@@ -54,7 +54,7 @@ show(() => {
     state.silent[name] = !state.silent[name];
     update();
   } });
-  let shown = null, buttons = [], boxes = [];
+  let shown = null, offered = null, buttons = [], boxes = [];
 
   function paint(canvas, rows) {
     const n = rows.length, paper = canvas.getContext("2d");
@@ -94,11 +94,14 @@ show(() => {
     const model = data.models[state.model];
     const written = (state.text[state.model] ??= model.examples[0]);
     if (document.activeElement !== input) input.value = written;
-    examples.replaceChildren(...model.examples.map((example) => el("button", { click: () => {
-      state.text[state.model] = example;
-      shown = null;
-      update();
-    } }, example)));
+    if (offered !== state.model) {
+      examples.replaceChildren(...model.examples.map((example) => el("button", { click: () => {
+        state.text[state.model] = example;
+        shown = null;
+        update();
+      } }, example)));
+      offered = state.model;
+    }
     const found = cut(model, written).slice(0, (model.bias[0].length - 1) / 2);
     const ids = encoded(model, found);
     const tokens = ["[CLS]", ...found.map((word) => (model.words.includes(word) ? word : `${word}?`))];

@@ -106,6 +106,18 @@ def test_lesson_0_follows_a_sentence(opened: Open) -> None:
         assert (probabilities.argmax() == subject + 4) != silent
 
 
+def test_what_the_keyboard_chooses_keeps_the_focus(opened: Open) -> None:
+    page = opened("lesson_0_whole_flow")
+    page.locator('[name="row"]').nth(2).focus()
+    for row in "10":
+        page.keyboard.press("ArrowLeft")
+        assert page.locator("[name='row']:checked:focus").get_attribute("value") == row
+    page = opened("lesson_7_many_heads")
+    example = page.locator("section > .controls button").nth(1)
+    example.press("Enter")
+    assert page.locator("#text").input_value() == example.inner_text() == page.locator("button:focus").inner_text()
+
+
 def test_lesson_1_looks_up_a_waist(opened: Open) -> None:
     import lesson_1_weighted_lookup as lesson_1
 
