@@ -38,6 +38,20 @@ def test_every_page_has_one_place(navigation: ModuleType) -> None:
     assert len(placed) == len(set(placed))
 
 
+def test_a_file_that_a_page_links_to_can_be_shown(navigation: ModuleType) -> None:
+    pages = [ROOT / page for pages in navigation.NAVIGATION.values() for page in pages if "reference/" not in page]
+    linked = {
+        (page.parent / target).resolve()
+        for page in [ROOT / "README.md", *pages]
+        for target in re.findall(r"(?<!!)\[[^\]]*\]\(<?([^)>#\s]+)", page.read_text(encoding="utf-8"))
+    }
+    files = {path for path in linked if path.is_file()}
+    assert {path.suffix for path in files} >= {".py", ".html", ".png"}
+    for path in files:
+        if path.suffix not in navigation.WHOLE:
+            assert "\0" not in path.read_text(encoding="utf-8"), path
+
+
 def test_a_page_in_chinese_is_the_twin_of_one_in_english(navigation: ModuleType) -> None:
     twins = navigation.twins()
     placed = {page.removesuffix(".md") for pages in navigation.NAVIGATION.values() for page in pages} | {"index"}

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import jieba
 from docutils import nodes
-from navigation import NAVIGATION, twins
+from navigation import NAVIGATION, WHOLE, twins
 from sphinx import addnodes
 
 import headway
@@ -93,26 +93,26 @@ def link_sources(app, doctree):
     docname = app.env.docname
     for node in list(doctree.findall(addnodes.download_reference)):
         path = posixpath.normpath(posixpath.join(posixpath.dirname(docname), node["reftarget"]))
-        if path.endswith(".html"):
-            whole_pages(app).add(path)
+        shown = path
+        if path.endswith(WHOLE):
+            whole_files(app).add(path)
         else:
             sources(app).add(path)
-        uri = posixpath.relpath(
-            path if path.endswith(".html") else f"source/{path}.html", posixpath.dirname(docname) or "."
-        )
+            shown = f"source/{path}.html"
+        uri = posixpath.relpath(shown, posixpath.dirname(docname) or ".")
         node.replace_self(nodes.reference("", "", *node.children, refuri=uri, internal=True))
 
 
-def whole_pages(app):
-    """The pages of HTML that pages link to, such as reports."""
-    if not hasattr(app.env, "headway_pages"):
-        app.env.headway_pages = set()
-    return app.env.headway_pages
+def whole_files(app):
+    """The files that pages link to and that a browser shows, such as reports."""
+    if not hasattr(app.env, "headway_files"):
+        app.env.headway_files = set()
+    return app.env.headway_files
 
 
-def copy_whole_pages(app, exception):
+def copy_whole_files(app, exception):
     """Copies them beside the pages of the site."""
-    for path in () if exception else sorted(whole_pages(app)):
+    for path in () if exception else sorted(whole_files(app)):
         copy = Path(app.outdir, path)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(Path(app.srcdir, path), copy)
@@ -162,6 +162,6 @@ def setup(app):
     app.connect("autodoc-process-docstring", mark_literals, priority=400)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("doctree-read", link_sources, priority=400)
-    app.connect("build-finished", copy_whole_pages)
+    app.connect("build-finished", copy_whole_files)
     app.connect("html-collect-pages", source_pages)
     app.connect("html-page-context", name_languages)

@@ -87,6 +87,9 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
 }
 """The pages under each caption. Those in reference/ are made from the package; README.md is the first page."""
 
+WHOLE = (".html", ".png")
+"""The ends of files that a browser shows as they are. A link to any other file leads to a page with its text."""
+
 
 def twins() -> dict[str, str]:
     """Returns the page in the other language of each page that exists in both, by the names that Sphinx gives them."""
