@@ -31,7 +31,7 @@ SENTENCES = {
     "english": "The cat that the dogs saw was asleep because it was tired .",
     "chinese": "小猫吃苹果因为它很饿。",
 }
-"""The documents' own sentences, with relations that were planted."""
+"""A sentence of each small model, with relations that were planted."""
 TOKENS = 32_768
 
 
