@@ -21,7 +21,7 @@ class TopKeys(Statistic):
     """The ``count`` largest weights of each query and their keys, ``TopWeights``.
 
     Of equal scores, the key with the lowest slot comes first. Every key that is not in the list weighs at most
-    ``bound``, which is at most 1/count: with count ≥ 1/t, all weights above t are in the list.
+    ``bound``. For a softmax that is at most 1/count: with count ≥ 1/t, all weights above t are in the list.
 
     Args:
         count: weights for each query, from 1 to the number of keys.
