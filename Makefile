@@ -29,7 +29,7 @@ CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test test-all test-recent test-families check check-native check-replay check-arm check-triton check-torch check-lowest gpu native library bench claims translation small-models weights site wheel check-wheel clean
+.PHONY: help setup compare test test-all test-recent test-families check check-native check-replay check-arm check-triton check-torch check-lowest gpu native library compiled bench claims translation small-models weights site wheel check-wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -115,7 +115,7 @@ gpu:  ## tune, then run the tests and a short measurement on an NVIDIA GPU, in 1
 	else $(MAKE) --no-print-directory library && PYTHONPATH=src:tests $(BIN)/python -m gpu --tune --out gpu-out $(ARGS); fi
 
 native: $(NATIVE)/CMakeCache.txt  ## build the CPU kernel's library alone, where it is loaded from; compiles what changed
-	@cmake --build $(NATIVE) --parallel
+	@MAKEFLAGS= cmake --build $(NATIVE) --parallel
 
 bench: library  ## measure speed and memory against torch and the processor's own roof (ARGS=--quick: a few minutes)
 	$(BIN)/headway bench --out bench-out $(ARGS)
@@ -186,9 +186,12 @@ $(READY): pyproject.toml $(TORCH)
 	@touch $@
 
 # CMake knows best what has to be compiled again, and is asked each time. Where it is missing pip brings its own;
-# where there is no compiler headway works without the library.
+# where there is no compiler headway works without the library. pip and the compiler need nothing of each other.
 ifneq ($(CMAKE),)
-library: $(READY)
+library:
+	@$(MAKE) --no-print-directory -j2 $(READY) compiled
+
+compiled:
 	@if $(MAKE) --no-print-directory $(NATIVE)/CMakeCache.txt; then $(MAKE) --no-print-directory native; else \
 		echo "the CPU kernel's library is not built, for the reason above: headway works without it"; fi
 else
