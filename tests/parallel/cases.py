@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -37,7 +37,13 @@ def layer_of(name: str, number: int = 0) -> Layer:
     ).eval()
 
 
+LAYOUTS = {"one token": [[(8, 9)], [(0, 8), (9, LENGTH)]], "a run of one token": [[(0, 1), (9, LENGTH)], [(1, 9)]]}
+"""Layouts of two processes that no function of ``Shards`` makes."""
+
+
 def layout(name: str, n: int, group: Any) -> Shards:
+    if name in LAYOUTS:
+        return Shards(LAYOUTS[name], group)
     return getattr(Shards, name)(n, group)
 
 
@@ -478,16 +484,28 @@ def sent(group: Any, method: str, shape: str, mask: M.Mask | None, n: int = 64) 
 
 
 @contextmanager
-def observed_alone(rank: int) -> Iterator[None]:
-    """A block in which inspection observes calls on the second rank alone."""
+def observed() -> Iterator[None]:
+    """A block in which inspection observes calls."""
     observer = lambda call, compute: compute()  # noqa: E731
-    if rank == 1:
-        observers.append(observer)
+    observers.append(observer)
     try:
         yield
     finally:
-        if rank == 1:
-            observers.remove(observer)
+        observers.remove(observer)
+
+
+def observed_masks(group: Any) -> list[float]:
+    """The differences of observed calls, whose masks are those of several runs, one of a single token."""
+    ids = torch.arange(N) // 6
+    with observed():
+        return [
+            compare(group, None, "gather", "a run of one token", mask)
+            for mask in (M.Boolean(_random(N, N)), M.Causal() & M.Boolean(_random(2, 4, N, N)), M.Documents(ids))
+        ]
+
+
+LIKE = ("documents", "ids of documents", "seed")
+"""What is compared by its numbers; the rest of the call is alike."""
 
 
 def disagrees(group: Any, what: str) -> None:
@@ -517,10 +535,20 @@ def disagrees(group: Any, what: str) -> None:
     if what == "capture":  # of a kind that all ranks have agreed on before
         parallel.attention(q, k, v, shards=shards, method="ring", **options)
         options["encoding"] = None
-        with observed_alone(rank):
+        with observed() if rank else nullcontext():
             parallel.attention(q, k, v, shards=shards, method="ring", **options)
         return
-    parallel.attention(q, k, v, shards=shards, method="gather", **options)
+    if what == "documents":  # of which one rank would wait for keys that the other one does not send
+        at = hw.Coordinates.packed([N]) if rank else hw.Coordinates.packed([12, N - 12])
+        shards = Shards.contiguous(N, group)
+        (options["q_positions"],) = shards.take(coordinates=at)
+        options["mask"] = M.Documents()
+        q, k, v = (shards.take(x, dim=2)[0] for x in arguments_of(None)[0])
+    if what == "ids of documents":
+        options["mask"] = M.Documents(torch.arange(N) // (12 + 12 * rank))
+    if what == "seed":
+        options |= {"dropout": 0.5, "dropout_seed": rank}
+    parallel.attention(q, k, v, shards=shards, method="ring" if what in LIKE else "gather", **options)
 
 
 def refuses(group: Any, what: str) -> None:

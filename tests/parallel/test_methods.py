@@ -56,6 +56,20 @@ def test_heads_in_groups(pool: Pool) -> None:
         assert far(found) == {}
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_process_of_one_token(pool: Pool, method: str) -> None:
+    """Whose tensors of its token have the shape of those that all tokens share."""
+    names = ["rope", "t5", "forgetting", "log-n", "selective-rope"]
+    for found in pool.run(2, cases.sweep, method, "one token", names):
+        refused = {name for name in names if "a rank has one token" in str(found[name])}
+        assert far(found).keys() == refused
+        assert bool(refused) == (method == "heads")
+
+
+def test_masks_of_observed_calls(pool: Pool) -> None:
+    assert max(max(found) for found in pool.run(2, cases.observed_masks)) < CLOSE
+
+
 ON_MORE = ["packed gates", "padded convolutions", "window", "grouped heads"]
 
 
@@ -212,14 +226,22 @@ def test_a_wrong_call_is_refused(pool: Pool, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["the number of tokens", "layout", "dtype", "encoding", "mask", "heads", "gradients", "capture"]
+    "what",
+    [
+        *("the number of tokens", "layout", "dtype", "encoding", "mask", "heads", "gradients", "capture"),
+        *("documents", "ids of documents", "seed"),
+    ],
 )
 def test_ranks_that_disagree_are_named(pool: Pool, what: str) -> None:
     with pytest.raises(FailedError) as caught:
         pool.run(2, cases.disagrees, what)
     for one in caught.value.said:
         assert one is not None
-        said = {"heads": "shape of k", "dtype": "dtype of q", "capture": "what capture and other inspection observe"}
+        said = {
+            "heads": "shape of k", "dtype": "dtype of q", "capture": "what capture and other inspection observe",
+            "documents": "positions and documents of the queries", "ids of documents": "numbers in the mask",
+            "seed": "dropout_seed",
+        }  # fmt: skip
         assert f"the processes of a sequence disagree on {said.get(what, what)}: " in one
         assert "on rank 0" in one
         assert "on rank 1" in one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ from typing_extensions import Never
 from .._common.version import __version__
 from ..attention import Computation, _check_kernel, _observed, observers
 from ..call import encoding_for, make_call, seeded
+from ..constants import writes
 from ..coordinates import Coordinates, Placed
 from ..errors import HeadwayError, refuse, refuses_others, unknown
 from ..kernels import KERNELS, kernel_for
@@ -30,6 +32,8 @@ from .methods.gather import as_one_call, with_all_keys
 
 SHORT = 1024
 """The most tokens of a rank for which "auto" gathers: its messages are few, and its calls whole."""
+READ = 1 << 24
+"""The bytes of the largest tensor of a mask or of coordinates whose numbers are compared, which takes milliseconds."""
 LOCAL = "local"
 """What stands for a method where every rank has all keys, and nothing is sent."""
 
@@ -100,8 +104,8 @@ def attention(
 
     Raises:
         HeadwayError: as ``headway.attention`` does, if the method cannot compute the call, and if the processes
-            disagree on it, which is checked in each call on a CPU, and in the first one of each kind on GPUs. A
-            backward pass that is itself differentiated is refused.
+            disagree on it, which is checked in each call on a CPU, with positions, documents and small tensors of
+            masks, and in the first one of each kind on GPUs. A backward pass that is itself differentiated is refused.
         RuntimeError: if another process died, or does not answer within the timeout of its group.
 
     References:
@@ -233,7 +237,38 @@ def _facts(call: SharedCall, method: Method) -> dict[str, object]:
             at.position.dtype, list(at.position.shape), at.document is not None, at.ordered, at.start, at.padding,
             at.length if isinstance(at.length, int) else None,
         )  # fmt: skip
+    if call.group.device is None:
+        facts |= _contents(call)
     return facts
+
+
+def _contents(call: SharedCall) -> dict[str, object]:
+    """Returns the seed, and checksums of what decides which keys are sent, as far as it is on a CPU."""
+    seed = call.options["dropout_seed"]
+    facts: dict[str, object] = {"dropout_seed": seed if isinstance(seed, int) else None}
+    for name, held in (
+        ("positions and documents of the queries", call.q_at.facts()),
+        ("positions and documents of the keys", call.k_at.facts()),
+        ("numbers in the mask", call.mask),
+    ):
+        tensors = list[Tensor]()
+        if not (isinstance(held, Coordinates) and held.is_stream):  # which start and length tell
+            flatten(held, tensors)
+        small = [x for x in tensors if x.is_cpu and x.nbytes <= READ]
+        facts[name] = _checksum(call, small) if small else None
+    return facts
+
+
+def _checksum(call: SharedCall, tensors: Sequence[Tensor]) -> str:
+    def compute() -> str:
+        found = 0
+        for x in tensors:
+            found = zlib.crc32(x.detach().contiguous().view(torch.uint8).numpy(), found)
+        return f"{found:08x}"
+
+    if any(x.is_inference() for x in tensors):  # writing into them leaves no trace
+        return compute()
+    return call.q_shards.fact(("checksum", *map(id, tensors), writes(tensors)), tensors, compute)
 
 
 def _requiring(call: SharedCall) -> list[str]:

@@ -111,20 +111,16 @@ class SharedCall:
         """Returns the mask of this rank's queries and all keys."""
         if self.mask is None:
             return None
-        n = self.q_at.index.shape[1]
-        first, *others = [self.mask.block(*run, n) for run in self.q_shards.runs]
-        if not others:
-            return first
-        of_others: list[list[Tensor]] = [[] for _ in others]
-        for block, tensors in zip(others, of_others, strict=True):
+        n, runs = self.q_at.index.shape[1], self.q_shards.runs
+        if len(runs) == 1:
+            return self.mask.block(*runs[0], n)
 
-            def noted(x: Tensor, words: tuple[str, ...], tensors: list[Tensor] = tensors) -> Tensor:
-                tensors.append(x)
-                return x
+        def of_runs(x: Tensor, words: tuple[str, ...]) -> Tensor:
+            dim = words.index("queries")
+            return torch.cat([x.narrow(dim, start, stop - start) for start, stop in runs], dim)
 
-            block.along("queries", noted)
-        each = zip(*of_others, strict=True)
-        return first.along("queries", lambda x, words: torch.cat([x, *next(each)], words.index("queries")))
+        # of the whole: the mask of a run of one query could not be told from one that all queries share
+        return self.mask.block(0, n, n).along("queries", of_runs)
 
     def encoded(self) -> tuple[Call, bool]:
         """Returns the call of this rank's queries and keys, without a mask.

@@ -9,7 +9,7 @@ from ...kernels import KERNELS, Call, kernel_for
 from ...kernels._base import without_autocast
 from ...terms import Term
 from .._call import SharedCall
-from .._group import gathered, shard_by_tokens, whole_by_heads
+from .._group import gathered, shard_by_tokens, tokens_in, whole_by_heads
 from .._shards import Shards
 from ._base import Method, Traffic
 
@@ -31,7 +31,12 @@ class Heads(Method):
         if heads % size:
             able = ", ".join(str(one) for one in range(1, heads + 1) if heads % one == 0)
             return f"{heads} heads of keys do not divide by {size} processes: they do by {able}"
-        return call.why_not_apart()
+        if (why := call.why_not_apart()) is not None:
+            return why
+        fewest = min(map(tokens_in, (*call.q_shards.layout, *call.k_shards.layout)))
+        if fewest == 1 and call.probe().terms:
+            return "a rank has one token, whose tensors in terms cannot be told from those of all tokens"
+        return None
 
     def traffic(self, call: SharedCall) -> Traffic:
         probe = call.probe()
