@@ -184,6 +184,22 @@ def test_time_in_which_the_processor_does_something_else_is_not_its_time() -> No
     assert 0 < trained.processor_seconds < trained.seconds - 0.1
 
 
+def test_a_checkpoint_of_an_earlier_version_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no time of the processor."""
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    path, whole = tmp_path / "model.pt", small()
+    run(whole)
+    with pytest.raises(StoppedError):
+        run(small(), path, stop=3)
+    state = torch.load(path, weights_only=True)
+    del state["processor_seconds"]
+    torch.save(state, path)
+    resumed = small()
+    trained, _ = run(resumed, path)
+    assert math.isnan(trained.processor_seconds)
+    assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters(), strict=True))
+
+
 def test_autocast_is_for_the_forward_pass_and_the_loss(tmp_path: Path) -> None:
     seen: list[torch.dtype] = []
     model = small()

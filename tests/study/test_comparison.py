@@ -444,6 +444,25 @@ def test_equal_time_is_that_of_the_processor(
     assert results.any_row("lstm (equal time)")["steps"] == 3 * tiny["steps"]
 
 
+def test_equal_time_beside_rows_of_an_earlier_version(
+    text_file: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Which have no time of the processor: seconds decide then."""
+    train = run.train
+
+    def timed(*given: Any, **named: Any) -> Trained:
+        seconds = 6.0 if named["checkpoint"].name.startswith("rope") else 2.0
+        return replace(train(*given, **named), seconds=seconds)
+
+    monkeypatch.setattr(run, "train", timed)
+    compare(text_file, ["rope"], **{**tiny, "baselines": ()}, out=tmp_path)
+    file = tmp_path / "results.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({**row, "processor_seconds": None}) + "\n" for row in rows))
+    results = compare(text_file, ["rope"], **{**tiny, "baselines": ("lstm",)}, out=tmp_path)
+    assert results.any_row("lstm (equal time)")["steps"] == 3 * tiny["steps"]
+
+
 def test_settings_stand_in_place_of_the_protocols(text_file: Path, tiny: dict[str, Any]) -> None:
     of = {"baselines": tiny["baselines"], "seeds": tiny["seeds"]}
     settings = {name: value for name, value in tiny.items() if name not in of}

@@ -59,6 +59,20 @@ def test_a_share_is_every_nth_training(tmp_path: Path) -> None:
     assert numbers[0] == numbers[1]
 
 
+def test_a_share_without_a_training_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HeadwayError, match="share 3 of 4 is empty, since there are 2 trainings"):
+        measure(["parity"], ["none", "rope"], TINY, share=(3, 4), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_learning_rates_that_were_tried_come_along(tmp_path: Path) -> None:
+    slow, fast = ({"bits_per_byte": bits, "peak_memory_bytes": 1} for bits in (2.0, 2.5))
+    rates: list[dict[str, Any]] = [{"0.004": slow}, {"0.004": slow, "0.008": fast}]
+    tried = [{"learning_rates_tried": {"rope": one}} for one in rates]
+    folders = [part(tmp_path / f"{seed}", of_seed(seed), **tried[seed]) for seed in (0, 1)]
+    assert merge(folders, tmp_path / "all").settings["learning_rates_tried"]["rope"] == rates[1]
+
+
 def test_a_training_that_two_folders_have_is_there_once(tmp_path: Path) -> None:
     other = part(tmp_path / "b", of_seed(0, "rope"), lambda row: {**row, "train_seconds": 1.0, "processor": "another"})
     found = merge([part(tmp_path / "a", of_seed(0, "rope", "alibi")), other], tmp_path / "c")

@@ -168,6 +168,8 @@ def test_models_that_pairs_of_symbols_beat_are_not_ranked(protocol: FixedProtoco
     assert found.pairs(64) == []
     marked = [cell.best for row in tables.losses(found).rows for cell in row if isinstance(cell, Cell)]
     assert sum(marked) == 2, "the losses of a"
+    with_lstm = results(protocol, {**losses, "lstm": {16: [2.2, 2.3], 64: [3.0, 3.1]}}, counted)
+    assert "At 64 bytes lstm, with 3.050, is better than every encoding that has learned; " in said_by(with_lstm)
     none = results(protocol, {name: {16: [3.4, 3.5], 64: [3.6, 3.5]} for name in "ab"}, counted)
     said = "At the trained length (16 bytes) none is ranked, since none is below a 2-gram model of the same text"
     assert none.summary() == [f"{said}: train longer."]
@@ -203,6 +205,9 @@ def test_uneven_times_are_named(protocol: FixedProtocol) -> None:
         "Trained by time and not alike between seeds: lstm (equal time) 1 to 6 steps. Their means say little.",
     ]
     assert found.warnings()[-1] in found.conclusions()
+    for row in found.rows:  # as ``merge`` joins them
+        row["processor"] = f"of seed {row['seed']}"
+    assert "6.0×): machines differ, or other work shared them, and seconds" in found.warnings()[-2]
 
 
 def test_a_model_that_diverged_is_named(protocol: FixedProtocol) -> None:

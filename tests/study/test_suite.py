@@ -178,6 +178,12 @@ def test_models_that_did_not_learn_say_nothing_of_longer_ones() -> None:
     assert "No two encodings learned the same task" in found.summary()[2]
 
 
+def test_what_was_not_trained_has_not_failed_to_learn() -> None:
+    """As in the folder of one of several machines."""
+    found = results({("copy", "rope"): [(1.0, 0.4)], ("sort", "none"): [(1.0, 0.9)]})
+    assert not any("did not learn" in said for said in found.conclusions())
+
+
 def test_pairs_are_separated_by_seeds_alone() -> None:
     """By three seeds at least, paired, and by both intervals."""
     one = results({("copy", "t5"): [(1.0, 0.9)], ("copy", "rope"): [(1.0, 0.1)]})

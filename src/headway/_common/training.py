@@ -44,7 +44,8 @@ class Trained:
         steps: steps.
         seconds: seconds in these steps.
         processor_seconds: seconds of processor time in these steps, of all threads, whatever else the machine did. On
-            another device than a CPU these are the same as ``seconds``.
+            another device than a CPU these are the same as ``seconds``. NaN if a checkpoint of an earlier version was
+            resumed, which does not have them.
         loss: the loss of the last batch.
     """
 
@@ -174,11 +175,11 @@ def train(
 
 def _progress(state: dict[str, Any]) -> tuple[int, float, float, float]:
     """The steps of a checkpoint, their seconds, the processor's of these, and the last loss."""
-    step, numbers = state["step"], [state[name] for name in ("seconds", "processor_seconds", "last_loss")]
+    step, work = state["step"], state.get("processor_seconds", math.nan)  # earlier versions have none
+    numbers = [state["seconds"], work, state["last_loss"]]
     if type(step) is not int or step < 0 or any(type(number) is not float for number in numbers):
         raise ValueError(f"step {step!r}; seconds, processor_seconds and last_loss {numbers!r}")
-    seconds, work, last = numbers
-    return step, seconds, work, last
+    return step, state["seconds"], work, state["last_loss"]
 
 
 def _restore(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, Any]]) -> None:

@@ -98,7 +98,7 @@ def _task(axes: Axes, results: SuiteNumbers, task: str, look: dict[str, Style]) 
                 high.append(max(values))
         axes.plot(x, y, **look[name].options(1.6, 4.5), zorder=3)
         axes.vlines(x, low, high, color=look[name].colour, linewidth=1.0, zorder=2)
-    never = len(results.encodings) - len(shown)
+    never = sum(bool(results.runs(task, name)) for name in results.encodings) - len(shown)
     title = task if len(task) <= 24 else f"…{task[-23:]}"
     axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
     if never:

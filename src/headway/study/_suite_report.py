@@ -191,7 +191,7 @@ class SuiteResults(SuiteNumbers):
         scores = {name: mean(self.beyond(task, name).values()) for name in self.encodings if learned[name]}
         order = sorted(scores, key=lambda name: -scores[name])
         said = ", ".join(f"{name} {scores[name]:.0%}" for name in order)
-        never = [name for name in self.encodings if not learned[name]]
+        never = [name for name in self.encodings if not learned[name] and self.runs(task, name)]
         missing = f" {listed(never)} did not learn the trained length." if never else ""
         apart = [pair for pair in self.pairs(task) if pair.separated]
         pairs = ", ".join(f"{pair.better} over {pair.worse}" for pair in apart)

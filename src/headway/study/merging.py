@@ -131,6 +131,8 @@ def _joined(name: str, ours: Any, part: _Folder) -> Any:
         changed = next((spec for spec in ours.keys() & its.keys() if ours[spec] != its[spec]), None)
         if changed is not None:
             raise HeadwayError(f"{changed} is another encoding in {part.path}: its file has changed")
+    if name == "learning_rates_tried":
+        return {model: {**its.get(model, {}), **ours.get(model, {})} for model in [*its, *ours]}
     return {**its, **ours}
 
 

@@ -260,6 +260,7 @@ class ComparisonResults:
     def _uneven(self, names: Sequence[str]) -> list[str]:
         """Models whose steps took uneven times between seeds, or that had uneven numbers of steps."""
         paces, steps = [], []
+        places = {(row.get("processor"), row.get("device"), row.get("threads")) for row in self.rows}
         for name in names:
             taken = self.by_seed(name, self.trained_length, "steps")
             seconds = self.by_seed(name, self.trained_length, "train_seconds")
@@ -270,9 +271,10 @@ class ComparisonResults:
                 steps.append(f"{name} {self._steps(name)} steps")
         sentences = []
         if paces:
+            why = "other work shared the machine" if len(places) == 1 else "machines differ, or other work shared them"
             sentences.append(
-                f"The seconds of a step differ between seeds by more than {UNEVEN:g}× ({', '.join(paces)}): other work "
-                "shared the machine, and seconds and tokens a second say little."
+                f"The seconds of a step differ between seeds by more than {UNEVEN:g}× ({', '.join(paces)}): {why}, and "
+                "seconds and tokens a second say little."
             )
         if steps:
             sentences.append(
@@ -346,7 +348,8 @@ class ComparisonResults:
         pair = self.difference(name, ranking[0][1], length) if ranking else None
         if value is None or pair is None:
             return f"{at} cannot be compared with an encoding."
-        verdict = "is better than every encoding" if pair.mean < 0 else "is not better than the best encoding"
+        every = "every encoding that has learned" if {*self.encodings} - {*self.learned} else "every encoding"
+        verdict = f"is better than {every}" if pair.mean < 0 else "is not better than the best encoding"
         if pair.seeds > 1 and not pair.separated:
             verdict = "is not separated from the best encoding"
         return f"{at}, with {value:.3f}, {verdict}; {pair}."

@@ -169,10 +169,12 @@ class Run:
     def _steps(self) -> int:
         if not self.candidate.by_the_clock:
             return self.protocol.steps
-        rows = [row for row in self.store.rows if row["seed"] == self.seed and row.get("processor_seconds")]
-        seconds = [row["processor_seconds"] for row in rows if not row["baseline"]]
+        rows = [row for row in self.store.rows if row["seed"] == self.seed and row["train_seconds"]]
+        # trainings of earlier versions have no time of the processor
+        time = "processor_seconds" if all(row.get("processor_seconds") for row in rows) else "train_seconds"
+        seconds = [row[time] for row in rows if not row["baseline"]]
         alike = self.candidate.equal
-        pace = next((row["processor_seconds"] / row["steps"] for row in rows if row["encoding"] == alike), None)
+        pace = next((row[time] / row["steps"] for row in rows if row["encoding"] == alike), None)
         steps = max(1, round(statistics.median(seconds) / pace)) if seconds and pace else self.protocol.steps
         return self.store.equal_time_steps(self.candidate.name, self.seed, steps)
 
@@ -219,7 +221,7 @@ class Run:
             kernel = kernel_used(
                 self.candidate.name, result.sizes, training.batch, self.protocol.device, self.dtype or torch.float32
             )
-        seconds = None if math.isnan(trained.seconds) else trained.seconds
+        seconds, work = (None if math.isnan(x) else x for x in (trained.seconds, trained.processor_seconds))
         tokens = training.batch * training.length * trained.steps
         tried = self.store.tried(self.candidate.equal) if len(self.protocol.learning_rates) > 1 else {}
         return {
@@ -230,7 +232,7 @@ class Run:
             "learning_rates": {rate: facts["bits_per_byte"] for rate, facts in tried.items()},
             "train_loss_bits": trained.loss if math.isfinite(trained.loss) else None,
             "train_seconds": seconds,
-            "processor_seconds": None if seconds is None else trained.processor_seconds,
+            "processor_seconds": work,
             "tokens_per_second": None if seconds is None else tokens / seconds,
             "parameters": parameters,
             "encoding_parameters": parameters - shared,

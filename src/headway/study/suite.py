@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -153,8 +153,8 @@ def measure(
         The results.
 
     Raises:
-        HeadwayError: before any training, if a task or an encoding is unknown, an encoding only places tokens, or the
-            folder has other measurements.
+        HeadwayError: before any training, if a task or an encoding is unknown, an encoding only places tokens, the
+            share has no training, or the folder has other measurements.
     """
     if watch is None:
         with notebook_bar() as tell:
@@ -178,14 +178,15 @@ def measure(
                 raise HeadwayError(f"{spec} only places tokens, for another encoding to read: give '{spec} + rope'")
             with torch.no_grad():
                 model(torch.zeros(1, 2, dtype=torch.int64))
+    every = list(product(dict.fromkeys(seeds), dict.fromkeys(tasks), dict.fromkeys(encodings)))
+    if number > len(every):
+        raise HeadwayError(f"share {number} of {of} is empty, since there are {len(every)} trainings: leave it out")
     settings = {**asdict(protocol), "times": list(protocol.times), "lengths": list(protocol.times), "version": VERSION}
     with Store(out, KEYS, ROW) as store:
         store.agree({"experiment": "suite", **settings})
         store.agree_on_sources([*encodings, *tasks])
-        every = product(dict.fromkeys(seeds), dict.fromkeys(tasks), dict.fromkeys(encodings))
         planned = {
-            Job(task, spec, seed): f"{task}, {spec}, seed {seed}"
-            for seed, task, spec in islice(every, number - 1, None, of)
+            Job(task, spec, seed): f"{task}, {spec}, seed {seed}" for seed, task, spec in every[number - 1 :: of]
         }
         missing = sum(not store.has(job) for job in planned)
         results = SuiteResults(store.rows_of(planned), store.settings, list(dict.fromkeys(encodings)))
