@@ -10,8 +10,9 @@ import torch
 from processes import DEVICES, FailedError, Pool
 
 from headway import masks as M
-from headway.parallel import METHODS
+from headway.parallel import METHODS, Explanation, Shards
 from headway.parallel._call import drawing_with
+from headway.parallel.methods import Traffic
 
 pytestmark = pytest.mark.xdist_group("parallel")
 
@@ -172,6 +173,15 @@ def test_an_encoding_of_a_user_is_gathered_unless_it_declares_more(pool: Pool) -
 
 
 # ---------------------------------------------------------------- bytes
+
+
+@pytest.mark.parametrize(
+    ("can", "said"), [({"gather": Traffic(1, 2)}, "that which is asked for cannot"), ({}, "none can")]
+)
+def test_an_explanation_without_a_method(can: dict[str, Traffic], said: str) -> None:
+    reasons = {name: "a reason" for name in METHODS if name not in can}
+    shards = Shards.contiguous(4, None)
+    assert str(Explanation(None, can, reasons, shards)).startswith(f"method: {said} compute this call")
 
 
 def test_bytes_are_what_explain_says(pool: Pool) -> None:

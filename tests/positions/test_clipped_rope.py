@@ -30,6 +30,12 @@ def test_frequencies_are_those_of_the_authors(sizes: tuple[int, float]) -> None:
         assert found[c].item() == pytest.approx(value, rel=1e-12, abs=1e-18)
 
 
+def test_a_single_pair_keeps_its_frequency() -> None:
+    assert ClippedRoPE(2).frequencies(AT).tolist() == [1.0]
+    with pytest.raises(HeadwayError, match="clipped is 1 of 1 pairs: leave it out"):
+        ClippedRoPE(2, clipped=1)
+
+
 def test_fast_pairs_are_those_of_rope() -> None:
     found, plain = ClippedRoPE(64, clipped=5).frequencies(AT), RoPE(64).frequencies(AT)
     assert torch.equal(found[:28], plain[:28])

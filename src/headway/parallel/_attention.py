@@ -384,7 +384,7 @@ class Explanation:
     """The method of a call, what it sends, and the reasons against the others.
 
     Attributes:
-        method: the name of the method; None if none can compute the call.
+        method: the name of the method; None if the one that was asked for cannot compute the call, or none can.
         traffic: what this rank sends by each method that can.
         reasons: why each of the others cannot.
         shards: the shards of the queries.
@@ -396,7 +396,8 @@ class Explanation:
     shards: Shards = field(repr=False)
 
     def __str__(self) -> str:
-        lines = [f"method: {self.method or 'none can compute this call'}   ({self.shards!r})"]
+        none = "that which is asked for cannot compute this call" if self.traffic else "none can compute this call"
+        lines = [f"method: {self.method or none}   ({self.shards!r})"]
         for name in METHODS:
             if name in self.reasons:
                 lines.append(f"  {name}: {self.reasons[name]}")

@@ -411,7 +411,8 @@ def explain_model(
         print(hw.parallel.explain_model(model, shards, ids, positions=at, mask=hw.masks.Causal()))
 
     The model is called with this process's tokens, without gradients. Its layers compute everything but attention,
-    whose output is 0. A single process may ask.
+    whose output is 0. A single process may ask, unless the call of the model is one of all processes, as that of
+    ``fully_shard`` is.
 
     Args:
         model: the model, or one layer.

@@ -25,7 +25,8 @@ class ClippedRoPE(Rescaled):
 
     Args:
         head_dim: the width of each head, even.
-        clipped: n, at least 2 and at most head_dim/2; None for the authors' 20, or all pairs if there are fewer.
+        clipped: n, at least 2 and at most head_dim/2; None for the authors' 20, or all pairs if there are fewer. A
+            single pair keeps its frequency.
         base: the base of the frequencies, above 1.
         layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
 
@@ -48,11 +49,12 @@ class ClippedRoPE(Rescaled):
     ) -> None:
         super().__init__(head_dim, base, layout)
         if clipped is not None and not 2 <= clipped <= self.pairs:
-            raise HeadwayError(f"clipped is {clipped} of {self.pairs} pairs: give at least 2 and at most {self.pairs}")
+            right = f"give at least 2 and at most {self.pairs}" if self.pairs > 1 else "leave it out"
+            raise HeadwayError(f"clipped is {clipped} of {self.pairs} pairs: {right}")
         self.clipped = min(20, self.pairs) if clipped is None else clipped
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """Returns ω_c, [pairs] in float64; the last one is 0."""
+        """Returns ω_c, [pairs] in float64; the last one of several is 0."""
         theta = self.theta(coordinates)
         fading = torch.linspace(0.0, math.pi, self.clipped, dtype=torch.float64, device=theta.device).cos()
         return torch.cat(

@@ -26,7 +26,7 @@ class FoPE(LearnedRotary):
     are slow. a and b start as random numbers around the identity matrix: they stand for the other frequencies that
     linear maps and activations mix into each dimension. The paper keeps them fixed; ``requires_grad_(False)`` does so.
     Scores depend on relative positions only approximately. With z = 1 + i, as the paper's listing has it, the products
-    of slow pairs count twice.
+    of slow pairs count twice. The authors' code turns head_dim/4 pairs at most, of any number of frequencies.
 
     Args:
         num_heads: the number of query heads, at least 1.
@@ -35,7 +35,7 @@ class FoPE(LearnedRotary):
         num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None. Queries that share
             a key head share its coefficients.
         gain: the gain of the Xavier normal distribution of the coefficients, not below 0: 0.3 for the paper's models of
-            60 million parameters, more for larger ones. 0 is RoPE without its slow pairs.
+            60 million parameters, more for larger ones. 0 is RoPE whose slow pairs do not turn and count twice.
         normalize: whether the coefficients of each sum are divided by their sum, as in the paper's listing, which is
             far from stable if they are learned. Other implementations do not.
         base: the base of the frequencies, above 1.
