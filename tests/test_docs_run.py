@@ -164,6 +164,8 @@ def check_command(words: list[str]) -> None:
             ast.parse(rest[1])
         elif rest[0] == "-m" and rest[1].startswith("headway."):
             importlib.import_module(f"{rest[1]}.__main__").parser().parse_args(rest[2:])
+        elif rest[0] == "-m" and rest[1].startswith("gpu."):  # with tests/ on PYTHONPATH
+            assert (ROOT / "tests" / f"{rest[1].replace('.', '/')}.py").is_file(), f"tests/ has no module {rest[1]}"
         elif rest[0] == "-m":
             assert rest[1] in ("pip", "pytest", "venv"), f"python -m {rest[1]}: teach this test to check it"
         else:
