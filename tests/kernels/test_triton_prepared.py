@@ -378,6 +378,32 @@ def test_a_checkpoint_may_compute_a_call_again_with_a_plan_or_without(
     second(out.float().sum().backward)
 
 
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("name", ["rope", "alibi", "t5", "kerple-log", "shaw", "fire"])
+def test_a_plan_may_be_made_within_a_checkpoint(name: str, before: int, recorder: Recorder) -> None:
+    """The second call makes it: that which computes the first one again, or, after a call outside, the one within."""
+    encoding = hw.encoding(name, num_heads=2, head_dim=16)
+    inputs = call(wanted=True)
+    attend = partial(hw.attention, encoding=encoding, mask=M.Causal(), kernel="triton")
+    for _ in range(before):
+        attend(*inputs)
+    checkpoint(attend, *inputs, use_reentrant=False).float().sum().backward()
+    assert [type(one) for one in plans._plans_of(encoding).values()] == [plans.Plan]
+
+
+@pytest.mark.parametrize("name", ["t5", "kerple-log", "shaw"])
+def test_parameters_that_are_frozen_at_first_get_gradients_later(name: str, recorder: Recorder) -> None:
+    encoding = hw.encoding(name, num_heads=2, head_dim=16)
+    attend = partial(hw.attention, *call(), encoding=encoding, mask=M.Causal(), kernel="triton")
+    for wanted in (False, True, False, True):
+        encoding.requires_grad_(wanted)
+        for _ in range(3):
+            assert attend().requires_grad == wanted
+        with torch.no_grad():
+            assert not attend().requires_grad
+    assert recorder.kept
+
+
 # ---------------------------------------------------------------- numbers, by the interpreter
 
 INTERPRETED = """

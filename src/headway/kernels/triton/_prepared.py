@@ -99,14 +99,14 @@ class PreparedCall:
         bare = evaluated(call)._with(q=inputs[0], k=inputs[1], v=inputs[2], q_rotation=None, k_rotation=None)
         bare = without_tables(bare)
         follows = recorded(call)
-        with without_autocast(call.q):
+        with without_autocast(call.q), torch.no_grad():  # a checkpoint counts what autograd saves
             found = PreparedCall(bare, rotations[:2], terms_vary, follows)
         if follows and any(x is not None and x.requires_grad for x in found.constants):
             return "a tensor that requires a gradient is the same in each call"
         return found
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...] = ()) -> Tensor | None:
-        """Returns the output.
+        """Returns the output; None if autograd must record the call, as it did not record the first one.
 
         Args:
             q: queries.
@@ -114,6 +114,9 @@ class PreparedCall:
             v: values.
             terms: the terms; none if they are those of the first call.
         """
+        can_record = not self.recorded and torch.is_grad_enabled()
+        if can_record and any(tensor_at(terms, path).requires_grad for _, path in self.paths):
+            return None
         dtype = q.dtype
         rotate_q, rotate_k = self.rotations
         q = q if rotate_q is None else rotate_q(q)
