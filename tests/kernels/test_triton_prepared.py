@@ -378,6 +378,22 @@ def test_a_checkpoint_may_compute_a_call_again_with_a_plan_or_without(
     second(out.float().sum().backward)
 
 
+def test_large_rotations_are_not_kept(recorder: Recorder) -> None:
+    """32 plans of an encoding would hold them."""
+    encoding = hw.encoding("rope", head_dim=128)
+    made = []
+    for n in (4096, 8192):
+        inputs = [torch.empty(1, 1, n, 128, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+        for _ in range(2):
+            hw.attention(*inputs, encoding=encoding, mask=M.Causal(), kernel="triton")
+        made.append([*plans._plans_of(encoding).values()][-1])
+    kept, reason = made
+    assert isinstance(kept, plans.Plan)
+    assert isinstance(reason, str)
+    first, second = kept.run.rotations  # type: ignore[attr-defined]
+    assert first.back.sin is second.back.sin
+
+
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("name", ["rope", "alibi", "t5", "kerple-log", "shaw", "fire"])
 def test_a_plan_may_be_made_within_a_checkpoint(name: str, before: int, recorder: Recorder) -> None:

@@ -35,6 +35,8 @@ INPUTS, RESULTS = 3, 3
 """q, k and v are the first tensors of a call, and its results the last of those that it saves."""
 MOST_KEPT = 1 << 22
 """The most bytes of tables and bounds that a prepared call keeps; what is more is computed in each call."""
+MOST_ROTATED = 1 << 23
+"""The most bytes of cosines and sines that it keeps; a call that has more is not prepared."""
 
 
 class PreparedCall:
@@ -89,13 +91,18 @@ class PreparedCall:
         if reason is not None:
             return reason
         rotations, inputs = list[PreparedRotation | None](), list[Tensor]()
+        backs: dict[int, Tensor] = {}
         for x, rotation in ((call.q, call.q_rotation), (call.k, call.k_rotation), (call.v, None)):
             if rotation is not None and not supports(x, rotation):
                 return "torch computes a rotation"
-            rotates = torch.is_grad_enabled() and x.requires_grad
-            rotations.append(None if rotation is None else PreparedRotation(rotation, rotates))
+            sin = None  # of the rotation back, which queries and keys share
+            if rotation is not None and torch.is_grad_enabled() and x.requires_grad:
+                sin = backs.setdefault(id(rotation.sin), -rotation.sin)
+            rotations.append(None if rotation is None else PreparedRotation(rotation, sin))
             like = x if rotation is None else PreparedRotation.like(x)
             inputs.append(like.detach().requires_grad_(x.requires_grad))
+        if _bytes_of_rotations(rotations) > MOST_ROTATED:
+            return f"its rotations take more than {MOST_ROTATED >> 20} MiB"
         bare = evaluated(call)._with(q=inputs[0], k=inputs[1], v=inputs[2], q_rotation=None, k_rotation=None)
         bare = without_tables(bare)
         follows = recorded(call)
@@ -207,6 +214,13 @@ def _kind_of(lowered: TritonCall) -> Hashable:
     values = [] if lowered.relative_values is None else lowered.relative_values.learned
     every = lowered.q, lowered.k, lowered.v, *lowered.scores.tensors, *values
     return tuple([(x.shape, x.stride(), x.dtype, x.requires_grad) for x in every]), alignment(*every)
+
+
+def _bytes_of_rotations(rotations: Sequence[PreparedRotation | None]) -> int:
+    """Returns how many bytes the cosines and sines of queries and keys take, of which they may share some."""
+    kept = [side for one in rotations if one is not None for side in (one.rotation, one.back) if side is not None]
+    tensors = {id(x): x for side in kept for x in (side.cos, side.sin)}
+    return sum(x.nbytes for x in tensors.values())
 
 
 def _bytes_of(arguments: Any) -> int:

@@ -83,14 +83,14 @@ class PreparedRotation:
 
     Args:
         rotation: the rotation.
-        recorded: whether autograd records it.
+        back: the sines of the rotation back, by −φ, if autograd records it.
     """
 
-    def __init__(self, rotation: Rotation, recorded: bool) -> None:
+    def __init__(self, rotation: Rotation, back: Tensor | None) -> None:
         from ._start import Programs
 
         self.rotation, self.programs = rotation, Programs()
-        self.back = rotation._with(sin=-rotation.sin) if recorded else None
+        self.back = None if back is None else rotation._with(sin=back)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x rotated."""
