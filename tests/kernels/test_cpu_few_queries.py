@@ -51,12 +51,21 @@ def by_head(n: int, m: int = KEYS) -> M.Boolean:
     return M.Boolean(seen)
 
 
+def by_other_heads(n: int, m: int = KEYS) -> M.Boolean:
+    """A mask under which the first head of a group sees all of a tile, or nothing, and the others some of it."""
+    seen = torch.rand(1, HEADS, n, m, generator=torch.Generator().manual_seed(1)) < 0.7
+    seen[:, 0] = True
+    seen[:, HEADS // KV_HEADS, :, 192:700] = False
+    return M.Boolean(seen)
+
+
 def masks(n: int) -> dict[str, Any]:
     return {
         "none": None,
         "causal": M.Causal(),
         "window": M.Causal() & M.Window(left=300),
         "by head": by_head(n),
+        "by other heads": by_other_heads(n),
         "gap": M.Causal() & (M.KeepFirst(3) | M.Window(left=400)),
     }
 
@@ -80,7 +89,7 @@ def same(outputs: list[Tensor]) -> bool:
     return all(torch.equal(outputs[0], other) for other in outputs[1:])
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "window", "by head", "gap"])
+@pytest.mark.parametrize("mask", ["none", "causal", "window", "by head", "by other heads", "gap"])
 @pytest.mark.parametrize("n", QUERIES)
 def test_heads_together_are_heads_alone(n: int, mask: str) -> None:
     q, k, v = drawn(n, torch.float32)
@@ -130,6 +139,25 @@ def test_what_no_query_sees_stays_unseen(n: int, mask: str, value: float) -> Non
     hidden = slice(3, KEYS - 402 - n)
     k[:, :, hidden], v[:, 1, hidden] = value, value
     assert same([wanted, *every_way(q, k, v, masks(n)[mask])])
+
+
+@pytest.mark.parametrize("n", QUERIES)
+def test_keys_hidden_within_a_whole_tile_stay_unseen(n: int) -> None:
+    q, k, v = drawn(n, torch.float32)
+    seen = torch.ones(n, KEYS, dtype=torch.bool)
+    seen[:, 200:300:3] = False
+    wanted = attend(q, k, v, M.Boolean(seen))
+    k[:, :, 200:300:3], v[:, 1, 200:300:3] = math.nan, math.inf
+    assert same([wanted, *every_way(q, k, v, M.Boolean(seen))])
+
+
+@pytest.mark.parametrize("n", QUERIES)
+def test_what_one_sequence_hides_the_next_one_sees(n: int) -> None:
+    q, k, v = drawn(n, torch.float32)
+    mask = M.Padding(lengths=[700, KEYS])
+    wanted = attend(q, k, v, mask)
+    k[0, :, 700:] = v[0, :, 700:] = math.nan
+    assert same([wanted, *every_way(q, k, v, mask)])
 
 
 def test_an_odd_value_of_a_full_tile_reaches_who_sees_it() -> None:
