@@ -296,6 +296,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/nn/test_latent.py": (INSPECTION,),
     "tests/nn/test_linear.py": (IN_TORCH, "src/headway/integrations/*.py"),
     "tests/nn/test_prepacked.py": (CHECKPOINTS,),
+    "tests/nn/test_step.py": (INSPECTION,),
     "tests/models/": (*ABOVE, CHECKPOINTS),
     "tests/integrations/": (*ABOVE, INTEGRATIONS),
     "tests/checkpoints/": (*ABOVE, CHECKPOINTS, "docs/models.md"),

@@ -408,7 +408,7 @@ class Stack(nn.Module):
                 return False
         if not all(type(one).__module__.startswith("headway.") for one in parts_of(part.parts)):
             return False
-        return part.attend is attention and all(map(calls_forward_alone, (*block.modules(), *self.norm.modules())))
+        return _attends_alone(part) and all(map(calls_forward_alone, (*block.modules(), *self.norm.modules())))
 
     def _check_masks(
         self,
@@ -444,9 +444,14 @@ def _takes_defaults(block: nn.Module) -> bool:
     part = block._modules.get("attention")
     if type(block).forward is not Block.forward or not isinstance(part, MultiHeadAttention):
         return False
-    if type(part).forward is not MultiHeadAttention.forward or part.attend is not attention:
+    if type(part).forward is not MultiHeadAttention.forward or not _attends_alone(part):
         return False
     return part.__dict__.get("parts", part) is None or not part.reads_first_values
+
+
+def _attends_alone(part: MultiHeadAttention) -> bool:
+    """Whether a layer computes attention by itself. ``headway.parallel`` would take the word in a method for a call."""
+    return part.attend is attention
 
 
 def _sharing(*masks: Mask | Tensor | None) -> AbstractContextManager[None]:
