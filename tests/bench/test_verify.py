@@ -19,6 +19,12 @@ def test_a_kernel_that_is_right_does_not_fail(few_checks: None) -> None:
     assert any(kernel in said for kernel in KERNELS)
 
 
+def test_a_gradient_that_is_zero_but_for_rounding_does_not_fail(few_checks: None) -> None:
+    """FIRE's last bias is added to all scores."""
+    case = Case("sequence", encoding="fire", mask="causal", n=333, direction="backward")
+    assert verify.failing([case])[0] == {}
+
+
 def wrong(result: tuple[torch.Tensor, torch.Tensor | None]) -> tuple[torch.Tensor, torch.Tensor | None]:
     return 1.1 * result[0], result[1]
 

@@ -129,12 +129,15 @@ def in_turn(
     return {name: median(taken[name] for taken in turns) for name in runs}, rounds
 
 
-def agree(what: str, dtype: str, actual: Any, expected: Any) -> None:
-    """Raises CheckError, which says ``what`` is compared, unless tensors are equal within the dtype's tolerance."""
+def agree(what: str, dtype: str, actual: Any, expected: Any, least: float = 1e-3) -> None:
+    """Raises CheckError, which says ``what`` is compared, unless tensors are equal within the dtype's tolerance.
+
+    Differences are relative to the largest value of a tensor, or to ``least`` if that is larger.
+    """
     for a, b in zip(actual, expected, strict=True):
         largest = b.detach().abs().max().item()
         apart = (a.detach().float() - b.detach().float()).abs().max().item()
-        if not apart <= TOLERANCE[dtype] * max(largest, 1e-3):  # also where either is NaN
+        if not apart <= TOLERANCE[dtype] * max(largest, least):  # also where either is NaN
             raise CheckError(f"{what} differ by {apart:.3g} where the largest value is {largest:.3g}")
 
 
