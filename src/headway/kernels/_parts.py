@@ -190,15 +190,17 @@ def merge_sinks(whole: ForwardResults, sinks: Sequence[Sink]) -> None:
 
 def sink_gradients(sinks: Sequence[Sink], whole: ForwardResults, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
     """Returns the gradients of the sinks' logits for each query, −P·δ."""
+    sinks = [sink for sink in sinks if sink.by_query.requires_grad]
+    if not sinks:
+        return []
     delta = (d_out * whole.out).sum(-1)
     delta = delta if d_lse is None else delta - d_lse
     seeing = whole.row_sum != 0
     gradients = []
     for sink in sinks:
         logits = sink.by_query
-        if logits.requires_grad:
-            share = (logits.detach() - whole.row_max).exp() / whole.row_sum
-            gradients.append((logits, torch.where(seeing, -share * delta, 0)))
+        share = (logits.detach() - whole.row_max).exp() / whole.row_sum
+        gradients.append((logits, torch.where(seeing, -share * delta, 0)))
     return gradients
 
 

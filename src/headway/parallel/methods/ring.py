@@ -415,6 +415,7 @@ def _backward(
     sums = {number: _wide_zeros(inputs[number]) for number in wanted}  # of as many parts as runs of keys
     totals = [_wide_zeros(x) if need else None for x, need in zip(own, of_keys, strict=True)]
     buffers = Buffers(own[0].device)
+    late: _Travelling | None = None  # of the group before, so that no rank waits for the others after each group
     for group in range(plan.groups):
         some = partial(_Queries, plan, group, inputs, wanted, sums, whole, d_out, d_lse)
         queries_of = cache(some)
@@ -427,8 +428,13 @@ def _backward(
                 if wanted or into:
                     queries_of(part.queries).add_part(part, leaves, into)
             travelling.send(step, blocks)
+            if late is not None:
+                late.come_home()
+                late = None
         queries_of(plan.every_query).add_sinks()
-        travelling.come_home()
+        late = travelling
+    if late is not None:
+        late.come_home()
     home = (x for x in totals if x is not None)
     of_own = [next(home).to(x.dtype) if need else None for x, need in zip(own, of_keys, strict=True)]
     of_inputs = [sums.pop(number).to(x.dtype) if number in sums else None for number, x in enumerate(inputs)]
