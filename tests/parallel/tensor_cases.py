@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import headway as hw
 from headway import masks as M
-from headway.parallel import tensor_plan
+from headway.parallel import METHODS, Shards, context, tensor_plan
 from headway.positions import ENCODINGS, PositionEncoding
 from headway.testing.inputs import CheckSizes, on_axes, randomized
 
@@ -222,6 +222,97 @@ def decoding(group: dist.ProcessGroup) -> dict[str, bool | float]:
             found[name] = float((steps - model(ids)).abs().max())
             texts = [one.generate(ids, 5, temperature=0.0).ids for one in (part, model)]
         found[f"{name} generates"] = float(texts[0] != texts[1])
+    return found
+
+
+# ---------------------------------------------------------------- some of the heads of some of the tokens
+
+Parts = Callable[[nn.Module, Callable[[Tensor], Tensor], hw.Coordinates | None], Tensor]
+"""Runs a module on what a function takes of each tensor of all tokens, at some coordinates."""
+
+
+def on_mesh(module: nn.Module, mesh: DeviceMesh, run: Parts, n: int, method: str, axes: int | None = None) -> float:
+    """The largest difference of a module on a mesh of sequence × tensor."""
+    shards = Shards.zigzag(n, mesh["sequence"])
+    at = on_axes(hw.Coordinates.span(n), axes)
+    _, own = shards.take(torch.empty(1, n), coordinates=at)
+    part = sharded(module, mesh["tensor"].get_group())
+    with context(part, shards, method=method):
+        out = run(part, lambda x: shards.take(x)[0], own)
+    expected = run(module, lambda x: x, at)
+    weights = torch.linspace(-1, 1, expected.numel(), dtype=expected.dtype).view_as(expected)
+    (out * shards.take(weights)[0]).sum().backward()
+    module.zero_grad()
+    (expected * weights).sum().backward()
+    found = {"output": out.detach()}
+    for name, parameter in part.named_parameters():
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        found[name] = whole(gradient).clone()
+        dist.all_reduce(found[name], group=mesh["sequence"].get_group())
+    right = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in module.named_parameters()}
+    return worst(found, {"output": shards.take(expected.detach())[0], **right})
+
+
+def mesh_of_four() -> DeviceMesh:
+    return DeviceMesh("cpu", torch.arange(4).view(2, 2), mesh_dim_names=("sequence", "tensor"))
+
+
+def sweep_on_mesh(group: dist.ProcessGroup, names: Iterable[str], method: str) -> dict[str, float | str]:
+    """As ``sweep``, with two shards of the tokens."""
+    mesh, found = mesh_of_four(), dict[str, float | str]()
+    for name in names:
+        encoding = ENCODINGS[name].examples()[0]
+        layer = layer_of(encoding, sink=None if name == "stick-breaking" else 0.3)
+        x = torch.randn(2, 7, CheckSizes.of(encoding).embed_dim, dtype=torch.float64)
+        layer.register_parameter("input", nn.Parameter(torch.sin(torch.arange(x.numel()).double()).view_as(x)))
+
+        def run(one: nn.Module, own: Any, at: Any) -> Tensor:
+            return one(own(one.input), mask=M.Causal(), positions=at)
+
+        try:
+            found[name] = on_mesh(layer, mesh, run, 7, method, encoding.axes)
+        except hw.HeadwayError as error:
+            found[name] = str(error)
+    return found
+
+
+def layers_on_mesh(group: dist.ProcessGroup) -> dict[str, float]:
+    """Masks, biases and weights by head, dropout, cross-attention, and tokens from a cache."""
+    mesh, n = mesh_of_four(), 10
+    x = torch.sin(torch.arange(2 * n * 32, dtype=torch.float64)).view(2, n, 32)
+    by_head = torch.rand(1, 8, n, n, generator=torch.Generator().manual_seed(1)) < 0.6
+    by_head[..., 0] = True
+    t5 = hw.encoding("t5", num_heads=8)
+
+    def layer(**options: Any) -> nn.Module:
+        return drawn(hw.nn.MultiHeadAttention(32, 8, head_dim=4, dtype=torch.float64, **options))
+
+    def dropping(one: nn.Module, own: Any, at: Any) -> Tensor:
+        torch.manual_seed(5)
+        return one.train()(own(x), positions=at)
+
+    cases: dict[str, tuple[nn.Module, Parts]] = {
+        "a mask by head": (layer(encoding=t5), lambda one, own, at: one(own(x), mask=by_head, positions=at)),
+        "grouped keys": (
+            layer(num_kv_heads=4, encoding=t5, soft_cap=3.0),
+            lambda one, own, at: one(own(x), mask=M.Causal(), positions=at),
+        ),
+        "dropout": (layer(encoding=t5, dropout=0.4), dropping),
+        "a whole context": (
+            layer(encoding=t5, bias="qv"),
+            lambda one, own, at: one(own(x), x[:, :5].flip(2), positions=at),
+        ),
+        "an encoding by name": (layer(), lambda one, own, at: one(own(x), encoding="alibi", positions=at)),
+    }
+    found = {}
+    for method in METHODS:
+        for name, (module, run) in cases.items():
+            found[f"{name}, {method}"] = on_mesh(module, mesh, run, n, method)
+    model = drawn(hw.models.Decoder(config(), hw.encoding("alibi", num_heads=4), dtype=torch.float64)).eval()
+    part, ids = sharded(model, mesh["tensor"].get_group()), torch.arange(2 * n).view(2, n) % 40
+    with torch.no_grad(), context(part, Shards.zigzag(n, mesh["sequence"])):
+        written = part.generate(ids, 5).ids
+    found["generate"] = float(written != model.generate(ids, 5).ids)
     return found
 
 

@@ -38,6 +38,23 @@ def test_is_one_process(pool: Pool, case: str) -> None:
         assert {name: one for name, one in found.items() if one > CLOSE} == {}
 
 
+@pytest.mark.parametrize("method", hw.parallel.METHODS)
+def test_every_encoding_on_a_mesh_of_sequence_and_heads(pool: Pool, method: str) -> None:
+    """Four processes, of which each has some of the heads of some of the tokens."""
+    names = [name for name, kind in ENCODINGS.items() if kind.examples()[0].acts & IN_ATTENTION]
+    for found in pool.run(4, tensor_cases.sweep_on_mesh, names, method):
+        refused = {name: one for name, one in found.items() if isinstance(one, str)}
+        assert refused.keys() >= MIXING
+        assert all("function" in one or "do not divide by 2" in one for one in refused.values()), refused
+        assert len(refused) < len(names) / 4
+        assert {name: one for name, one in found.items() if name not in refused and one > CLOSE} == {}
+
+
+def test_layers_on_a_mesh_of_sequence_and_heads(pool: Pool) -> None:
+    for found in pool.run(4, tensor_cases.layers_on_mesh):
+        assert {name: one for name, one in found.items() if one > CLOSE} == {}
+
+
 def test_what_does_not_divide_is_refused_with_what_does(pool: Pool) -> None:
     for found in pool.run(2, tensor_cases.refused):
         said = {

@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn.functional import cross_entropy
 
 import headway as hw
-from headway.parallel import tensor_plan
+from headway.parallel import Shards, context, tensor_plan
 
 IDS = (torch.arange(4 * 9).view(4, 9) * 7) % 40
 STEPS = 2
@@ -41,6 +41,21 @@ def steps(model: nn.Module, optimizer: torch.optim.Optimizer, ids: Tensor = IDS,
     for _ in range(count):
         logits = model(ids[:, :-1])
         cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def steps_on_shards(
+    divided: nn.Module, model: nn.Module, mesh: DeviceMesh, ids: Tensor, method: str, world: int
+) -> None:
+    """As ``steps``, where ``world`` processes reduce gradients, and those of a mesh share the tokens of some rows."""
+    shards, optimizer = Shards.zigzag(ids.shape[1] - 1, mesh), optimizer_of(model)
+    for _ in range(STEPS):
+        own, targets, at = shards.take(ids[:, :-1], ids[:, 1:])
+        with context(divided, shards, method=method):
+            logits = divided(own, positions=at)
+            loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+            (loss * world / IDS[:, 1:].numel()).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -103,12 +118,23 @@ def two(group: dist.ProcessGroup) -> dict[str, float]:
 
 
 def four(group: dist.ProcessGroup) -> dict[str, float]:
-    """FSDP2 over rows of a mesh of two by two, and tensor parallelism over its columns."""
+    """FSDP2 over the first dimension of a mesh of two by two, which divides rows or tokens, and tensors over the second.
+
+    Also DDP over both dimensions, of which one divides rows and one tokens.
+    """
     mesh = DeviceMesh("cpu", torch.arange(4).view(2, 2), mesh_dim_names=("data", "tensor"))
-    at = mesh["data"].get_local_rank()
+    at, right = mesh["data"].get_local_rank(), one_process()
     model = fully_sharded(tensor_sharded(decoder(), mesh["tensor"]), mesh["data"])
     steps(model, optimizer_of(model), IDS[2 * at : 2 * at + 2])
-    return {"FSDP2 × tensor": farthest(parameters(model), one_process())}
+    found = {"FSDP2 × tensor": farthest(parameters(model), right)}
+    for method in ("ring", "gather"):  # each process has one head of keys, which heads cannot divide
+        model = fully_sharded(recomputing(tensor_sharded(decoder(), mesh["tensor"])), mesh["data"])
+        steps_on_shards(model, model, mesh["data"], IDS, method, 2)
+        found[f"FSDP2 × tensor, {method} over tokens"] = farthest(parameters(model), right)
+    model = decoder()
+    divided = nn.parallel.DistributedDataParallel(model, process_group=group)
+    steps_on_shards(divided, model, mesh["tensor"], IDS[2 * at : 2 * at + 2], "ring", 4)
+    return found | {"DDP, rows × tokens": farthest(parameters(model), right)}
 
 
 # ---------------------------------------------------------------- checkpoints

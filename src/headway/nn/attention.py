@@ -348,7 +348,7 @@ class MultiHeadAttention(nn.Module):
             k, v = self._keys_and_values(key, value, first_values)
             own = v if is_self_attention else None
         if shared is not None:
-            shared.refuse(self, head_shard=self.head_shard, last=last)
+            shared.refuse(self, last=last)
             if cache is not None:
                 if not is_self_attention or key_positions is None:  # without a stack, which knows all tokens
                     shared.refuse(self, cache=cache)

@@ -18,6 +18,7 @@ from ..call import encoding_for, make_call, seeded
 from ..constants import writes
 from ..coordinates import Coordinates, Placed
 from ..errors import HeadwayError, refuse, refuses_others, unknown
+from ..heads import HeadShard
 from ..kernels import KERNELS, kernel_for
 from ..kernels._ops import flatten
 from ..masks import AnyMask, Mask, as_mask, hiding_padding
@@ -62,6 +63,7 @@ def attention(
     k_input: Tensor | None = None,
     dropout_seed: int | Tensor | None = None,
     kernel: str = "auto",
+    head_shard: HeadShard | None = None,
     **others: Never,
 ) -> Any:
     """Computes the attention of a whole sequence, of which each process has its own tokens.
@@ -98,6 +100,7 @@ def attention(
         k_input: the layer's input for this rank's keys, [batch, m, embed_dim].
         dropout_seed: as for ``headway.attention``; the same on every rank. Default: drawn by the first rank.
         kernel: "auto", or the name of a kernel.
+        head_shard: as for ``headway.attention``; the same on every process that shares the sequence.
 
     Returns:
         The output of this rank's queries, [batch, heads, n, v_dim] in q's dtype; with ``return_lse`` a tuple of it and
@@ -116,7 +119,10 @@ def attention(
         refuse("attention", attention, others)
     call = shared_call(
         q, k, v, shards, k_shards, return_lse, encoding, terms, mask, q_positions, k_positions, q_input, k_input,
-        kernel, {"scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": dropout_seed},
+        kernel, {
+            "scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": dropout_seed,
+            "head_shard": head_shard,
+        },
     )  # fmt: skip
     out, lse = computed(call, method)
     return (out, lse) if return_lse else out
@@ -211,6 +217,7 @@ def _in_order(call: SharedCall) -> Sequence[Method]:
 
 def _facts(call: SharedCall, method: Method) -> dict[str, object]:
     """Returns what all ranks of a call must have in common, by name."""
+    shard: HeadShard | None = call.options["head_shard"]
     facts: dict[str, object] = {
         "version": __version__,
         "what capture and other inspection observe": "all calls" if observers else "nothing",
@@ -226,6 +233,7 @@ def _facts(call: SharedCall, method: Method) -> dict[str, object]:
         "terms": [type(term).__name__ for term in call.terms],
         "scale": call.options["scale"],
         "dropout": call.options["dropout"],
+        "head_shard": None if shard is None else (shard.first, shard.count, shard.total),
         "soft_cap": call.options["soft_cap"],
         "training": call.encoding is not None and call.encoding.training,
     }
@@ -318,7 +326,7 @@ def shared_call(
     if k_shards is not None and k_shards.group is not shards.group and k_shards.group.size > 1:
         raise HeadwayError("k_shards are of another group of processes than shards: make both with one mesh")
     if isinstance(encoding, str):
-        encoding = encoding_for(encoding, q)
+        encoding = encoding_for(encoding, q, options["head_shard"])
     k_side = shards if k_shards is None else k_shards
     for name, x, side in (("q", q, shards), ("k", k, k_side), ("v", v, k_side)):
         if not isinstance(x, Tensor) or x.ndim != 4 or x.is_nested:
@@ -337,8 +345,9 @@ def shared_call(
     checked = as_mask(mask)
     if checked is not None:
         n, m = q_at.index.shape[1], k_at.index.shape[1]
-        checked.check(q.shape[0], q.shape[1], n, m)
-        checked = checked.for_call(q.shape[0], q.shape[1])
+        heads = q.shape[1] if options["head_shard"] is None else options["head_shard"].total
+        checked.check(q.shape[0], heads, n, m)
+        checked = checked.for_call(q.shape[0], heads)
     return SharedCall(
         q, k, v, shards, k_side, q_at, k_at, encoding, hiding_padding(checked, k_at), tuple(terms or ()), q_input,
         k_input, options, kernel, wants_lse, mask,
@@ -445,6 +454,7 @@ def explain(
     k_input: Tensor | None = None,
     dropout_seed: int | Tensor | None = None,
     kernel: str = "auto",
+    head_shard: HeadShard | None = None,
     **others: Never,
 ) -> Explanation:
     """Explains which method ``attention`` would choose for a call, what it sends, and why not the others.
@@ -472,6 +482,7 @@ def explain(
         k_input: that for the keys.
         dropout_seed: decides which weights are dropped.
         kernel: "auto", or the name of a kernel.
+        head_shard: which heads q, k and v have.
 
     Returns:
         The explanation, which prints as a table.
@@ -487,7 +498,10 @@ def explain(
     _need_method(method)
     call = shared_call(
         q, k, v, shards, k_shards, return_lse, encoding, terms, mask, q_positions, k_positions, q_input, k_input,
-        kernel, {"scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": dropout_seed},
+        kernel, {
+            "scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": dropout_seed,
+            "head_shard": head_shard,
+        },
     )  # fmt: skip
     return explained(call, method)
 

@@ -35,11 +35,11 @@ class SharedCall:
         q_at: coordinates of all queries.
         k_at: coordinates of all keys; the same object if both sides are one.
         encoding: the encoding.
-        mask: the mask of all queries and keys, which hides padding.
+        mask: the mask of all queries, keys and heads, which hides padding.
         terms: further terms, of this rank's queries and keys.
         q_input: the layer's input for this rank's queries.
         k_input: that for its keys.
-        options: scale, dropout, dropout_seed, sink and soft_cap, as ``attention`` takes them.
+        options: scale, dropout, dropout_seed, sink, soft_cap and head_shard, as ``attention`` takes them.
         kernel: "auto", or the name of the kernel.
         wants_lse: whether the log-sum-exp is wanted.
         given_mask: the mask as it was given, by which facts about it are found again.

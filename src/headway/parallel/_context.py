@@ -33,7 +33,7 @@ ALIKE = 1e-2
 PROJECTIONS = 4
 """The random projections by which it is compared."""
 SIDES = ("encoding", "terms", "mask", "q_positions", "k_positions", "q_input", "k_input")
-OPTIONS = ("scale", "dropout", "sink", "soft_cap")
+OPTIONS = ("scale", "dropout", "sink", "soft_cap", "head_shard")
 """The arguments of ``headway.attention`` that layers give."""
 SHOWN = 4
 """The most layers that a message names."""
@@ -230,11 +230,13 @@ class Context:
             out = self.attention(layer, q, k, attended(v), cross=False, **{**arguments, "k_positions": q_at})
         if fills or self.shards.group.rank == last_rank(self.shards):
             if prepared_by is not None:
-                k, v, _ = prepared_keys_and_values(prepared_by, k, v, q_at._with(shard=None), arguments["kernel"])
+                k, v, _ = prepared_keys_and_values(
+                    prepared_by, k, v, q_at._with(shard=None), arguments["kernel"], head_shard=arguments.get("head_shard")
+                )
             cache.append(k, v)
         if fills:
             return out
-        options = {name: arguments[name] for name in ("scale", "sink", "soft_cap")}
+        options = {name: arguments.get(name) for name in OPTIONS if name != "dropout"}
         return attention_to_shares(
             q, cache.keys, attended(cache.values), self.shards, encoding, mask, q_at, k_at, prepared_by,
             arguments["kernel"], options,

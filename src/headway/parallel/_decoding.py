@@ -87,7 +87,7 @@ def attention_to_shares(
         k_at: coordinates of all keys.
         prepared_by: the encoding that has prepared keys and values already.
         kernel: "auto", or the name of the kernel.
-        options: scale, sink and soft_cap.
+        options: scale, sink, soft_cap and head_shard.
 
     Raises:
         HeadwayError: as ``headway.attention`` does, and for terms that are functions of all keys at once.
@@ -96,9 +96,12 @@ def attention_to_shares(
     runs = _own_runs(shards, m)
     checked = as_mask(mask)
     if checked is not None:
-        checked.check(q.shape[0], q.shape[1], n, m)
-        checked = checked.for_call(q.shape[0], q.shape[1])
+        heads = q.shape[1] if options["head_shard"] is None else options["head_shard"].total
+        checked.check(q.shape[0], heads, n, m)
+        checked = checked.for_call(q.shape[0], heads)
     checked = hiding_padding(checked, k_at)
+    if checked is not None and options["head_shard"] is not None:
+        checked = options["head_shard"].own_part(checked, k.shape[1])
     made = make_call(
         q, k, v, encoding=encoding, mask=None if looks_ahead(checked) else Causal(), q_positions=q_at,
         k_positions=k_at.take(runs)._with(shard=None), prepared_by=prepared_by, **options,

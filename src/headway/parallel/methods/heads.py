@@ -69,7 +69,7 @@ def _whole(call: SharedCall, local: Call, moved: bool) -> Call:
         whole_by_heads(x, group, side.layout, 1, 2)
         for x, side in ((local.q, shards[0]), (local.k, shards[1]), (local.v, shards[1]))
     )
-    first = group.rank * q.shape[1]
+    first = local.head_offset + group.rank * q.shape[1]
     q_at, k_at = call.located()
     if moved:
         q_at, k_at = (

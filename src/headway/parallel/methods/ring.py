@@ -197,24 +197,21 @@ class _Plan:
             self.of_group(x, heads, group).narrow(dim, start, stop - start) for x, dim, heads in dims if x is not None
         ]
 
-    def heads(self, base: Call, group: int) -> tuple[int, int]:
-        """Returns the range of the heads of a group."""
-        count = base.q.shape[1]
-        return group * count, (group + 1) * count
-
     def base(self, tensors: Sequence[Tensor], queries: Span, group: int) -> Call:
         """Returns the call of runs of queries and a group of heads, whose keys are empty, of its tensors."""
         call, position = unflatten(self.structure, tensors)
         side = _tokens_of(self.at[0], self.call.q_shards.runs[slice(*queries)])
         side = side._with(position=position) if self.moved else side
-        made: Call = call._with(q_coordinates=side, head_offset=call.head_offset + self.heads(call, group)[0])
+        made: Call = call._with(q_coordinates=side, head_offset=call.head_offset + group * call.q.shape[1])
         return made
 
     def call_of(self, part: Part, base: Call, group: int, tensors: Sequence[Tensor]) -> Call:
         """Returns the call of a part for a group of heads, of the tensors of its keys."""
         queries = self.call.q_shards.runs[slice(*part.queries)]
         keys = self.call.k_shards.layout[part.owner][slice(*part.keys)]
-        mask = part.mask if part.mask is None or self.groups == 1 else part.mask.cut("heads", *self.heads(base, group))
+        mask = part.mask
+        if mask is not None and (self.groups > 1 or self.call.options["head_shard"] is not None):
+            mask = mask.cut("heads", base.head_offset, base.head_offset + base.q.shape[1])
         diagonal = self.call.itself and queries == keys and len(keys) == 1 and base.q_coordinates.ordered
         call = _with_keys(base, tensors, _tokens_of(self.at[1], keys), self.moved)
         return without_tables(call._with(mask=mask, aligned=diagonal))
