@@ -17,12 +17,13 @@ from headway.bench.sides import CONTIGUOUS, DENSE, DENSE_GRADIENT, HF_EAGER, HF_
 from headway.bench.statistics import ALL, ALONE, MATERIALIZED
 from headway.bench.steps import X_TRANSFORMERS
 from headway.bench.tokens import BY_HAND
+from headway.parallel import METHODS
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "BENCHMARKS.md"
 RESULTS = (
     *("2026-11-22-bench", "2026-11-22-statistics", "2026-11-21-models"),
-    *("2026-11-23-short", "2026-11-23-steps", "2026-11-27-token"),
+    *("2026-11-23-short", "2026-11-23-steps", "2026-11-27-token", "2026-11-27-sequence"),
 )
 """The files; of a case that several have, the last one counts."""
 DTYPES = ("float32", "bfloat16")
@@ -158,6 +159,13 @@ TOKENS = {
 }
 """What writes a token after others, and the name of its case."""
 
+SEQUENCES = {
+    **{"none": "no encoding", "alibi": "ALiBi", "rope": "RoPE", "t5": "T5", "fire": "FIRE"},
+    "forgetting": "forgetting gates",
+}
+SEQUENCE_LENGTHS = (4096, 16384)
+"""What is attended to by two processes, by the name of its encoding, and over how many tokens."""
+
 
 def rows() -> list[dict[str, Any]]:
     """The rows of all results."""
@@ -173,7 +181,13 @@ def page(text: str) -> str:
         cells = [[line.what, *(line.ratio(measured, dtype) for dtype in DTYPES)] for line in lines]
         text = between(text, name, Table(["what · compared with", *DTYPES], cells).markdown())
     cells = [[what, *(token(measured, name, n) for n in TOKEN_LENGTHS)] for what, name in TOKENS.items()]
-    return between(text, "token", Table(["after", *(f"{n:,} tokens" for n in TOKEN_LENGTHS)], cells).markdown())
+    text = between(text, "token", Table(["after", *(f"{n:,} tokens" for n in TOKEN_LENGTHS)], cells).markdown())
+    columns = [f"{name}, {n:,} tokens" for n in SEQUENCE_LENGTHS for name in METHODS]
+    cells = [
+        [what, *(sequence(measured, encoding, n, name) for n in SEQUENCE_LENGTHS for name in METHODS)]
+        for encoding, what in SEQUENCES.items()
+    ]
+    return between(text, "sequence", Table(["encoding", *columns], cells).markdown())
 
 
 def token(rows: list[dict[str, Any]], name: str, n: int) -> str:
@@ -181,6 +195,13 @@ def token(rows: list[dict[str, Any]], name: str, n: int) -> str:
     wanted = {"task": "token", "model": name, "n": n, "dtype": "float32"}
     [ms] = [row["ms"] for row in rows if wanted.items() <= row["case"].items()]
     return f"{ms[OURS]:.2g} ms · {ms[BY_HAND] / ms[OURS]:.2f}×"
+
+
+def sequence(rows: list[dict[str, Any]], encoding: str, n: int, method: str) -> str:
+    """Returns the time of one process divided by that of two."""
+    wanted = {"kind": "sequence", "encoding": encoding, "n": n}
+    [ms] = [row["ms"] for row in rows if wanted.items() <= row["case"].items()]
+    return f"{ms[OURS] / ms[method]:.2f}×"
 
 
 def between(text: str, name: str, new: str) -> str:
