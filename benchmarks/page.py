@@ -160,7 +160,11 @@ TOKENS = {
 """What writes a token after others, and the name of its case."""
 
 SEQUENCES = {
-    **{"none": "no encoding", "alibi": "ALiBi", "rope": "RoPE", "t5": "T5", "fire": "FIRE"},
+    "none": "no encoding",
+    "alibi": "ALiBi",
+    "rope": "RoPE",
+    "t5": "T5",
+    "fire": "FIRE",
     "forgetting": "forgetting gates",
 }
 SEQUENCE_LENGTHS = (4096, 16384)

@@ -363,6 +363,34 @@ INSPECTED: dict[str, Callable[[Any], dict[str, float]]] = {
 }
 
 
+def measured(group: Any) -> dict[str, float]:
+    """The largest differences of the statistics of a call on shards from those of the whole."""
+    generator = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(2, heads, LENGTH, 8, generator=generator, dtype=torch.float64) for heads in (4, 2, 2))
+    sink, counted = torch.tensor([0.1, -0.2, 0.3, 0.4]).double(), torch.arange(LENGTH) % 4 != 1
+    names = ("entropy", "distance", "received")
+    differences: dict[str, float] = {}
+    cases: dict[str, dict[str, Any]] = {
+        "rope": {"encoding": "rope", "mask": M.Causal(), "sink": sink, "soft_cap": 4.0},
+        "alibi, padding": {"encoding": "alibi", "q_positions": places("left")},
+        "some queries": {"queries": counted, "mask": M.Window(5, 0)},
+    }
+    for name, given in cases.items():
+        whole = hw.attention_statistics(q, k, v, names, **given)
+        for shape in ("contiguous", "zigzag"):
+            shards = getattr(Shards, shape)(LENGTH, group)
+            *own, at = shards.take(q, k, v, dim=2, coordinates=given.get("q_positions"))
+            options = {key: one for key, one in given.items() if key != "queries"} | {"q_positions": at}
+            if "queries" in given:
+                options["queries"] = shards.take(given["queries"][None])[0][0]
+            part = hw.attention_statistics(*own, names, shards=shards, **options)
+            pairs = [(part[one], shards.take(whole[one], dim=2)[0]) for one in names[:-1]]
+            pairs.append((part.received, whole.received))
+            assert all(torch.equal(a.isnan(), b.isnan()) for a, b in pairs)
+            differences[f"{name}, {shape}"] = max(difference(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
+    return differences
+
+
 def every_inspected(group: Any) -> dict[str, dict[str, float]]:
     return {name: seeded(partial(case, group)) for name, case in INSPECTED.items()}
 

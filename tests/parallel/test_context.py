@@ -120,6 +120,12 @@ def test_statistics_and_weights_are_those_of_one_process(pool: Pool) -> None:
         assert {name: one for name, one in found.items() if max(one.values()) > CLOSE} == {}
 
 
+def test_statistics_of_a_call_on_shards(pool: Pool) -> None:
+    """Of each query as one process has them, and the sums over all queries on every process."""
+    for found in pool.run(2, cases.measured):
+        assert {name: one for name, one in found.items() if one > CLOSE} == {}
+
+
 def test_generation_is_that_of_one_process(pool: Pool) -> None:
     """The keys of a prompt stay where they are; ids are equal, and logits after several tokens, too."""
     for found in pool.run(2, cases.every_decoded):

@@ -118,10 +118,7 @@ def two(group: dist.ProcessGroup) -> dict[str, float]:
 
 
 def four(group: dist.ProcessGroup) -> dict[str, float]:
-    """FSDP2 over the first dimension of a mesh of two by two, which divides rows or tokens, and tensors over the second.
-
-    Also DDP over both dimensions, of which one divides rows and one tokens.
-    """
+    """A mesh of two by two: FSDP2 over rows or tokens, and tensors over heads; DDP over rows and tokens."""
     mesh = DeviceMesh("cpu", torch.arange(4).view(2, 2), mesh_dim_names=("data", "tensor"))
     at, right = mesh["data"].get_local_rank(), one_process()
     model = fully_sharded(tensor_sharded(decoder(), mesh["tensor"]), mesh["data"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from ..kernels import KERNELS, Call, reduce
 from ..reductions import VisibleKeys
 from ._tokens import real_queries
 from .statistics import STATISTICS, Statistic
+
+if TYPE_CHECKING:
+    from ..parallel import Shards
 
 
 class Statistics:
@@ -92,6 +95,7 @@ def attention_statistics(
     statistics: Sequence[str | Statistic] = ("entropy", "largest"),
     *,
     queries: Tensor | None = None,
+    shards: Shards | None = None,
     kernel: str = "auto",
     **arguments: Unpack[Arguments],
 ) -> Statistics:
@@ -111,6 +115,9 @@ def attention_statistics(
         queries: the queries that count, [n] or [batch, n] bool, True for those that do. Default: all but padding, which
             is known of padded ``Coordinates``, and of a ``masks.Padding`` if the queries are the last of the keys.
             Queries that see no key never count.
+        shards: which tokens each of several processes has, as for ``headway.parallel.attention``. q, k, v and queries
+            are then this process's, and so are the results of each query. Sums over queries, such as ``received``, are
+            those of all processes, of which every one makes the same call and gathers all keys.
         kernel: "auto", or "cpu" or "reference", which then never falls back.
         **arguments: the other arguments of ``attention``.
 
@@ -123,8 +130,19 @@ def attention_statistics(
     """
     _check_kernel(kernel)
     wanted = chosen(statistics)
-    call = make_call(q, k, k if v is None else v, **arguments)
-    return statistics_of(call, wanted, queries, kernel)
+    v = k if v is None else v
+    if shards is None:
+        return statistics_of(make_call(q, k, v, **arguments), wanted, queries, kernel)
+    from ..parallel._attention import call_with_weights  # here, since it imports process groups
+
+    call = call_with_weights(q, k, v, shards, [one.name for one in wanted], kernel, arguments)
+    return _summed(statistics_of(call, wanted, queries, kernel), wanted, shards)
+
+
+def _summed(found: Statistics, statistics: Sequence[Statistic], shards: Shards) -> Statistics:
+    """Returns statistics of a process's queries with sums over the queries of all processes."""
+    values = {one.name: shards.sum(found[one.name]) if one.sums_queries else found[one.name] for one in statistics}
+    return Statistics(values, statistics, found.counted)
 
 
 def chosen(statistics: str | Statistic | Sequence[str | Statistic]) -> tuple[Statistic, ...]:

@@ -14,12 +14,12 @@ from typing_extensions import Never
 
 from .._common.version import __version__
 from ..attention import Computation, _check_kernel, _observed, observers
-from ..call import encoding_for, make_call, seeded
+from ..call import Arguments, encoding_for, make_call, seeded
 from ..constants import writes
 from ..coordinates import Coordinates, Placed
 from ..errors import HeadwayError, refuse, refuses_others, unknown
 from ..heads import HeadShard
-from ..kernels import KERNELS, kernel_for
+from ..kernels import KERNELS, Call, kernel_for
 from ..kernels._ops import flatten
 from ..masks import AnyMask, Mask, as_mask, hiding_padding
 from ..positions import PositionEncoding
@@ -36,6 +36,9 @@ SHORT = 1024
 """The most tokens of a rank for which "auto" gathers: its messages are few, and its calls whole."""
 READ = 1 << 24
 """The bytes of the largest tensor of a mask or of coordinates whose numbers are compared, which takes milliseconds."""
+SIDES = ("encoding", "terms", "mask", "q_positions", "k_positions", "q_input", "k_input")
+OPTIONS = ("scale", "dropout", "sink", "soft_cap", "head_shard")
+"""The arguments of ``headway.attention`` that layers give: those that make a shared call, and its options."""
 LOCAL = "local"
 """What stands for a method where every rank has all keys, and nothing is sent."""
 
@@ -173,14 +176,70 @@ def computed(
 
 
 def _observed_here(call: SharedCall, note: Callable[[str, Traffic], None] | None) -> tuple[Tensor, Tensor | None]:
-    """Computes a call that inspection observes: every rank gets all keys, so that it has the weights of its queries."""
-    gather, shares = METHODS["gather"], call.group.size > 1 and not call.has_all_keys
-    if shares:
-        agree(call.group, _facts(call, gather))
+    """Computes a call that inspection observes."""
     if note is not None:
+        gather, shares = METHODS["gather"], call.group.size > 1 and not call.has_all_keys
         note(*((gather.name, gather.traffic(call)) if shares else (LOCAL, Traffic(0, 0))))
-    one = as_one_call(_with_seeds(call) if call.group.size > 1 else call)
+    one = _with_weights(call, {})
     return _observed(one, Computation(one, call.kernel))
+
+
+def _with_weights(call: SharedCall, facts: dict[str, object]) -> Call:
+    """Returns the call of this rank's queries and all keys, which every rank gets, so that it has their weights.
+
+    Args:
+        call: the call.
+        facts: what ranks must have in common besides the call, by name.
+    """
+    if call.group.size == 1:
+        return as_one_call(call)
+    if not call.has_all_keys:
+        agree(call.group, _facts(call, METHODS["gather"]) | facts)
+    return as_one_call(_with_seeds(call))
+
+
+def call_with_weights(
+    q: Tensor, k: Tensor, v: Tensor, shards: Shards, wanted: Sequence[str], kernel: str, arguments: Arguments
+) -> Call:
+    """Returns the call of this rank's queries and all keys, whose weights are those of one process.
+
+    Args:
+        q: this rank's queries.
+        k: this rank's keys.
+        v: this rank's values.
+        shards: which tokens each rank has.
+        wanted: the names of what is computed of the weights, the same on every rank.
+        kernel: "auto", or the name of a kernel.
+        arguments: the other arguments of ``headway.attention``, as ``attention`` of this room takes them.
+
+    Raises:
+        HeadwayError: as ``attention`` does; for keys that are prepared, and for an encoding that reads the layer's
+            input.
+    """
+    if arguments.get("prepared_by") is not None:
+        raise HeadwayError("prepared_by is given with shards: give keys as they were before the encoding")
+    encoding, terms, mask, q_at, k_at, q_input, k_input = map(arguments.get, SIDES)
+    options = dict.fromkeys((*OPTIONS, "dropout_seed")) | {"dropout": 0.0}
+    options |= {name: one for name, one in arguments.items() if name in options}
+    call = shared_call(
+        q,
+        k,
+        v,
+        shards,
+        None,
+        False,
+        encoding,
+        terms,
+        mask,
+        q_at,
+        k_at,
+        q_input,
+        k_input,
+        kernel,
+        options,  # type: ignore[arg-type]
+    )
+    with torch.no_grad():
+        return _with_weights(call, {"statistics": list(wanted)})
 
 
 def _need_method(name: str) -> None:

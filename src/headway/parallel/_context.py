@@ -20,7 +20,7 @@ from ..nn import KeyValueCache
 from ..plans import prepared_keys_and_values
 from ..positions import PositionEncoding
 from ..sharing import entered, libraries
-from ._attention import Explanation, computed, explained, shared_call, spoken, whole_coordinates
+from ._attention import OPTIONS, SIDES, Explanation, computed, explained, shared_call, spoken, whole_coordinates
 from ._call import SharedCall, drawing_with, located_by
 from ._decoding import attention_to_shares, last_rank, need_decodes
 from ._group import same_seed
@@ -32,9 +32,6 @@ ALIKE = 1e-2
 """The share by which a context that every rank has may differ between them: that of kernels, not of other tokens."""
 PROJECTIONS = 4
 """The random projections by which it is compared."""
-SIDES = ("encoding", "terms", "mask", "q_positions", "k_positions", "q_input", "k_input")
-OPTIONS = ("scale", "dropout", "sink", "soft_cap", "head_shard")
-"""The arguments of ``headway.attention`` that layers give."""
 SHOWN = 4
 """The most layers that a message names."""
 
@@ -231,7 +228,12 @@ class Context:
         if fills or self.shards.group.rank == last_rank(self.shards):
             if prepared_by is not None:
                 k, v, _ = prepared_keys_and_values(
-                    prepared_by, k, v, q_at._with(shard=None), arguments["kernel"], head_shard=arguments.get("head_shard")
+                    prepared_by,
+                    k,
+                    v,
+                    q_at._with(shard=None),
+                    arguments["kernel"],
+                    head_shard=arguments.get("head_shard"),
                 )
             cache.append(k, v)
         if fills:

@@ -23,6 +23,8 @@ class Statistic(Record, ABC):
 
     name: ClassVar[str]
     """What its result is called."""
+    sums_queries: ClassVar[bool] = False
+    """Whether its result is a tensor of sums over the queries, to which each of several processes adds its own."""
 
     def check(self, call: Call) -> None:
         """Checks that the statistic fits a call.

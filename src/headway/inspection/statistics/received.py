@@ -27,6 +27,7 @@ class Received(Statistic):
     """
 
     name = "received"
+    sums_queries = True
 
     def reductions(self, call: Call) -> tuple[Reduction, ...]:
         return (reductions.ColumnSums(),)
