@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 from torch.profiler import ProfilerActivity, profile
 
 from headway import masks as M
@@ -22,6 +23,12 @@ TOKENS, HEADS, HEAD_DIM = 2048, 8, 64
 def measured(group: dist.ProcessGroup, cases: list[Case]) -> list[dict[str, int]]:
     """The bytes that this rank sends, and the memory that it needs beyond its own q, k and v, forward and backward."""
     return [_measured(group, *case) for case in cases]
+
+
+def measured_on_mesh(group: dist.ProcessGroup, cases: list[Case]) -> list[dict[str, int]]:
+    """As ``measured``, where two of four processes share each of two sequences."""
+    mesh = DeviceMesh("cpu", torch.arange(4).view(2, 2), mesh_dim_names=("data", "sequence"))
+    return measured(mesh["sequence"].get_group(), cases)
 
 
 def _measured(group: dist.ProcessGroup, method: str, dtype: str, kv_heads: int, causal: bool) -> dict[str, int]:

@@ -125,7 +125,18 @@ def test_prints_as_text_and_html_and_json(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_predictions_are_what_is_measured(pool: Pool, ranks: int) -> None:
     """Bytes within 5 %, those that ranks exchange to agree on the call included, and memory within 20 %."""
-    found = pool.run(ranks, plan_cases.measured, CASES)
+    compare(pool.run(ranks, plan_cases.measured, CASES), ranks)
+
+
+@pytest.mark.xdist_group("parallel")
+def test_predictions_on_a_mesh_of_data_and_sequence(pool: Pool) -> None:
+    found = pool.run(4, plan_cases.measured_on_mesh, CASES)
+    for pair in (found[:2], found[2:]):
+        compare(pair, ranks=2)
+
+
+def compare(found: list[list[dict[str, int]]], ranks: int) -> None:
+    """Compares what the ranks of a group have measured with what a plan says."""
     for case, *each in zip(CASES, *found, strict=True):
         method, dtype, kv_heads, causal = case
         sizes = {"heads": plan_cases.HEADS, "head_dim": plan_cases.HEAD_DIM, "kv_heads": kv_heads, "dtype": dtype}

@@ -47,8 +47,9 @@ def context(
         mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("data", "sequence"))
         shards = hw.parallel.Shards.zigzag(32768, mesh["sequence"])
         ids, targets, at = shards.take(ids, targets, coordinates=hw.Coordinates.packed(lengths))
+        model = DDP(model)                                   # kept, since it reduces gradients while it exists
         with hw.parallel.context(model, shards) as shared:
-            logits = DDP(model)(ids, positions=at, mask=hw.masks.Documents())
+            logits = model(ids, positions=at, mask=hw.masks.Documents())
             loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") * world / tokens
             loss.backward()
         print(shared)                                        # the method of each layer, and what it sends
