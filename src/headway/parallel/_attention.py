@@ -216,28 +216,15 @@ def call_with_weights(
         HeadwayError: as ``attention`` does; for keys that are prepared, and for an encoding that reads the layer's
             input.
     """
-    if arguments.get("prepared_by") is not None:
+    given: dict[str, Any] = {**arguments}
+    if given.get("prepared_by") is not None:
         raise HeadwayError("prepared_by is given with shards: give keys as they were before the encoding")
-    encoding, terms, mask, q_at, k_at, q_input, k_input = map(arguments.get, SIDES)
+    encoding, terms, mask, q_at, k_at, q_input, k_input = map(given.get, SIDES)
     options = dict.fromkeys((*OPTIONS, "dropout_seed")) | {"dropout": 0.0}
-    options |= {name: one for name, one in arguments.items() if name in options}
+    options |= {name: one for name, one in given.items() if name in options}
     call = shared_call(
-        q,
-        k,
-        v,
-        shards,
-        None,
-        False,
-        encoding,
-        terms,
-        mask,
-        q_at,
-        k_at,
-        q_input,
-        k_input,
-        kernel,
-        options,  # type: ignore[arg-type]
-    )
+        q, k, v, shards, None, False, encoding, terms, mask, q_at, k_at, q_input, k_input, kernel, options
+    )  # fmt: skip
     with torch.no_grad():
         return _with_weights(call, {"statistics": list(wanted)})
 
