@@ -79,7 +79,7 @@ check-triton: library  ## run the Triton kernel's tests with other versions of t
 	for version in $(TRITON); do \
 		test -d build/triton-$$version || $(PIP) install --quiet --no-deps --target build/triton-$$version triton==$$version || exit 1; \
 		PYTHONPATH="$$PWD/build/triton-$$version" $(BIN)/python tests/kernels/traced_programs.py || exit 1; \
-		PYTHONPATH="$$PWD/build/triton-$$version" $(PYTEST) tests/kernels/test_triton.py $(ARGS) || exit 1; \
+		PYTHONPATH="$$PWD/build/triton-$$version" $(PYTEST) tests/kernels/test_triton.py tests/kernels/test_triton_prepared.py $(ARGS) || exit 1; \
 	done
 
 check-torch: library  ## run all tests with other versions of torch (TORCH_VERSIONS="2.11.0"; 5 GB and half an hour each)

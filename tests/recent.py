@@ -109,7 +109,6 @@ GROUPS = {
         (
             "tests/kernels/test_triton.py::test_interpreted",
             "tests/kernels/test_triton.py::test_compiled",
-            "tests/kernels/test_triton.py::test_kept_calls",
             "tests/kernels/test_triton.py::test_a_program_is_compiled_at_most_twice_over_64_lengths",
         ),
         (
@@ -118,7 +117,6 @@ GROUPS = {
             *("tests/golden/triton.json", "tests/kernels/compiled_programs.py", "tests/kernels/descriptors.py"),
             # what test_interpreted runs
             *("tests/kernels/test_triton_programs.py", "tests/conformance/test_kernels.py"),
-            "tests/kernels/test_triton_prepared.py",
             *("tests/test_torch_sdpa.py", "tests/test_compile.py", "tests/inspection/test_reductions_of_kernels.py"),
             *("tests/test_attention.py", "tests/test_masks.py", "tests/test_call.py", "tests/kernels/test_sdpa.py"),
         ),

@@ -355,8 +355,6 @@ def test_embed_check_fails_where_attention_is_silent(monkeypatch: pytest.MonkeyP
 class BrokenKernel(ReferenceKernel):
     """The reference kernel with one thing changed: the call before it, or the results after it."""
 
-    name = "broken"
-
     def before(self, call: Call) -> Call:
         return call
 
@@ -369,31 +367,43 @@ class BrokenKernel(ReferenceKernel):
 
 
 class SlightlyOff(BrokenKernel):
+    name = "slightly_off"
+
     def after(self, out: Tensor) -> Tensor:
         return out + 3e-6 * torch.sign(out)
 
 
 class LosesTheGradientOfV(BrokenKernel):
+    name = "loses_the_gradient_of_v"
+
     def before(self, call: Call) -> Call:
         return replace(call, v=call.v.detach())
 
 
 class ScalesTheGradientOfK(BrokenKernel):
+    name = "scales_the_gradient_of_k"
+
     def before(self, call: Call) -> Call:
         return replace(call, k=1.0001 * call.k - 0.0001 * call.k.detach())
 
 
 class LeavesOutTheSink(BrokenKernel):
+    name = "leaves_out_the_sink"
+
     def before(self, call: Call) -> Call:
         return replace(call, terms=tuple(term for term in call.terms if not isinstance(term, Sink)))
 
 
 class OneSinkForAllQueries(BrokenKernel):
+    name = "one_sink_for_all_queries"
+
     def before(self, call: Call) -> Call:
         return replace(call, terms=tuple(Sink(term.by_query[..., :1]) for term in call.terms))
 
 
 class RoundsToHalf(BrokenKernel):
+    name = "rounds_to_half"
+
     def before(self, call: Call) -> Call:
         return replace(call, terms=spec.cast(call.terms, torch.bfloat16))
 
@@ -402,11 +412,15 @@ class RoundsToHalf(BrokenKernel):
 
 
 class ForgetsTheMask(BrokenKernel):
+    name = "forgets_the_mask"
+
     def before(self, call: Call) -> Call:
         return replace(call, mask=None)
 
 
 class OneWrongRow(BrokenKernel):
+    name = "one_wrong_row"
+
     def after(self, out: Tensor) -> Tensor:
         wrong = torch.zeros_like(out)
         wrong[0, 0, 0] = 1e-4

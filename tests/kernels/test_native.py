@@ -186,3 +186,14 @@ def test_statistics_are_those_of_every_native_kernel() -> None:
         torch.testing.assert_close(found.row_sum, expected)
         torch.testing.assert_close(found.log_sum_exp, scores.logsumexp(-1))
         assert (found.out[:, :, 3] == 0).all()
+
+
+def test_a_kernel_takes_no_name_of_another() -> None:
+    """Autograd finds kernels by name: the other one's calls would be computed by this one."""
+
+    class Other(Dense):
+        pass
+
+    with pytest.raises(hw.HeadwayError, match=r"kernel 'dense' is a Dense already, .* give the class another name"):
+        Other()
+    Dense()  # defined or made again

@@ -80,18 +80,6 @@ def test_interpreted(group: str) -> None:
     assert int(passed[1]) >= least, f"{ran.stdout[-4000:]}\nfewer than {least} tests passed: the others were refused"
 
 
-@pytest.mark.skipif(_installed.missing() is not None, reason=str(_installed.missing()))
-def test_kept_calls() -> None:
-    keeps = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command += ["tests/kernels/test_triton_prepared.py"]
-    ran = subprocess.run(command, cwd=ROOT, env=keeps | {"KEPT_CALLS": "1"}, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
-    passed = re.search(r"(\d+) passed", ran.stdout)
-    assert passed is not None
-    assert int(passed[1]) >= 40
-
-
 # ---------------------------------------------------------------- compiled for GPUs that are not here
 
 

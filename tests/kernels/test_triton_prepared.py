@@ -24,11 +24,7 @@ from headway import plans
 from headway.kernels import KERNELS
 from headway.kernels.triton import _installed
 
-pytestmark = [
-    pytest.mark.skipif(_installed.missing() is not None, reason=str(_installed.missing())),
-    # whatever other tests of a process have left behind must not decide which programs start
-    pytest.mark.skipif("KEPT_CALLS" not in os.environ, reason="run by test_kept_calls of test_triton.py, alone"),
-]
+pytestmark = pytest.mark.skipif(_installed.missing() is not None, reason=str(_installed.missing()))
 
 ROOT = Path(__file__).parents[2]
 ENCODINGS = ("none", "alibi", "rope", "t5", "kerple-log", "shaw", "sandwich", "log-n", "fire", "swin", "xpos")

@@ -33,9 +33,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class Mocked(ReferenceKernel):
-    """Stands for the kernel triton, and computes on the CPU; ``spoil`` changes its output."""
+    """Stands in the table for the kernel triton, and computes on the CPU; ``spoil`` changes its output."""
 
-    name = "triton"
+    name = "mocked"
 
     def defers(self, problem: Problem) -> Deferral | None:
         return _tuned.deferral_if_verified("triton", problem)

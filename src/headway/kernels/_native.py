@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .._torch import functorch_active
+from ..errors import HeadwayError
 from ..tracing import watched
 from . import _ops
 from ._autograd import NATIVE, ORDINARY, Attention, eager_apply, operators
@@ -31,7 +32,10 @@ class NativeKernel(Native[L]):
     """The base class of kernels that compute a call and, from its results, its gradients.
 
     A subclass defines ``why_not``, ``forward`` and ``backward``, and ``lower`` if it takes calls in simpler terms.
-    ``run`` connects it to autograd, compilers and torch.func.
+    ``run`` connects it to autograd, compilers and torch.func, which find it by its name.
+
+    Raises:
+        HeadwayError: if a kernel of another class has the name.
     """
 
     opaque: ClassVar[bool] = True
@@ -40,6 +44,13 @@ class NativeKernel(Native[L]):
     """Whether ``forward`` and ``backward`` take q, k and v before their rotations."""
 
     def __init__(self) -> None:
+        taken = type(NATIVE.get(self.name, self))
+        # the cell of a notebook may define a class again
+        if (taken.__module__, taken.__qualname__) != (type(self).__module__, type(self).__qualname__):
+            raise HeadwayError(
+                f"kernel {self.name!r} is a {taken.__name__} already, which a {type(self).__name__} would replace: "
+                "give the class another name"
+            )
         NATIVE[self.name] = self
         self.forward_op, self.backward_op = operators(self)
 
