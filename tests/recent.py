@@ -144,7 +144,10 @@ GROUPS = {
         ("tests/test_mask_functions.py",), (*CALL, FLEX, NN, MODELS, f"{INSPECTION}_run.py", POSITIONS, TESTING)
     ),
     "encodings in every check": Group(
-        ("tests/conformance/test_encodings.py::test_encoding",), (*CALL, NN, TESTING, *encodings("unit-index"))
+        ("tests/conformance/test_encodings.py::test_encoding",), (*CALL, TESTING, *encodings("unit-index"))
+    ),
+    "hooks of encodings": Group(
+        ("tests/positions/test_base.py",), (*CALL, COMMON, POSITIONS, TESTING, "tests/kernels/encoded_calls.py")
     ),
     "encodings of the pages in every check": Group(
         ("tests/test_own_encodings.py",),
@@ -286,11 +289,12 @@ CORE = (*CALL, COMMON, POSITIONS, TESTING, *HELPERS)
 ABOVE = (*CORE, NN, MODELS)
 """The core, and the layers and models above it."""
 ROOMS: dict[str, tuple[str, ...]] = {
-    "tests/kernels/": (*CORE, FLEX, TRITON, NN),
-    "tests/conformance/": (*ABOVE, FLEX, TRITON),
-    **{
-        f"tests/test_{name}.py": (*CORE, NN) for name in ("attention", "fuzz", "masks", "memory", "plans", "torch_sdpa")
-    },
+    "tests/kernels/": (*CORE, FLEX, TRITON),
+    **{f"tests/kernels/test_{name}.py": (NN,) for name in ("cpu_tokens", "user_parts")},
+    "tests/conformance/": (*CORE, FLEX, TRITON),
+    "tests/conformance/test_whose_coordinates.py": (NN, MODELS),
+    **{f"tests/test_{name}.py": CORE for name in ("attention", "fuzz", "masks", "memory", "plans", "torch_sdpa")},
+    "tests/test_plans.py": (*CORE, NN),
     "tests/positions/": ABOVE,
     "tests/nn/": ABOVE,
     "tests/nn/test_latent.py": (INSPECTION,),

@@ -216,6 +216,8 @@ def test_a_room_runs_whole_if_it_or_one_below_it_changed() -> None:
     assert whole(test, "tests/conftest.py")
     assert whole("nn/test_prepacked.py::test_anything", "src/headway/checkpoints/gpt2.py")
     assert whole("inspection/test_plot.py::test_anything", "src/headway/nn/block.py")
+    assert whole("kernels/test_cpu_tokens.py::test_anything", "src/headway/nn/block.py")
+    assert not whole("kernels/test_cpu.py::test_anything", "src/headway/nn/block.py"), "nothing of it is in a kernel"
     triton = "kernels/test_triton.py::test_interpreted"
     assert not whole(triton, "src/headway/nn/block.py"), "its group goes before its room"
 
