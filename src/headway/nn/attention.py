@@ -22,7 +22,7 @@ from ..plans import prepared_keys_and_values
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..positions._naming import encoding as encoding_of
 from ..positions._naming import shared_encoding
-from ..sharing import sharing_of
+from ..sharing import Sharing, sharing_of
 from ..tracing import refuse_script, refuse_tracers
 from ._coordinates import check_coordinates, continued, joined
 from ._step import step
@@ -330,7 +330,6 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         self._check(query, key, value)
-        modules = self._modules  # since each attribute that is a module takes a microsecond, which steps notice
         if self.head_shard is not None:
             query, key, value = self.head_shard.shared_in((query, key, value))
         if cache is not None and is_self_attention:
@@ -340,8 +339,7 @@ class MultiHeadAttention(nn.Module):
         if last is not None:
             need_last(last, n)
             asked, mask = query[:, n - last :], None if mask is None else as_mask(mask).block(n - last, n, n)  # type: ignore[union-attr]
-        q = self._normed(self.q_norm, self._heads(self._projected(modules["q_proj"], asked)))
-        arguments: Arguments
+        q = self._normed(self.q_norm, self._heads(self._projected(self._modules["q_proj"], asked)))
         attend, shared = self.attend, sharing_of(self)
         own: Tensor | None = None
         if cache is None or is_self_attention:
@@ -349,56 +347,31 @@ class MultiHeadAttention(nn.Module):
             own = v if is_self_attention else None
         if shared is not None:
             shared.refuse(self, last=last)
-            if cache is not None:
-                if not is_self_attention or key_positions is None:  # without a stack, which knows all tokens
-                    shared.refuse(self, cache=cache)
-                prepared_by = encoding if caches_prepared(encoding) else None
-                attend = partial(
-                    shared.cached_attention, self, cache=cache, prepared_by=prepared_by, attended=self._attended
-                )
-            else:
-                attend = partial(shared.attention, self, cross=not is_self_attention)
-                key_positions = positions if is_self_attention else key_positions
-            arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
+            attend, arguments = self._shared(
+                shared, key, positions, key_positions, cache, encoding, cross=not is_self_attention
+            )
         elif cache is not None and is_self_attention:
-            new, given = None, positions is not None or key_positions is not None
-            prepared_by = encoding if caches_prepared(encoding) else None
-            if not given and last is None and self._takes_steps():
+            if positions is None and key_positions is None and last is None and self._takes_steps():
+                prepared_by = encoding if caches_prepared(encoding) else None
                 stepped = step(q, k, v, mask, cache, encoding, prepared_by, self.scale, self.kernel)
                 if stepped is not None:
                     return self._joined(stepped)
-            if given or not cache.count(query, prepared_by):
-                new = continued(cache.coordinates, positions, n, query.device)
-                check_coordinates(new, query)
-            if new is None or not new.padding:
-                cache.need_new_lengths(mask, len(cache), n)
-            k, v, arguments = self._appended(query, k, v, new, key_positions, cache, encoding)
+            k, v, arguments = self._appended(query, k, v, mask, positions, key_positions, cache, encoding)
         else:
             if cache is not None:
-                k, v = self._context(key, value, cache, first_values)
-                if key_positions is not None and cache.coordinates is None:
-                    cache.coordinates = Coordinates.of(key_positions, key.shape[1], name="key_positions").as_given()
-                elif key_positions is None:
-                    key_positions = cache.coordinates
-            if cache is not None and encoding is not None and positions is None:
-                raise HeadwayError("positions are not given: cross-attention with a cache and an encoding needs them")
+                k, v, key_positions = self._context(key, value, key_positions, cache, first_values)
+                if encoding is not None and positions is None:
+                    raise HeadwayError(
+                        "positions are not given: cross-attention with a cache and an encoding needs them"
+                    )
             if is_self_attention:
                 key_positions = positions
             elif encoding is not None or mask is not None or isinstance(key_positions, Coordinates):
-                positions, key_positions = (  # both sides count from 0, with positions and without
-                    Coordinates.span(x.shape[1], device=query.device)
-                    if at is None
-                    else Coordinates.of(at, x.shape[1], name=name)
-                    for name, x, at in (("positions", query, positions), ("key_positions", key, key_positions))
-                )
+                positions, key_positions = _both_sides(query, key, positions, key_positions)
             arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
         if last is not None:
             own = None if own is None else own[:, :, n - last :]
-            if (at := arguments.get("q_positions")) is not None:
-                one_side, at = at is arguments["k_positions"], Coordinates.of(at, n, name="positions")
-                if one_side and encoding is not None:
-                    at = arguments["k_positions"] = encoding.place(at)  # what is drawn for a token is drawn once
-                arguments["q_positions"] = at.rows(n - last, n)
+            arguments = _of_last(arguments, last, n, encoding)
         if self.head_shard is not None:
             arguments["head_shard"] = self.head_shard
         if shared is None or cache is None:  # else the cache holds the values as they are here
@@ -420,6 +393,30 @@ class MultiHeadAttention(nn.Module):
         for part in parts_of(self.parts):
             out = part.output(out, asked, own)
         return self._joined(out)
+
+    def _shared(
+        self,
+        shared: Sharing,
+        key: Tensor,
+        positions: Tensor | Coordinates | None,
+        key_positions: Tensor | Coordinates | None,
+        cache: KeyValueCache | None,
+        encoding: PositionEncoding | None,
+        cross: bool,
+    ) -> tuple[Callable[..., Tensor], Arguments]:
+        """Returns what attends to the keys of several processes, with its arguments."""
+        attend: Callable[..., Tensor]
+        if cache is None:
+            attend = partial(shared.attention, self, cross=cross)
+            key_positions = key_positions if cross else positions
+        else:
+            if cross or key_positions is None:  # without a stack, which knows all tokens
+                shared.refuse(self, cache=cache)
+            prepared_by = encoding if caches_prepared(encoding) else None
+            attend = partial(
+                shared.cached_attention, self, cache=cache, prepared_by=prepared_by, attended=self._attended
+            )
+        return attend, {"q_positions": positions, "k_positions": key_positions, "k_input": key}
 
     def _takes_steps(self) -> bool:
         """Whether a decoding step is attention alone, which an earlier step may have prepared."""
@@ -460,7 +457,7 @@ class MultiHeadAttention(nn.Module):
         return apply_linear(cast(nn.Linear, self._modules["out_proj"]), out.transpose(1, 2).flatten(2))
 
     def _keys_and_values(self, key: Tensor, value: Tensor, first: FirstValues | None) -> tuple[Tensor, Tensor]:
-        modules = self._modules
+        modules = self._modules  # since each attribute that is a module takes a microsecond, which steps notice
         k = self._heads(self._projected(modules["k_proj"], key))
         v = self._heads(self._projected(modules["v_proj"], value))
         for part in parts_of(self.parts):
@@ -481,34 +478,49 @@ class MultiHeadAttention(nn.Module):
             return normed
 
     def _context(
-        self, key: Tensor, value: Tensor, cache: KeyValueCache, first: FirstValues | None
-    ) -> tuple[Tensor, Tensor]:
-        """Returns the keys and values of a context; the first call computes them, later calls read the cache."""
+        self,
+        key: Tensor,
+        value: Tensor,
+        key_positions: Tensor | Coordinates | None,
+        cache: KeyValueCache,
+        first: FirstValues | None,
+    ) -> tuple[Tensor, Tensor, Tensor | Coordinates | None]:
+        """Returns the keys, values and positions of a context; later calls read from the cache what the first made."""
         cache.need_prepared_by(None)
         if len(cache) == 0:
-            return cache.append(*self._keys_and_values(key, value, first))
-        if len(cache) != key.shape[1]:
+            k, v = cache.append(*self._keys_and_values(key, value, first))
+        elif len(cache) == key.shape[1]:
+            k, v = cache.keys, cache.values
+        else:
             raise HeadwayError(
                 f"the cache holds {len(cache)} tokens of a context but key has {key.shape[1]}: start a new "
                 "cache for another context"
             )
-        return cache.keys, cache.values
+        if key_positions is None:
+            key_positions = cache.coordinates
+        elif cache.coordinates is None:
+            cache.coordinates = Coordinates.of(key_positions, key.shape[1], name="key_positions").as_given()
+        return k, v, key_positions
 
     def _appended(
         self,
         x: Tensor,
         k: Tensor,
         v: Tensor,
-        new: Coordinates | None,
+        mask: Mask | Tensor | None,
+        positions: Tensor | Coordinates | None,
         key_positions: Tensor | Coordinates | None,
         cache: KeyValueCache,
         encoding: PositionEncoding | None,
     ) -> tuple[Tensor, Tensor, Arguments]:
-        """Appends the keys k and values v of x to the cache; returns those of all tokens, and arguments for ``attend``.
-
-        new: the coordinates of x; None if the cache counts its tokens, whose coordinates then are the default ones.
-        """
-        prepared_by = encoding if caches_prepared(encoding) else None
+        """Appends keys and values of x to the cache; returns those of all tokens, and arguments for ``attend``."""
+        n, prepared_by = x.shape[1], encoding if caches_prepared(encoding) else None
+        new = None  # where the cache counts its tokens, whose coordinates then are the default ones
+        if positions is not None or key_positions is not None or not cache.count(x, prepared_by):
+            new = continued(cache.coordinates, positions, n, x.device)
+            check_coordinates(new, x)
+        if new is None or not new.padding:
+            cache.need_new_lengths(mask, len(cache), n)
         cache.need_prepared_by(prepared_by)
         inputs = x if encoding is not None and encoding.reads_input else None
         if new is None:
@@ -524,11 +536,8 @@ class MultiHeadAttention(nn.Module):
             assert placed is not None  # since new is given
             all_keys, new = placed if all_keys is new else all_keys, placed
         k, v = cache.append(k, v, inputs=inputs)
-        return (
-            k,
-            v,
-            {"q_positions": new, "k_positions": all_keys, "k_input": cache.inputs, "prepared_by": prepared_by},
-        )
+        at: Arguments = {"q_positions": new, "k_positions": all_keys}
+        return k, v, {**at, "k_input": cache.inputs, "prepared_by": prepared_by}
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         width = self.embed_dim
@@ -590,6 +599,32 @@ def check_encoding(encoding: PositionEncoding, head_dim: int) -> None:
             f"{type(encoding).__name__} only embeds, which an attention layer cannot do: call its .embed on "
             "the model's input, or pass it to a stack of headway.models"
         )
+
+
+def _both_sides(
+    query: Tensor,
+    key: Tensor,
+    positions: Tensor | Coordinates | None,
+    key_positions: Tensor | Coordinates | None,
+) -> tuple[Coordinates, Coordinates]:
+    """Returns the coordinates of queries and keys, which both count from 0 without positions."""
+    q_at, k_at = (
+        Coordinates.span(x.shape[1], device=query.device) if at is None else Coordinates.of(at, x.shape[1], name=name)
+        for name, x, at in (("positions", query, positions), ("key_positions", key, key_positions))
+    )
+    return q_at, k_at
+
+
+def _of_last(arguments: Arguments, last: int, n: int, encoding: PositionEncoding | None) -> Arguments:
+    """Returns the arguments of attention for the last of n queries, from those for all of them."""
+    at = arguments.get("q_positions")
+    if at is None:
+        return arguments
+    one_side, at = at is arguments["k_positions"], Coordinates.of(at, n, name="positions")
+    if one_side and encoding is not None:
+        at = encoding.place(at)  # what is drawn for a token is drawn once
+        arguments = {**arguments, "k_positions": at}
+    return {**arguments, "q_positions": at.rows(n - last, n)}
 
 
 def need_last(last: int, n: int) -> None:
