@@ -158,16 +158,19 @@ class Step:
         terms = self._terms(terms)
         return None if terms is None else self.run(q, k, v, terms, None if q_at is None else (q_at, k_at))  # type: ignore[arg-type]
 
-    def of_storage(self, q: Tensor, m: int, run: StoredStep) -> Tensor | None:
+    def of_storage(self, q: Tensor, m: int, run: StoredStep, key: Hashable) -> Tensor | None:
         """Returns the output of a call whose keys stand at 0, 1, 2 … and are prepared; None as for other calls.
 
         Args:
             q: the queries.
             m: the number of keys.
             run: the kernel's part, which knows where the keys and values are.
+            key: the ``plan_key`` of the encoding.
         """
         if self.preparing is not None:
-            q = self._prepared("query", q, None, m - q.shape[2], m)
+            first = m - q.shape[2]
+            rotated = rotated_by_rows(self.preparing, self.kernel, "query", q, first, key=key)
+            q = self._prepared("query", q, None, first, m) if rotated is None else rotated
         terms = self._terms(None)
         return None if terms is None else run(q, m, terms)
 
@@ -318,7 +321,13 @@ def _first_of(at: Coordinates, encoding: PositionEncoding) -> int | None:
 
 
 def rotated_by_rows(
-    encoding: PositionEncoding, kernel: Kernel, side: str, x: Tensor, first: int | None, out: Tensor | None = None
+    encoding: PositionEncoding,
+    kernel: Kernel,
+    side: str,
+    x: Tensor,
+    first: int | None,
+    out: Tensor | None = None,
+    key: Hashable = None,
 ) -> Tensor | None:
     """Returns queries or keys rotated by rows of a block that the encoding keeps; None if it does not.
 
@@ -329,8 +338,11 @@ def rotated_by_rows(
         x: the queries or keys, plain tensors on a CPU.
         first: the position of the first of them, if they are consecutive.
         out: a tensor like x, into which they are written. Default: a new one.
+        key: the ``plan_key`` of the encoding, if the caller knows it.
     """
-    key = None if first is None else encoding.plan_key()
+    if first is None:
+        return None
+    key = encoding.plan_key() if key is None else key
     if key is None:
         return None
     blocks, place = _plans_of(encoding).blocks, (kernel.name, side)

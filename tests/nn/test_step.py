@@ -97,6 +97,56 @@ def test_encodings(name: str | None, monkeypatch: pytest.MonkeyPatch, hits: list
     assert sum(hits) == (2 * STEPS - 2 if name in PREPARED else 0)
 
 
+PARTS = ["head-gate", "element-gate", "exclusive"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("parts", [*[[one] for one in PARTS], ["exclusive", "head-gate"]], ids=str)
+@pytest.mark.parametrize("name", [None, "rope", "t5"])
+def test_parts(name: str | None, parts: list[str], monkeypatch: pytest.MonkeyPatch, hits: list[bool]) -> None:
+    layer = layer_of(name, parts=parts)
+    for parameter in layer.parts.parameters():  # type: ignore[union-attr]
+        nn.init.normal_(parameter)
+    check(monkeypatch, layer, KeyValueCache, tokens=2, batch=2)
+    assert sum(hits) >= 2 * STEPS - 4  # others find no free slots
+
+
+@torch.no_grad()
+def test_parts_that_change_the_values_which_are_attended_to(
+    monkeypatch: pytest.MonkeyPatch, hits: list[bool]
+) -> None:
+    check(monkeypatch, layer_of("rope", parts=["differential"]), KeyValueCache)
+    layer = layer_of("rope", parts=["head-gate"])
+    [part] = layer.parts  # type: ignore[misc]
+    part.attended = lambda v: 2 * v  # type: ignore[method-assign]
+    with monkeypatch.context() as patched:
+        patched.setattr(attention_module, "step", None)  # which would be called
+        doubled = decoded(layer, KeyValueCache())
+    del part.attended
+    assert not torch.equal(doubled[-3], decoded(layer, KeyValueCache())[-3])
+    assert any(hits)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("parts", [["value-residual"], ["value-residual", "head-gate"]], ids=str)
+def test_decoders_with_parts(parts: list[str], monkeypatch: pytest.MonkeyPatch, hits: list[bool]) -> None:
+    config = TransformerConfig(20, embed_dim=WIDTH, num_layers=3, num_heads=HEADS, parts=tuple(parts))
+    torch.manual_seed(0)
+    decoder, ids = Decoder(config, "rope").eval(), torch.randint(20, (2, 24))
+
+    def logits() -> Tensor:
+        cache = decoder.new_cache()
+        out = [decoder(ids[:, :9], cache=cache)]
+        return torch.cat(out + [decoder(ids[:, i : i + 1], cache=cache) for i in range(9, 24)], 1)
+
+    found = logits()
+    assert sum(hits) > 30
+    with monkeypatch.context() as patched:
+        patched.setattr(attention_module, "step", lambda *given: None)
+        assert torch.equal(logits(), found)
+    torch.testing.assert_close(found, decoder(ids), rtol=1e-4, atol=1e-4)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("max_length", [None, 100])

@@ -317,9 +317,12 @@ class Stack(nn.Module):
                 x = _PlacedEncoding(one, stream(x.shape[1], held, held + x.shape[1], x.device), None, None).embed(x)
         x = modules["dropout"](modules["entry"](x))
         used = [one if one.acts & IN_ATTENTION else None for one in encodings]
+        reads_first = any([block._modules["attention"].reads_first_values for block in blocks])
+        options = {"first_values": FirstValues()} if reads_first else {}
         layers = zip(self._block_of_layer, self._encoding_of_layer, masks, cache.layers, strict=True)
         for block, number, mask, layer in layers:
-            x = blocks[block](x, mask=mask, encoding=None if number is None else used[number], cache=layer)
+            encoding = None if number is None else used[number]
+            x = blocks[block](x, mask=mask, encoding=encoding, cache=layer, **options)
         out: Tensor = modules["norm"](x)
         return out
 
@@ -444,9 +447,7 @@ def _takes_defaults(block: nn.Module) -> bool:
     part = block._modules.get("attention")
     if type(block).forward is not Block.forward or not isinstance(part, MultiHeadAttention):
         return False
-    if type(part).forward is not MultiHeadAttention.forward or not _attends_alone(part):
-        return False
-    return part.__dict__.get("parts", part) is None or not part.reads_first_values
+    return type(part).forward is MultiHeadAttention.forward and _attends_alone(part)
 
 
 def _attends_alone(part: MultiHeadAttention) -> bool:

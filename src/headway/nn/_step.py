@@ -114,10 +114,10 @@ def step(
         return None
     if known.plan.preparing is None:
         own_k.copy_(k)
-    elif rotated_by_rows(encoding, known.plan.kernel, "key", k, keys.length, own_k) is None:  # type: ignore[arg-type]
+    elif rotated_by_rows(encoding, known.plan.kernel, "key", k, keys.length, own_k, of_encoding) is None:  # type: ignore[arg-type]
         return None
     own_v.copy_(v)
-    out: Tensor | None = known.plan.of_storage(q, m, known.run)
+    out: Tensor | None = known.plan.of_storage(q, m, known.run, of_encoding)
     if out is not None:
         keys.take_slots(count)
         values.take_slots(count)

@@ -355,7 +355,7 @@ class MultiHeadAttention(nn.Module):
                 prepared_by = encoding if caches_prepared(encoding) else None
                 stepped = step(q, k, v, mask, cache, encoding, prepared_by, self.scale, self.kernel)
                 if stepped is not None:
-                    return self._joined(stepped)
+                    return self._joined(stepped, asked, own)
             k, v, arguments = self._appended(query, k, v, mask, positions, key_positions, cache, encoding)
         else:
             if cache is not None:
@@ -390,9 +390,7 @@ class MultiHeadAttention(nn.Module):
             kernel=self.kernel,
             **arguments,
         )
-        for part in parts_of(self.parts):
-            out = part.output(out, asked, own)
-        return self._joined(out)
+        return self._joined(out, asked, own)
 
     def _shared(
         self,
@@ -419,11 +417,14 @@ class MultiHeadAttention(nn.Module):
         return attend, {"q_positions": positions, "k_positions": key_positions, "k_input": key}
 
     def _takes_steps(self) -> bool:
-        """Whether a decoding step is attention alone, which an earlier step may have prepared."""
-        own = self.__dict__
-        if self.head_shard is not None or own.get("parts", self) is not None or self.attend is not attention:
+        """Whether attention of a decoding step is that of queries, keys and values alone, which may be prepared."""
+        if self.head_shard is not None or self.attend is not attention or self.soft_cap is not None or self._dropout:
             return False
-        return self._parameters.get("sink", self) is None and self.soft_cap is None and not self._dropout
+        if self._parameters.get("sink", self) is not None:
+            return False
+        if self.__dict__.get("parts", self) is None:
+            return True
+        return all(getattr(part.attended, "__func__", None) is Part.attended for part in parts_of(self.parts))
 
     def _attended(self, v: Tensor) -> Tensor:
         """Returns the values of all tokens in the form that attention takes."""
@@ -434,6 +435,8 @@ class MultiHeadAttention(nn.Module):
     @property
     def reads_first_values(self) -> bool:
         """Whether a call needs ``first_values``."""
+        if self.__dict__.get("parts", self) is None:  # since attributes that are modules take a microsecond
+            return False
         return any(part.reads_first_values for part in parts_of(self.parts))
 
     def why_not_shared(self) -> str | None:
@@ -452,8 +455,17 @@ class MultiHeadAttention(nn.Module):
         batch, n, width = x.shape
         return x.view(batch, n, width // self.head_dim, self.head_dim).transpose(1, 2)
 
-    def _joined(self, out: Tensor) -> Tensor:
-        """[batch, heads, n, head_dim] → [batch, n, embed_dim], by the projection of the output."""
+    def _joined(self, out: Tensor, x: Tensor, v: Tensor | None) -> Tensor:
+        """[batch, heads, n, head_dim] → [batch, n, embed_dim], by the parts and the projection of the output.
+
+        Args:
+            out: what the heads compute.
+            x: the layer's input for these tokens.
+            v: their values, if queries are the tokens whose values are attended to.
+        """
+        if self.__dict__.get("parts", self) is not None:
+            for part in parts_of(self.parts):
+                out = part.output(out, x, v)
         return apply_linear(cast(nn.Linear, self._modules["out_proj"]), out.transpose(1, 2).flatten(2))
 
     def _keys_and_values(self, key: Tensor, value: Tensor, first: FirstValues | None) -> tuple[Tensor, Tensor]:
