@@ -112,9 +112,7 @@ def test_parts(name: str | None, parts: list[str], monkeypatch: pytest.MonkeyPat
 
 
 @torch.no_grad()
-def test_parts_that_change_the_values_which_are_attended_to(
-    monkeypatch: pytest.MonkeyPatch, hits: list[bool]
-) -> None:
+def test_parts_that_change_the_values_which_are_attended_to(monkeypatch: pytest.MonkeyPatch, hits: list[bool]) -> None:
     check(monkeypatch, layer_of("rope", parts=["differential"]), KeyValueCache)
     layer = layer_of("rope", parts=["head-gate"])
     [part] = layer.parts  # type: ignore[misc]

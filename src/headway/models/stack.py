@@ -317,7 +317,7 @@ class Stack(nn.Module):
                 x = _PlacedEncoding(one, stream(x.shape[1], held, held + x.shape[1], x.device), None, None).embed(x)
         x = modules["dropout"](modules["entry"](x))
         used = [one if one.acts & IN_ATTENTION else None for one in encodings]
-        reads_first = any([block._modules["attention"].reads_first_values for block in blocks])
+        reads_first = any(block._modules["attention"].reads_first_values for block in blocks)
         options = {"first_values": FirstValues()} if reads_first else {}
         layers = zip(self._block_of_layer, self._encoding_of_layer, masks, cache.layers, strict=True)
         for block, number, mask, layer in layers:
