@@ -347,14 +347,14 @@ def rotated_by_rows(
         return None
     blocks, place = _plans_of(encoding).blocks, (kernel.name, side)
     block = blocks.get(place)
-    if block is None or block.key != key or not block.first <= first < block.stop:  # type: ignore[operator]
-        made = encoding.rotation_block(first)  # type: ignore[arg-type]
+    if block is None or block.key != key or not block.first <= first < block.stop:
+        made = encoding.rotation_block(first)
         if made is None:
             return None
         start, rotation = made
         block = Block(key, start, start + rotation.cos.shape[2], kernel.rotation_by_rows(rotation))
         blocks[place] = block
-    return None if block.rotate is None else block.rotate(x, first - block.first, out)  # type: ignore[operator]
+    return None if block.rotate is None else block.rotate(x, first - block.first, out)
 
 
 # ---------------------------------------------------------------- keys
