@@ -95,7 +95,7 @@ check-torch: library  ## run all tests with other versions of torch (TORCH_VERSI
 
 # uv resolves to the lowest versions; torch stays that of constraints.txt, since check-torch has its oldest one;
 # old versions warn of newer ones of what they need themselves
-check-lowest: library  ## run tests with the lowest versions that pyproject.toml allows beside torch (LOWEST_TESTS; some minutes)
+check-lowest:  ## run tests with the lowest versions that pyproject.toml allows beside torch (LOWEST_TESTS; some minutes)
 	@test -f build/lowest/.ready || { $(PYTHON) -m venv --clear build/lowest && \
 		$(LOWEST) -m pip install --quiet uv==0.13.9 && \
 		build/lowest/bin/uv pip compile --quiet pyproject.toml --extra all --resolution lowest-direct \

@@ -17,6 +17,7 @@ whose script in pages/ computes with these values.
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import json
 import os
@@ -146,13 +147,27 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
         chosen.found.write_text(text + "\n", encoding="utf-8")
     for language, place in places.items():
         with paper():
-            drawn = lesson.draw(found, SPEAK[language])
-            for name, figure in drawn.items() if isinstance(drawn, dict) else [("", drawn)]:
+            for name, figure in _figures(lesson, found, language).items():
                 file = place.with_stem(f"{place.stem}-{name}") if name else place
                 with atomic_write(file) as part:
-                    _save(figure, part)
+                    part.write_bytes(_png(figure))
                 shown = os.path.relpath(file) if file.absolute().is_relative_to(Path.cwd()) else file
                 print(SPEAK[chosen.language](f"drawn: {shown}", f"图：{shown}"))
+
+
+def show(name: str, language: str = "en") -> Any:
+    """Runs a lesson in a notebook, where its text and pictures appear, and returns its numbers."""
+    from IPython.display import Image, display
+
+    lesson: Any = importlib.import_module(name)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    found = lesson.measure()
+    print(lesson.tell(found, SPEAK[language]))
+    with paper():
+        for figure in _figures(lesson, found, language).values():
+            display(Image(_png(figure), width=figure.get_figwidth() * figure.dpi))
+    return found
 
 
 def _write_page(lesson: Any, path: Path, language: str | None) -> None:
@@ -167,13 +182,20 @@ def _write_page(lesson: Any, path: Path, language: str | None) -> None:
     print(SPEAK[language or spoken()](f"written: {path}", f"已写入：{path}"))
 
 
-def _save(figure: Figure, path: Path) -> None:
-    """Saves a PNG of 256 colours, which has a third of the size and looks the same."""
+def _figures(lesson: Any, found: Any, language: str) -> dict[str, Figure]:
+    """Returns the pictures of a lesson by their names; the name of the first is ""."""
+    drawn = lesson.draw(found, SPEAK[language])
+    return drawn if isinstance(drawn, dict) else {"": drawn}
+
+
+def _png(figure: Figure) -> bytes:
+    """Returns a PNG of 256 colours, which has a third of the size and looks the same."""
     from PIL import Image
 
-    drawn = io.BytesIO()
+    drawn, reduced = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, dpi=DPI)
-    Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, format="PNG", optimize=True)
+    Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(reduced, format="PNG", optimize=True)
+    return reduced.getvalue()
 
 
 def data(name: str) -> Path | None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -68,6 +69,12 @@ MODULES = [
     "tuning",
     "vectors",
 ]
+
+
+def test_the_page_of_promises_names_every_public_module() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "stability.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("- **Python**")]
+    assert set(re.findall(r"`([a-z.]+)`", line.partition("its modules")[2].partition(";")[0])) == set(MODULES)
 
 
 def public_objects() -> Iterator[tuple[str, Any]]:

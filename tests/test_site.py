@@ -1,6 +1,10 @@
 """The site of the documentation has every page and every public name in one place, and its build is strict."""
 
+import ast
+import base64
+import builtins
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -28,6 +32,12 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def navigation(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(SITE)
     return importlib.import_module("navigation")
+
+
+@pytest.fixture
+def notebooks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(SITE)
+    return importlib.import_module("notebooks")
 
 
 def test_every_page_has_one_place(navigation: ModuleType) -> None:
@@ -82,6 +92,53 @@ def test_every_public_constant_is_described(reference: ModuleType) -> None:
     constants = [full for full in reference.pages() if not reference.has_docstring(reference.thing(full))]
     assert constants
     assert [full for full in constants if not reference.said_of(full)] == []
+
+
+# ---------------------------------------------------------------- notebooks
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_notebook_has_the_code_of_its_lesson_and_needs_no_other(notebooks: ModuleType, language: str) -> None:
+    assert list(notebooks.scripts()) == list(range(16))
+    for number, script in notebooks.scripts().items():
+        page, text = notebooks.section(number, language), notebooks.markdown(number, language)
+        *code, last = re.findall(r"^```python[^\n]*\n(.*?)^```$", text, re.M | re.S)
+        own = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+        assert own
+        assert code[-len(own) :] == own
+        assert f'show("{script}", "{language}")' in last
+
+        tree = ast.parse("\n".join(code))
+        known = {name.id for name in ast.walk(tree) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
+        known |= {arg.arg for arg in ast.walk(tree) if isinstance(arg, ast.arg)} | set(dir(builtins))
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                known.add(node.name)
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                known |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        assert {name.id for name in ast.walk(tree) if isinstance(name, ast.Name)} <= known, number
+
+        prose = re.sub(r"```.*?```", "", text, flags=re.S)
+        assert re.findall(r"\]\((?!attachment:|https?://)[^)]*\)", prose) == []
+        assert "<details>" not in prose
+        assert "```sh\n" not in text, "jupytext makes a cell of it"
+
+
+@pytest.mark.slow
+def test_a_notebook_runs_and_shows_what_the_page_shows(notebooks: ModuleType, tmp_path: Path) -> None:
+    for tool in ("jupytext", "nbclient", "ipykernel"):
+        pytest.importorskip(tool, reason="`make site` installs what it needs")
+    title = notebooks.write(tmp_path / "lesson.ipynb", 1, "zh")
+    assert title == "1. 注意力就是加权查表"
+    cells = json.loads((tmp_path / "lesson.ipynb").read_text(encoding="utf-8"))["cells"]
+    printed = ["".join(out.get("text", "")) for cell in cells for out in cell.get("outputs", [])]
+    page = re.findall(r"^```text\n(.*?)^```$", notebooks.section(1, "zh"), re.M | re.S)
+    assert printed[: len(page)] == page
+    assert "对应的体重是多少" in printed[len(page)]
+    assert any("image/png" in out.get("data", {}) for out in cells[-1]["outputs"])
+    (picture,) = [cell["attachments"] for cell in cells if cell.get("attachments")]
+    drawn = base64.b64decode(picture["1-weighted-lookup.png"]["image/png"])
+    assert drawn == (ROOT / "docs" / "zh-CN" / "lessons" / "1-weighted-lookup.png").read_bytes()
 
 
 # ---------------------------------------------------------------- the build

@@ -28,6 +28,7 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
     "Lessons": (
         "docs/lessons.md",
         "reference/lesson-pages.md",
+        "reference/notebooks.md",
         "docs/claims.md",
         "docs/coverage.md",
         "examples/README.md",
@@ -37,6 +38,7 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
         "reference/index.md",
         "reference/encodings.md",
         "reference/commands.md",
+        "docs/stability.md",
     ),
     "Explanation": (
         "DESIGN.md",
@@ -64,6 +66,7 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
     ),
     "Project": (
         "CHANGELOG.md",
+        "docs/citing.md",
         "CONTRIBUTING.md",
         "SECURITY.md",
         "CODE_OF_CONDUCT.md",

@@ -18,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+import notebooks
 import torch
 import typer
 from navigation import NAVIGATION
@@ -189,6 +190,23 @@ def write_lesson_pages(source: Path) -> str:
     return "\n".join(parts) + "\n"
 
 
+def write_notebooks(source: Path) -> str:
+    """Writes the lessons as notebooks, and returns the page that lists them."""
+    parts = [
+        "# Lessons as notebooks\n",
+        "The [lessons](../docs/lessons.md) to change and run: a notebook for each in English and in Chinese, with all "
+        "that its cells print and draw. It needs headway with the extra `lessons`, and Jupyter or an editor that opens "
+        "notebooks. The last cell runs the script of the lesson; start Jupyter in a checkout of headway, or name its "
+        "folder `examples` in that cell.\n",
+        "A notebook is made from the section of the page and the script of the lesson, and run by `make site`. Scripts "
+        "that take longer than half a minute are left for you to run.\n",
+    ]
+    for written in notebooks.write_all(source / "extra" / "notebooks"):
+        links = [f'<a href="../notebooks/{file}" download>{title}</a>' for file, title in written]
+        parts.append(f"- {'<br>'.join(links)}")
+    return "\n".join(parts) + "\n"
+
+
 def toctree(names: list[str], **options: object) -> str:
     given = "".join(f":{key}: {value}\n" for key, value in options.items())
     return f"```{{toctree}}\n{given}\n" + "\n".join(names) + "\n```\n"
@@ -231,6 +249,7 @@ def write(source: Path) -> None:
         + toctree([f"encodings/{name}" for name in positions.ENCODINGS], maxdepth=1),
         "commands": commands_page(),
         "lesson-pages": write_lesson_pages(source),
+        "notebooks": write_notebooks(source),
         **{module: module_page(module) for module in MODULES},
     }
     with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:

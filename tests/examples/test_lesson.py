@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,6 +77,20 @@ def test_a_lesson_may_draw_several(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "mine-more.png",
         "mine.png",
     ]
+
+
+def test_a_notebook_shows_what_a_script_prints_and_draws(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[bytes] = []
+    ipython = SimpleNamespace(display=shown.append, Image=lambda picture, width: picture)
+    monkeypatch.setitem(sys.modules, "IPython.display", ipython)
+    one = lesson_1_weighted_lookup.draw
+    monkeypatch.setattr(lesson_1_weighted_lookup, "draw", lambda *given: {"": one(*given), "more": one(*given)})
+    found = lesson.show("lesson_1_weighted_lookup", "zh")
+    assert isinstance(found, lesson_1_weighted_lookup.Found)
+    assert "对应的体重是多少" in capsys.readouterr().out
+    assert [picture[:8] for picture in shown] == [b"\x89PNG\r\n\x1a\n"] * 2
 
 
 def test_rows_of_a_training_are_stored_only_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
