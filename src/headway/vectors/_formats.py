@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -142,7 +143,9 @@ def _parse(lines: Sequence[tuple[int, bytes]], dim: int) -> tuple[list[bytes], n
     parts = [line.partition(b" ") for _, line in lines]
     if all(word and numbers.count(b" ") == dim - 1 for word, _, numbers in parts):
         try:
-            floats = np.fromstring(b" ".join(numbers for _, _, numbers in parts), dtype=np.float32, sep=" ")
+            with warnings.catch_warnings():  # older versions of numpy only warn of what they leave unread
+                warnings.simplefilter("error", DeprecationWarning)
+                floats = np.fromstring(b" ".join(numbers for _, _, numbers in parts), dtype=np.float32, sep=" ")
         except (ValueError, DeprecationWarning):  # a field is no number
             floats = np.empty(0, dtype=np.float32)
         if floats.size == len(lines) * dim:
