@@ -431,9 +431,12 @@ def fonts() -> Section:
     if _version("matplotlib") is None:
         return Section({"Chinese in pictures": "no pictures without matplotlib"})
     try:
-        return Section({"Chinese in pictures": fonts_for(["中文"])})
-    except HeadwayError as error:
-        return Section({"Chinese in pictures": "none"}, faults=[Fault(f"{error}", install_command("plot"))])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            return Section({"Chinese in pictures": fonts_for(["中文"])})
+    except UserWarning as warning:
+        what = str(warning).partition(":")[0]
+        return Section({"Chinese in pictures": "none"}, faults=[Fault(what, install_command("plot"))])
 
 
 CHECKS: dict[str, Callable[[], Section]] = {
