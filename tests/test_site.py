@@ -175,6 +175,12 @@ def test_equations_and_examples_keep_their_columns(reference: ModuleType, tmp_pa
     for html, language, switch in ((text, "en", "中文"), (chinese, "zh-CN", "English")):
         assert f'lang="{language}"' in html
         assert re.search(rf'language-switch">\s*<a [^>]*>{switch}</a>', html)
+    # what the page of the search runs: a stemmer that exists, and a function that searchtools.js may declare again
+    search = (tmp_path / "html" / "_static" / "language_data.js").read_text(encoding="utf-8")
+    stemmer = re.search(r"^window\.Stemmer = (\w+);$", search, re.M)
+    assert stemmer is not None
+    assert f"var {stemmer[1]}=" in search
+    assert "var splitQuery = " in search
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import jieba
 from docutils import nodes
 from navigation import NAVIGATION, WHOLE, twins
 from sphinx import addnodes
+from sphinx.search.zh import SearchChinese
 
 import headway
 
@@ -51,6 +52,21 @@ html_show_sourcelink = False
 html_copy_source = False
 html_search_language = "zh"  # words of Chinese, and of English
 copybutton_exclude = ".linenos, .gp, .go"
+
+
+# ---------------------------------------------------------------- search
+
+
+class Search(SearchChinese):
+    """Search in Chinese and English."""
+
+    language_name = "English"  # of the stemmer: Sphinx 9 names one that does not exist, and no search ends
+    js_splitter_code = """
+const segmenter = new Intl.Segmenter("zh", { granularity: "word" });
+const words = (text) => Array.from(segmenter.segment(text), (part) => part.segment);
+const split = (text) => (/\\p{Script=Han}/u.test(text) ? words(text) : text);
+var splitQuery = (query) => query.split(/[^\\p{Letter}\\p{Number}_]+/u).filter(Boolean).flatMap(split);
+"""
 
 
 # ---------------------------------------------------------------- docstrings
@@ -158,6 +174,7 @@ def add_extra(app, config):
 
 
 def setup(app):
+    app.add_search_language(Search)
     app.connect("config-inited", add_extra)
     app.connect("autodoc-process-docstring", mark_literals, priority=400)
     app.connect("autodoc-skip-member", skip_fields)

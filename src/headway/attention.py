@@ -68,7 +68,7 @@ def attention(
 ) -> Tensor:
     """Computes scaled dot-product attention with any position encoding.
 
-        out[h,i] = Σⱼ softmaxⱼ(score[h,i,j])·vⱼ, with score as in ``headway.terms``; without an encoding s·⟨qᵢ, kⱼ⟩
+        out[h,i] = Σⱼ softmaxⱼ(score[h,i,j])·vⱼ, with score as in headway.terms; without an encoding s·⟨qᵢ, kⱼ⟩
 
     A query whose mask hides all keys gives zeros, with finite gradients. NaN in a key that no query of the call may
     attend to never reaches the output; NaN in a key that some query attends to may reach any row.

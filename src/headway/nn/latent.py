@@ -39,7 +39,7 @@ class LatentAttention(nn.Module):
 
         c_j = norm(Wc·x_j)                    the latent of a token, latent_dim wide, which all heads share
         r_j = R(p_j)·Wr·x_j                   the rotary part of its key, rotary_dim wide, likewise
-        q_h = [R(p_i)·Wqr_h·x̃_i, Wqc_h·x̃_i],  x̃ = x, or norm(Wd·x) with ``query_latent_dim``
+        q_h = [R(p_i)·Wqr_h·x̃_i, Wqc_h·x̃_i],  x̃ = x, or norm(Wd·x) with query_latent_dim
         k_h = [r_j, Wk_h·c_j],  v_h = Wv_h·c_j,  out = Wo·concat_h( attention(q_h, k_h, v_h) )
 
     A cache holds c and r alone: (latent_dim + rotary_dim) numbers for each token, in place of

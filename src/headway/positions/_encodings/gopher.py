@@ -6,7 +6,7 @@ from .transformer_xl import TransformerXL
 class Gopher(TransformerXL):
     """Uses Transformer-XL's relative positions in a model without states of earlier segments.
 
-        score[h,i,j] = s·( ⟨qᵢ + u_h, kⱼ⟩ + ⟨qᵢ + v_h, W_R,h·R(pᵢ − pⱼ)⟩ ),   R as in ``TransformerXL``
+        score[h,i,j] = s·( ⟨qᵢ + u_h, kⱼ⟩ + ⟨qᵢ + v_h, W_R,h·R(pᵢ − pⱼ)⟩ ),   R as in TransformerXL
 
     The paper chooses this scheme so that the model can read sequences longer than those of training. Tutorials often
     say instead that Gopher uses T5's learned scalar for each distance; that one is ``T5``. Shapes and errors are those

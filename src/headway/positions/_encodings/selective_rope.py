@@ -20,7 +20,7 @@ class SelectiveRoPE(ContentRotary):
     """Rotates queries and keys by cumulative angles that each token determines for every head and pair.
 
         φ_c(t) = ω_c·Σ_{u≤t} γ_h(u)·conv(V·U·x̂)_{h,c}(u),   ω_c = base^(−2c/head_dim)
-        γ = 1, or σ(⟨a_h, x̂_u⟩ + b_h) with ``gate``;  x̂ = x with each head's share of it over √(‖·‖² + 10⁻⁶)
+        γ = 1, or σ(⟨a_h, x̂_u⟩ + b_h) with gate;  x̂ = x with each head's share of it over √(‖·‖² + 10⁻⁶)
 
     The pairs are (c, c + head_dim/2). rank 32, width 4, base 500000 and no gate are the authors' settings, whose code
     has a default rank of 16; the figure of the paper has the gate. Their other options (learned ω, a bias of the phase,
