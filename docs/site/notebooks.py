@@ -17,7 +17,7 @@ PAGES = {"en": ROOT / "docs" / "lessons.md", "zh": ROOT / "docs" / "zh-CN" / "le
 """The page of the lessons in each language, by the names that the scripts give languages."""
 
 LONG = {5, 7, 8, 9, 10, 11, 12, 15}
-"""The lessons whose scripts take more than ten seconds. Their last cell is left to the reader."""
+"""The lessons whose scripts take more than twenty seconds. Their last cell is left to the reader."""
 
 PRINTED = re.compile(r"^(```python\n.*?^```\n)\n```text\n.*?^```\n", re.M | re.S)
 """A block of Python with the block of what it prints, which a notebook computes."""

@@ -199,7 +199,7 @@ def write_notebooks(source: Path) -> str:
         "notebooks. The last cell runs the script of the lesson; start Jupyter in a checkout of headway, or name its "
         "folder `examples` in that cell.\n",
         "A notebook is made from the section of the page and the script of the lesson, and run by `make site`. Scripts "
-        "that take longer than ten seconds are left for you to run.\n",
+        "that take longer than twenty seconds are left for you to run.\n",
     ]
     for written in notebooks.write_all(source / "extra" / "notebooks"):
         links = [f'<a href="../notebooks/{file}" download>{title}</a>' for file, title in written]
