@@ -69,11 +69,16 @@ export class Reader {
   }
 }
 
-/** The bytes of a chunk: base64 of zlib. */
-export async function inflate(base64: string): Promise<Uint8Array> {
+/** The bytes that base64 stands for. */
+export function decoded(base64: string): Uint8Array<ArrayBuffer> {
   const letters = atob(base64.trim());
-  const packed = new Uint8Array(letters.length);
-  for (let i = 0; i < letters.length; i++) packed[i] = letters.charCodeAt(i);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+  return bytes;
+}
+
+/** The bytes of a chunk, which are compressed by zlib. */
+export async function inflate(packed: Uint8Array): Promise<Uint8Array> {
+  const stream = new Blob([packed as Uint8Array<ArrayBuffer>]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }

@@ -86,7 +86,7 @@ function Ranked({ token, verb, line, kind, rest }: RankedProps) {
   const words = useWords();
   const known = useValue(state.known);
   const floor = known?.weights?.floor ?? 0;
-  const none = known && !known.weights ? words.onlyMap : words.nothingKnown(String(floor || FAINTEST));
+  const none = !known || (known.weights && !line) ? words.loading : known.weights ? words.nothingKnown(String(floor || FAINTEST)) : words.onlyMap;
   const found = line ? largest(line, LISTED).filter(([, weight]) => weight >= FAINTEST) : [];
   const left = floor > 0 && line ? 1 - line.weights.reduce((sum, weight) => sum + weight, 0) : 0;
   return (

@@ -41,7 +41,7 @@ export interface Head {
   statistics: Record<string, number | null>;
   distances: (number | null)[];
   links: [query: number, key: number, weight: number][];
-  form: "dense" | "exact" | "list";
+  form: "dense" | "exact" | "list" | "kernel";
   cap: number | null;
   reason: string | null;
 }
@@ -81,4 +81,11 @@ export interface Source {
   report: Report;
   /** The bytes of a chunk, without compression. */
   chunk(id: string): Promise<Uint8Array>;
+  /** Weights that the kernel computes, row by row; -1 for what the mask hides. A page has no kernel. */
+  ask?(question: Question): Promise<Float32Array>;
 }
+
+/** A row or a column of the weights of a head; or the strongest weights of square cells of `step` tokens. */
+export type Question =
+  | { what: "row" | "column"; head: number; token: number }
+  | { what: "tile"; head: number; query: number; key: number; side: number; step: number };

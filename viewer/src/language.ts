@@ -57,6 +57,7 @@ const english = {
     `Exact: every weight of ${all ? "every" : "this"} head, to ±${error}${codes ? ", computed from 12-bit queries and keys" : ""}.`,
   exactList: (tau: string, error: string, map: string) =>
     `Exact: all weights of this head of ${tau} or more, to ±${error}. The others are shown in cells, to ±${map}.`,
+  exactKernel: "Exact: every weight of every head, as the kernel of the notebook computes it.",
   exactMap: (map: string) => `Of this head, the map is known, to ±${map} of a cell.`,
   nanHead: "The weights of this head are not numbers.",
   role: "Role",
@@ -137,6 +138,7 @@ const chinese: Language = {
   exact: (error, all, codes) =>
     `精确：${all ? "所有头" : "本头"}的每个权重${codes ? "由 12 位查询与键算出" : ""}，误差不超过 ±${error}。`,
   exactList: (tau, error, map) => `精确：本头不低于 ${tau} 的全部权重，误差不超过 ±${error}；其余以格子显示，误差 ±${map}。`,
+  exactKernel: "精确：所有头的每个权重，由笔记本的内核即时算出。",
   exactMap: (map) => `本头只有热图，每格误差 ±${map}。`,
   nanHead: "本头的权重不是数值。",
   role: "角色",

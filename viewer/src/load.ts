@@ -3,6 +3,7 @@
 import { Reader, RECEIVED, WEIGHTS } from "./codes";
 import { Exact } from "./exact";
 import type { Chunk, Source } from "./format";
+import { Remote } from "./remote";
 import { Dense, Listed, type HeadWeights } from "./weights";
 
 /** What the file holds of one head. */
@@ -39,7 +40,11 @@ export class Loader {
   private readonly heads = new Map<number, Promise<Known>>();
   private small: Promise<Uint8Array | null> | null = null;
 
-  constructor(private readonly source: Source) {}
+  /** `arrived` is called when weights that the kernel was asked for are there. */
+  constructor(
+    private readonly source: Source,
+    private readonly arrived: (weights: Remote) => void,
+  ) {}
 
   head(index: number): Promise<Known> {
     const known = this.heads.get(index) ?? this.load(index);
@@ -63,7 +68,9 @@ export class Loader {
       this.map(head),
       this.profile(head),
     ]);
-    return { head, weights: dense ?? exact ?? listed, listed, map, profile };
+    const { ask, report } = this.source;
+    const asked = ask && new Remote(ask, head, report.n, this.arrived);
+    return { head, weights: dense ?? exact ?? listed ?? asked ?? null, listed, map, profile };
   }
 
   private async dense(head: number): Promise<Dense | null> {

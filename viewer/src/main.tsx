@@ -3,7 +3,7 @@
 import "./viewer.css";
 import { render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { inflate } from "./codes";
+import { decoded, inflate } from "./codes";
 import { Detail } from "./detail";
 import { Exact } from "./exact";
 import type { Pair, Report, Source } from "./format";
@@ -15,7 +15,9 @@ import { Method, Profiles, Roles } from "./pages";
 import { Sentence } from "./sentence";
 import { csvOf, download, pngOf, svgOf } from "./snapshot";
 import { follow, State, StateContext, useReport, useValue, useWords, VIEWS } from "./state";
+import { Remote } from "./remote";
 import { Dense } from "./weights";
+import { sourceOf, type Model } from "./widget";
 
 function App({ state, address }: { state: State; address: boolean }) {
   const root = useRef<HTMLDivElement>(null);
@@ -158,6 +160,7 @@ function exactness({ exactness, heads }: Report, { head, weights }: Known, words
   const all = heads.every(({ form }) => form !== "list");
   if (weights instanceof Dense) return words.exact(bound(exactness.dense), all, false);
   if (weights instanceof Exact) return words.exact(bound(exactness.exact), all, true);
+  if (weights instanceof Remote) return words.exactKernel;
   const known = weights ? words.exactList(String(exactness.tau), bound(exactness.list), map) : words.exactMap(map);
   return reason ? `${known} ${reason}` : known;
 }
@@ -165,7 +168,7 @@ function exactness({ exactness, heads }: Report, { head, weights }: Known, words
 async function save(state: State, button: HTMLElement, form: "png" | "svg" | "csv"): Promise<void> {
   const { layer, head } = state.report.heads[state.head.peek()]!;
   const name = `${state.view.peek()}-layer-${layer}-head-${head}.${form}`;
-  if (form === "csv") return download(name, new Blob([csvOf(state)], { type: "text/csv" }));
+  if (form === "csv") return download(name, new Blob([await csvOf(state)], { type: "text/csv" }));
   const svg = svgOf(button.closest(".headway")!.querySelector<HTMLElement>(".view")!);
   download(name, form === "svg" ? new Blob([svg], { type: "image/svg+xml" }) : await pngOf(svg));
 }
@@ -192,10 +195,24 @@ export function mount(element: Element, sources: Source | [Source, Source], addr
   };
 }
 
+/** What anywidget calls to show a report in a notebook. */
+function show({ model, el }: { model: Model; el: HTMLElement }): () => void {
+  const { source, close } = sourceOf(model);
+  el.dataset.lmSuppressShortcuts = "true"; // JupyterLab takes no keys that are meant for the report
+  el.style.setProperty("--headway-height", `${model.get("height")}px`);
+  const remove = mount(el, source);
+  return () => {
+    remove();
+    close();
+  };
+}
+
+export default { render: show };
+
 const held = document.getElementById("headway-report");
 if (held) {
   const found = JSON.parse(held.textContent!) as Report | Pair;
-  const chunk = (id: string) => inflate(document.getElementById(id)!.textContent!);
+  const chunk = (id: string) => inflate(decoded(document.getElementById(id)!.textContent!));
   const source = (report: Report): Source => ({ report, chunk });
   const [a, b] = "reports" in found ? found.reports : [found];
   mount(document.getElementById("headway")!, b ? [source(a!), source(b)] : source(a!), true);

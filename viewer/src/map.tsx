@@ -7,6 +7,7 @@ import { gestures, zoomed } from "./gestures";
 import { number } from "./language";
 import { compared, currentShading, Painter } from "./painter";
 import { drawPlot } from "./plot";
+import { Remote } from "./remote";
 import { useReport, useValue, useWords } from "./state";
 
 export function HeadMap() {
@@ -143,9 +144,11 @@ function Readout() {
     : Number.isNaN(weight)
       ? broken
         ? words.broken
-        : known.weights
-          ? words.below(String(known.weights.floor))
-          : words.onlyMap
+        : known.weights instanceof Remote
+          ? words.loading
+          : known.weights
+            ? words.below(String(known.weights.floor))
+            : words.onlyMap
       : other
         ? signed(weight - other.at(query, key))
         : number(weight);

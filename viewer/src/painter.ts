@@ -3,6 +3,7 @@
 import { css, DIFFERENCES, DIVERGING, shading as shadingOf, type Rgb, type Shading } from "./color";
 import { Exact } from "./exact";
 import { BROKEN, finished, HIDDEN, ofCells, ofWeights, palette, picture, shadeOf, type Raster } from "./raster";
+import { Remote } from "./remote";
 import type { State, Window } from "./state";
 import { Dense, isComplete, type Complete } from "./weights";
 
@@ -29,8 +30,8 @@ export function currentShading(state: State): Shading {
 export class Painter {
   private readonly pictures = new Map<string, HTMLCanvasElement>();
   private painted = "";
-  /** Tiles that are in sight and not there yet: the first is being computed. */
-  private readonly wanted = new Map<string, Generator<void, Raster>>();
+  /** Tiles that are in sight and not there yet: steps that compute one, or what asks the kernel. The first is being made. */
+  private readonly wanted = new Map<string, Generator<void, Raster> | (() => Promise<Raster>)>();
   private colours: Rgb[] = [];
   private working = false;
   side = 0;
@@ -71,7 +72,7 @@ export class Painter {
     if (map) {
       const step = n / map.side;
       // Without exact weights blocks would look like weights: they step back as soon as they can be told apart.
-      paled = !(weights instanceof Exact) && step > 1 && scale * step > 10;
+      paled = !(weights instanceof Exact || weights instanceof Remote) && step > 1 && scale * step > 10;
       context.globalAlpha = paled ? 0.28 : 1;
       const cells = this.remember("map", () => picture(ofCells(map[state.cells.value], map.side, shading), colours));
       context.drawImage(cells, -view.key * scale, -view.query * scale, n * scale, n * scale);
@@ -84,7 +85,7 @@ export class Painter {
       );
       const [x, y] = [-view.key * scale, -view.query * scale];
       context.drawImage(whole, x, y, whole.width * step * scale, whole.height * step * scale);
-    } else if (weights instanceof Exact && state.cells.value === "maximum") {
+    } else if ((weights instanceof Exact || weights instanceof Remote) && state.cells.value === "maximum") {
       this.tiles(context, weights, other, view, scale, density);
     } else if (listed && (paled || !map)) {
       const size = Math.max(scale, 2.5);
@@ -106,7 +107,7 @@ export class Painter {
   /** Draws the tiles that are there, and has the others computed one after the other. */
   private tiles(
     context: CanvasRenderingContext2D,
-    weights: Exact,
+    weights: Exact | Remote,
     other: Complete | null,
     view: Window,
     scale: number,
@@ -129,7 +130,10 @@ export class Painter {
           context.drawImage(tile, x, y, tile.width * step * scale, tile.height * step * scale);
         } else {
           missing.add(name);
-          if (!this.wanted.has(name)) this.wanted.set(name, ofWeights(weights, { query, key, side: TILE, step }, shading, other));
+          const part = { query, key, side: TILE, step };
+          if (this.wanted.has(name)) continue;
+          if (weights instanceof Remote) this.wanted.set(name, () => weights.raster(part, shading));
+          else this.wanted.set(name, ofWeights(weights, part, shading, other));
         }
       }
     }
@@ -150,10 +154,29 @@ export class Painter {
   private work(): void {
     if (this.working || this.wanted.size === 0) return;
     this.working = true;
+    const [name, ask] = this.wanted.entries().next().value!;
+    if (typeof ask === "function") void this.asked(name, ask);
+    else this.compute();
+  }
+
+  /** A reply for what is no longer painted, such as another head, is dropped. */
+  private async asked(name: string, ask: () => Promise<Raster>): Promise<void> {
+    const { painted } = this;
+    const raster = await ask().catch(() => null);
+    this.working = false;
+    if (painted === this.painted) {
+      this.wanted.delete(name);
+      if (raster) this.remember(name, () => picture(raster, this.colours));
+    }
+    if (raster || painted !== this.painted) this.repaint();
+  }
+
+  private compute(): void {
     setTimeout(() => {
       this.working = false;
       const until = performance.now() + SLICE;
       for (const [name, steps] of this.wanted) {
+        if (typeof steps === "function") break; // of another head, which was chosen meanwhile
         let next = steps.next();
         while (!next.done && performance.now() < until) next = steps.next();
         if (!next.done) break;

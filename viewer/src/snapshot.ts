@@ -1,6 +1,7 @@
 /** What is seen, as SVG, PNG or CSV. */
 
 import type { State } from "./state";
+import { Remote } from "./remote";
 import { largest } from "./weights";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -125,8 +126,8 @@ export async function pngOf(svg: string, scale = 2): Promise<Blob> {
 type Row = (string | number | null)[];
 
 /** The numbers behind the view, as a table. */
-export function csvOf(state: State): string {
-  const rows = tableOf(state);
+export async function csvOf(state: State): Promise<string> {
+  const rows = await tableOf(state);
   const cell = (value: string | number | null) => {
     const text = value === null ? "" : String(value);
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
@@ -134,7 +135,7 @@ export function csvOf(state: State): string {
   return rows.map((row) => row.map(cell).join()).join("\r\n") + "\r\n";
 }
 
-function tableOf(state: State): Row[] {
+async function tableOf(state: State): Promise<Row[]> {
   const { text, report } = state;
   const known = state.known.peek();
   const head = report.heads[known?.head ?? state.head.peek()]!; // another may be loading
@@ -165,6 +166,7 @@ function tableOf(state: State): Row[] {
   } else if (weights) {
     const { query, key, span } = state.window.peek();
     const last = (edge: number) => Math.min(text.length, Math.ceil(edge + span));
+    if (weights instanceof Remote) await weights.load(Math.floor(query), last(query));
     for (let i = Math.floor(query); i < last(query); i++) {
       for (const [j, weight] of largest(weights.row(i), span > 512 ? 8 : text.length)) {
         if (j >= Math.floor(key) && j < last(key)) add(i, j, weight);

@@ -58,7 +58,10 @@ export class State {
   ) {
     const { report } = source;
     this.text = new Text(report);
-    this.loader = new Loader(source);
+    this.loader = new Loader(source, (weights) => {
+      const known = this.known.peek();
+      if (known?.weights === weights) this.known.value = { ...known };
+    });
     const asked = report.language ?? navigator.language;
     this.language = signal<Code>(asked.startsWith("zh") ? "zh" : "en");
     this.head = signal(report.open.head);

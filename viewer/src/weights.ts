@@ -14,10 +14,10 @@ export interface HeadWeights {
   readonly floor: number;
   /** The weight of a pair; NaN where it is not listed. */
   at(query: number, key: number): number;
-  /** What a query gives to each key. */
-  row(query: number): Line;
-  /** What each query gives to a key. */
-  column(key: number): Line;
+  /** What a query gives to each key; undefined until the kernel has said it. */
+  row(query: number): Line | undefined;
+  /** What each query gives to a key, likewise. */
+  column(key: number): Line | undefined;
 }
 
 /** A head of which every weight is known. */
@@ -124,9 +124,9 @@ export class Listed implements HeadWeights {
 }
 
 /** The largest weights of a line, largest first; of equal ones the earlier token. */
-export function largest(line: Line, count: number): [token: number, weight: number][] {
+export function largest(line: Line | undefined, count: number): [token: number, weight: number][] {
   const found: [number, number][] = [];
-  line.weights.forEach((weight, i) => {
+  line?.weights.forEach((weight, i) => {
     if (!(weight > 0) || (found.length === count && weight <= found[count - 1]![1])) return;
     const place = found.findIndex(([, other]) => other < weight);
     found.splice(place < 0 ? found.length : place, 0, [line.tokens?.[i] ?? i, weight]);

@@ -46,6 +46,7 @@ PACKAGES = {
     "gensim": Package("gensim", "vectors", "word2vec and fastText"),
     "jieba": Package("jieba", "chinese", "Chinese text cut into words"),
     "zhplot": Package("zhplot", "plot", "Chinese in pictures"),
+    "anywidget": Package("anywidget", "widget", "reports in notebooks whose kernel answers"),
     "debian": Package("python-debian", "lessons", "packages of Debian, whose messages a lesson translates"),
     "polib": Package("polib", "lessons", "catalogues of messages"),
     "sacrebleu": Package("sacrebleu", "lessons", "scores of translations"),

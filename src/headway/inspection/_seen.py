@@ -187,6 +187,51 @@ class Seen(Records):
         options = Options(budget, exact, text, tokens, offsets, example, call, language)
         return write(self, path, options, roles, name, watch)
 
+    def widget(
+        self,
+        *,
+        text: Text | None = None,
+        tokens: Sequence[str] | None = None,
+        offsets: Offsets | None = None,
+        roles: HeadRoles | None = None,
+        name: str | None = None,
+        language: str | None = None,
+        example: int = 0,
+        call: int | None = None,
+        height: int = 760,
+        watch: Tell | None = None,
+    ) -> Any:
+        """Returns the report as a widget of a notebook, whose kernel computes the weights that are looked at.
+
+            seen.widget(text=text)          # the last line of a cell
+
+        Every weight of every head is exact, however long the text, while the kernel runs and the widget is in memory. A
+        notebook that is opened without its kernel shows nothing; ``report`` writes a page that lasts. It needs
+        anywidget: ``pip install 'headway[widget]'``.
+
+        Args:
+            text: the text, as for ``report``.
+            tokens: what the tokens are called, likewise.
+            offsets: likewise.
+            roles: what ``head_roles`` has measured of the model.
+            name: what the model is called. Default: the name of its class.
+            language: "en" or "zh". Default: the language of the reader.
+            example: the row of the batch.
+            call: the number of the model's call. Default: the only one.
+            height: the height in pixels.
+            watch: is told what is done and the share of the work. Default: a progress bar in notebooks.
+
+        Returns:
+            An ``anywidget.AnyWidget``.
+
+        Raises:
+            HeadwayError: if anywidget is not installed, an argument does not fit, or the capture kept too little.
+        """
+        from .report import Options, live_widget
+
+        options = Options(None, None, text, tokens, offsets, example, call, language)
+        return live_widget(self, options, roles, name, height, watch)
+
     def compare(self, other: Seen, statistics: Asked | None = None) -> DataTable:
         """Compares what was seen with another capture of the same text, head by head.
 

@@ -5,5 +5,6 @@ from ._report import Offsets as Offsets
 from ._report import Options as Options
 from ._report import Text as Text
 from ._report import compare_reports as compare_reports
+from ._report import live_widget as live_widget
 from ._report import reported as reported
 from ._report import write as write

@@ -283,6 +283,35 @@ def dense(call: Call) -> Dense:
     return Dense(weights, seen)
 
 
+def strongest(call: Call, head: int, queries: range, step: int) -> Tensor:
+    """Returns the largest weight of each square cell of ``step`` tokens, [rows, columns] in float32.
+
+    NaN is larger than any. A cell that the mask hides is −1.
+
+    Args:
+        call: the call, of one row.
+        head: the head.
+        queries: the queries; the first begins a cell.
+        step: tokens of a cell on each side.
+    """
+    n = call.k.shape[2]
+    found = torch.full((-(-len(queries) // step), -(-n // step)), -1.0)
+    with torch.no_grad(), without_autocast(call.q):
+        call = spec.computed(call)
+        most = max(spec.block_rows(call) // step, 1) * step
+        for start in range(queries.start, queries.stop, most):
+            block = spec.QueryBlock(call, start, min(start + most, queries.stop))
+            scores = spec.masked(block, spec.scores(block))
+            weights, *_ = spec.softmax(block, scores)
+            weights = weights[0, head].masked_fill(scores[0, head] == -torch.inf, -1).float().cpu()
+            whole = torch.full((-(-len(weights) // step) * step, found.shape[1] * step), -1.0)
+            whole[: len(weights), block.keys] = weights
+            cells = whole.view(-1, step, found.shape[1], step).amax((1, 3))
+            first = (start - queries.start) // step
+            found[first : first + len(cells)] = cells
+    return found
+
+
 def sampled(n: int, count: int, seed: int = 0) -> list[int]:
     """Returns the numbers of some queries, in order: the first, the last and others by chance."""
     chosen = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[: max(count - 2, 0)]

@@ -13,6 +13,7 @@ from ..._common.version import __version__
 from ...errors import HeadwayError
 from ..roles._results import HeadRoles
 from ..texts import EncodedText
+from ._live import HEIGHT, widget
 from ._page import LANGUAGES, page
 from ._plan import octets_in
 from ._subject import Subject, subject_of
@@ -142,6 +143,23 @@ def check_language(language: str | None) -> None:
     """Raises HeadwayError for a language that the viewer does not speak."""
     if language is not None and language not in LANGUAGES:
         raise HeadwayError(f"language is {language!r}: give 'en', 'zh', or None for that of the reader")
+
+
+def live_widget(
+    seen: Records,
+    options: Options,
+    roles: HeadRoles | None = None,
+    name: str | None = None,
+    height: int = HEIGHT,
+    tell: Tell | None = None,
+) -> Any:
+    """Makes the widget of what was seen; ``Seen.widget`` describes it."""
+    check_language(options.language)
+    subject = _subject(seen, options, roles, name)
+    if tell is not None:
+        return widget(subject, options.language, height, tell)
+    with notebook_bar() as bar:
+        return widget(subject, options.language, height, bar)
 
 
 def compare_reports(

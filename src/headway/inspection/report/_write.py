@@ -149,6 +149,17 @@ def made(
     return _Maker(subject, budget, exact, language, tell, prefix).made()
 
 
+def live(subject: Subject, language: str | None = None, tell: Tell = nobody) -> Report:
+    """Makes the report of a kernel that answers: all weights of short texts, and of others maps alone.
+
+    Args:
+        subject: what it is about.
+        language: "en", "zh" or None.
+        tell: is told of progress.
+    """
+    return _Maker(subject, None, None, language, tell, "").live()
+
+
 class _Maker:
     def __init__(
         self,
@@ -212,6 +223,23 @@ class _Maker:
         report = {**self._json(cells, layers), "chunks": chunks.entries}
         self.tell("writing the report", 1.0)
         return Report(report, chunks.contents, self._title)
+
+    def live(self) -> Report:
+        cells = _plan.cells_for(self.n, len(self.heads), None)
+        layers, _ = self._measured(cells, 0)
+        self.heads_json = [self._head(layer, head, layers[layer]) for layer, head in self.heads]
+        chunks = Chunks(self.prefix)
+        self._add_thumbs(chunks, layers)
+        if self.n <= _plan.SHORT:
+            self._add_dense(chunks, None)
+            cells = 0
+        else:
+            self._add_maps(chunks, layers, cells)
+            self.exactness["map"] = _up(max(layer.cell_error for layer in layers))
+            for entry in self.heads_json:
+                entry["form"] = "kernel"
+        self.tell("showing the report", 1.0)
+        return Report({**self._json(cells, layers), "chunks": chunks.entries}, chunks.contents, self._title)
 
     @property
     def _title(self) -> str:
