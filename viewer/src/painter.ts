@@ -2,7 +2,8 @@
 
 import { css, DIFFERENCES, DIVERGING, shading as shadingOf, type Rgb, type Shading } from "./color";
 import { Exact } from "./exact";
-import { BROKEN, finished, HIDDEN, ofCells, ofWeights, palette, picture, shadeOf, type Raster } from "./raster";
+import { BROKEN, finished, HIDDEN, ofCells, ofWeights, palette, picture, type Raster } from "./raster";
+import { Marks } from "./marks";
 import { Remote } from "./remote";
 import type { State, Window } from "./state";
 import { Dense, isComplete, type Complete } from "./weights";
@@ -32,6 +33,7 @@ export class Painter {
   private painted = "";
   /** Tiles that are in sight and not there yet: steps that compute one, or what asks the kernel. The first is being made. */
   private readonly wanted = new Map<string, Generator<void, Raster> | (() => Promise<Raster>)>();
+  private marks: Marks | null = null;
   private colours: Rgb[] = [];
   private working = false;
   side = 0;
@@ -57,6 +59,7 @@ export class Painter {
     if (name !== this.painted) {
       this.pictures.clear();
       this.wanted.clear();
+      this.marks = null;
       this.painted = name;
       this.colours = palette(state.theme.value, other ? DIVERGING[state.theme.value] : undefined);
     }
@@ -88,18 +91,8 @@ export class Painter {
     } else if ((weights instanceof Exact || weights instanceof Remote) && state.cells.value === "maximum") {
       this.tiles(context, weights, other, view, scale, density);
     } else if (listed && (paled || !map)) {
-      const size = Math.max(scale, 2.5);
-      const lastQuery = Math.min(n, Math.ceil(view.query + view.span));
-      for (let query = Math.max(0, Math.floor(view.query)); query < lastQuery; query++) {
-        const line = listed.row(query);
-        line.weights.forEach((weight, i) => {
-          const key = line.tokens?.[i] ?? i;
-          if (key < view.key - 1 || key > view.key + view.span) return;
-          context.fillStyle = css(colours[shadeOf(weight, shading)]!);
-          const [x, y] = [(key + 0.5 - view.key) * scale, (query + 0.5 - view.query) * scale];
-          context.fillRect(x - size / 2, y - size / 2, size, size);
-        });
-      }
+      this.marks ??= new Marks(shading, colours);
+      context.drawImage(this.marks.draw(listed, view, Math.round(side * density), density), 0, 0, side, side);
     }
     state.paled.value = paled;
   }

@@ -79,7 +79,10 @@ export function* ofWeights(
     }
     yield;
   }
-  const shades = Uint8Array.from(strongest, (weight, cell) => (seen[cell] ? shadeOf(weight, shading) : HIDDEN));
+  const shades = new Uint8Array(strongest.length); // hidden
+  strongest.forEach((weight, cell) => {
+    if (seen[cell]) shades[cell] = shadeOf(weight, shading);
+  });
   return { width, height, shades };
 }
 
