@@ -14,12 +14,14 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import resource
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +40,12 @@ LIBRARIES = {
     "d3.min.js": "d3/dist/d3.min.js",
     "jquery.min.js": "jquery/dist/jquery.min.js",
 }
+TRACED = ["toplevel", "disabled-by-default-devtools.timeline"]
 MOVES = """async ([kind, seconds]) => {
     const canvas = document.querySelector(".plot canvas");
     const box = canvas.getBoundingClientRect();
-    const at = { clientX: box.left + 0.5 * box.width, clientY: box.top + 0.5 * box.height, bubbles: true, pointerId: 1 };
+    const [x, y] = [box.left + 0.5 * box.width, box.top + 0.5 * box.height];
+    const at = { clientX: x, clientY: y, bubbles: true, cancelable: true, pointerId: 1 };
     const dispatch = (type, more = {}) => canvas.dispatchEvent(new PointerEvent(type, { ...at, ...more }));
     canvas.setPointerCapture = () => {};
     const frames = [], from = performance.now();
@@ -49,8 +53,8 @@ MOVES = """async ([kind, seconds]) => {
     for (let i = 0; performance.now() < from + 1000 * seconds; i++) {
         frames.push(await new Promise(requestAnimationFrame));
         const out = Math.floor(i / 60) % 2;
-        if (kind === "zoom") canvas.dispatchEvent(new WheelEvent("wheel", { ...at, deltaY: out ? 60 : -60, cancelable: true }));
-        else dispatch("pointermove", { clientX: at.clientX + 80 * Math.sin(i / 20), clientY: at.clientY + 80 * Math.cos(i / 20) });
+        if (kind === "zoom") canvas.dispatchEvent(new WheelEvent("wheel", { ...at, deltaY: out ? 60 : -60 }));
+        else dispatch("pointermove", { clientX: x + 80 * Math.sin(i / 20), clientY: y + 80 * Math.cos(i / 20) });
     }
     if (kind === "pan") dispatch("pointerup");
     return frames;
@@ -125,11 +129,10 @@ def opened(driver: Any, page: Path, ready: str, libraries: Path | None) -> float
         tab.set_default_timeout(1000 * LONGEST)
 
         def answer(route: Any) -> None:
-            found = LIBRARIES.get(route.request.url.rpartition("/")[2])
-            name = LIBRARIES.get(route.request.url.rpartition("/")[2] + ".js") if found is None else found
+            name = LIBRARIES.get(route.request.url.rpartition("/")[2])
             route.fulfill(path=libraries / "node_modules" / name) if libraries and name else route.abort()
 
-        tab.route("https://**", answer)
+        tab.context.route(re.compile("^https:"), answer)
         tab.goto("about:blank")
         begin = time.perf_counter()
         tab.goto(page.as_uri(), wait_until="commit")
@@ -167,6 +170,16 @@ def beside(lengths: list[int], libraries: Path | None) -> None:
                 page.unlink()
 
 
+def addresses(report: Path) -> dict[str, str]:
+    """Where the map of a head of each form is shown."""
+    found = re.search(r'type="application/json">(.*?)</script>', report.read_text(encoding="utf-8"))
+    assert found is not None
+    forms: dict[str, dict[str, Any]] = {}
+    for head in json.loads(found[1])["heads"]:
+        forms.setdefault(head["form"], head)
+    return {form: f"layer={head['layer']}&head={head['head']}&view=map" for form, head in forms.items()}
+
+
 def frames(report: Path, seconds: float = 4.0) -> None:
     """Prints how a map moves. Times of tasks are those of the processor, which other processes do not lengthen."""
     from playwright.sync_api import sync_playwright
@@ -177,25 +190,21 @@ def frames(report: Path, seconds: float = 4.0) -> None:
     with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
         browser = chromium(driver)
         tab = browser.new_page(viewport={"width": 1280, "height": 800})
-        for address in ("view=map", "view=explore", "layer=0&head=1&token=4000&view=map"):
+        for what, address in addresses(report).items():
             tab.goto("about:blank")
             tab.goto(f"{report.as_uri()}#{address}")
             tab.wait_for_selector(".plot canvas")
             tab.wait_for_timeout(2000)
             for kind in ("zoom", "pan"):
                 trace = Path(folder) / "trace.json"
-                browser.start_tracing(
-                    page=tab, path=trace, categories=["toplevel", "disabled-by-default-devtools.timeline"]
-                )
+                browser.start_tracing(page=tab, path=trace, categories=TRACED)
                 times = tab.evaluate(MOVES, [kind, seconds])
                 browser.stop_tracing()
-                gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+                gaps = [after - before for before, after in pairwise(times)]
                 tasks = _tasks(json.loads(trace.read_text(encoding="utf-8"))["traceEvents"])
                 rate, own = 1000 * len(gaps) / sum(gaps), sum(tasks) / len(times)
-                print(
-                    f"| {address[5:]}, {kind} | {rate:.0f} | {max(gaps):.0f} | {own:.1f} | {max(tasks):.0f} |",
-                    flush=True,
-                )
+                row = f"| {what}, {kind} | {rate:.0f} | {max(gaps):.0f} | {own:.1f} | {max(tasks):.0f} |"
+                print(row, flush=True)
         browser.close()
 
 

@@ -96,10 +96,11 @@ function axes(context: CanvasRenderingContext2D, state: State, side: number, sty
     (place, label, strong) => {
       ink(strong);
       context.save();
-      context.translate(place, -6);
-      if (scale >= 11) context.rotate(-Math.PI / 2);
-      context.textAlign = scale >= 11 ? "left" : place > side - 20 ? "right" : "center";
-      context.fillText(label, 0, scale >= 11 ? 0 : -4, MARGIN.top - 8);
+      const upright = scale < 11;
+      context.translate(upright ? Math.min(place, side - context.measureText(label).width / 2) : place, -6);
+      if (!upright) context.rotate(-Math.PI / 2);
+      context.textAlign = upright ? "center" : "left";
+      context.fillText(label, 0, upright ? -4 : 0, MARGIN.top - 8);
       context.restore();
     },
     hover?.key ?? null,

@@ -199,6 +199,62 @@ def test_a_map_zooms_to_single_weights(long: Any, opened: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", ["dense", "exact"])
+def test_pixels_and_weights_while_heads_are_switched(
+    short: Any, long: Any, opened: Any, tmp_path: Path, form: str
+) -> None:
+    made = short if form == "dense" else long
+    heads = [index for index, head in enumerate(made.report["heads"]) if head["form"] == form]
+    entry = made.report["heads"][heads[0]]
+    weights, n = made.weights[entry["layer"]][entry["head"]], made.report["n"]
+    page = opened(url(made.path, f"layer={entry['layer']}&head={entry['head']}&token=2&view=map"))
+    page.keyboard.press("Escape")
+    plot = page.locator(".plot canvas")
+    plot.focus()
+    for _ in range(5 if form == "exact" else 0):
+        page.keyboard.press("+")
+    for index in [*heads[1:], heads[0]]:  # the tiles of each are begun, and none but the last may be seen
+        page.locator(f"[data-head='{index}']").click()
+    page.mouse.move(5, 5)
+    page.wait_for_timeout(1500)
+    side = plot.evaluate("canvas => canvas.clientWidth - 70")
+    places = [(69 + side * (0.013 + 0.97 * (17 * i % 40) / 40), 61 + side * (0.013 + 0.97 * i / 40)) for i in range(40)]
+    height = plot.evaluate("canvas => canvas.clientHeight")
+    places = [(x, y) for x, y in places if y < height - 4]
+    colours = plot.evaluate(
+        "(canvas, all) => { const { data, width } = "
+        "canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height); return all.map(([x, y]) => "
+        "[...data.slice(4 * (Math.round(y) * width + Math.round(x))).slice(0, 3)]); }",
+        places,
+    )
+    fills = page.locator(".ramp rect").evaluate_all("all => all.map(rect => rect.getAttribute('fill'))")
+    ramp = [[int(part) for part in re.findall(r"\d+", fill)] for fill in fills]
+    right, compared = 0, 0
+    for (x, y), colour in zip(places, colours, strict=True):
+        plot.hover(position={"x": round(x) + 0.5, "y": round(y) + 0.5})
+        found = re.search(r" (\d+) → .* (\d+) ", f" {page.locator('.readout').inner_text()}")
+        if found is None:
+            continue
+        query, key = int(found[1]), int(found[2])
+        compared += 1
+        if made.report["model"]["causal"] and key > query:
+            right += colour == [240, 240, 238]
+            continue
+        weight = float(weights[query, key])
+        low = math.log(1 / (4 * n))
+        shade = math.sqrt(weight) if n <= 200 else min(max((math.log(max(weight, 1e-30)) - low) / -low, 0), 1)
+        nearest = min(range(len(ramp)), key=lambda i: math.dist(ramp[i], colour))
+        right += abs(nearest / (len(ramp) - 1) - shade) <= 0.03
+    assert compared >= 30
+    assert right >= 0.85 * compared  # a pixel at the edge of a cell may be that of the next one
+    rows = table(page, tmp_path / "weights.csv")
+    assert len(rows) >= (2000 if form == "exact" else n)
+    for row in rows:
+        true = float(weights[int(row["query"])][int(row["key"])])
+        assert abs(float(row["weight"]) - true) <= 1.5 * made.report["exactness"][form] + 1e-6
+
+
+@pytest.mark.slow
 def test_both_ways_of_multiplying_are_equal(long: Any, opened: Any, tmp_path: Path) -> None:
     entry = next(entry for entry in long.report["heads"] if entry["form"] == "exact")
     at = url(long.path, f"layer={entry['layer']}&head={entry['head']}&token={long.report['n'] // 2}")
@@ -341,6 +397,11 @@ def test_it_fits(short: Any, long: Any, opened: Any, width: int) -> None:
         for view in VIEWS:
             show(page, view)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+            if width < 1120:  # the page is as long as its parts
+                assert (
+                    page.evaluate("(view => view.scrollHeight - view.clientHeight)(document.querySelector('.view'))")
+                    <= 1
+                )
 
 
 @pytest.mark.slow

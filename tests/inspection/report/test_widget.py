@@ -164,7 +164,7 @@ def test_without_anywidget_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
         seen(20).widget()
 
 
-# ---------------------------------------------------------------- in a browser, with a model that stands for anywidget's
+# ---------------------------------------------------------------- in a browser, with a model in place of anywidget's
 
 SHOW = """async ([script, report]) => {
     const { default: widget } = await import("data:text/javascript;base64," + script);

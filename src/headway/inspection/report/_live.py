@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -80,10 +81,8 @@ class Live:
         call = self.subject.calls[layer]
         group = call.q.shape[1] // call.k.shape[1]
         first = own // group * group
-        try:
+        with suppress(HeadwayError):  # scores of a head that depend on other heads
             call, own = cut(call, "heads", first, first + group), own - first
-        except HeadwayError:  # scores of a head that depend on other heads
-            pass
         with torch.no_grad(), without_autocast(call.q):
             return spec.computed(call), own
 
