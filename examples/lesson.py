@@ -17,6 +17,7 @@ whose script in pages/ computes with these values.
 from __future__ import annotations
 
 import argparse
+import base64
 import importlib
 import io
 import json
@@ -40,6 +41,7 @@ from headway._common.extras import need
 from headway._common.files import atomic_write, need_file_place
 from headway._common.pictures import AMOUNT, BASELINE, COLOURS, INK, colour_bar, style
 from headway._common.pictures import FAINT as FAINT
+from headway.study import planted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,6 +53,9 @@ LANGUAGES = {"en": "lessons", "zh": "zh-CN/lessons"}
 
 MEASURED = Path(__file__).parent / "measured"
 """The folder of the rows that lessons store, for training that takes minutes."""
+
+LONGEST = 40
+"""Words of a sentence that a page reads."""
 
 DPI = 150
 """Pixels per inch of the pictures."""
@@ -298,6 +303,30 @@ def model_data(model: Any) -> dict[str, Any]:
         "width": model.embedding.embedding_dim,
         "scale": model.embedding.scale,
         "tensors": {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()},
+    }
+
+
+def halves(tensors: dict[str, Tensor]) -> dict[str, str]:
+    """Returns tensors as base64 of 16 bits, which `decoded` of pages/page.js reads."""
+    return {name: base64.b64encode(one.half().numpy().tobytes()).decode("ascii") for name, one in tensors.items()}
+
+
+def planted_data(small: planted.Pretrained) -> dict[str, Any]:
+    """Returns a small model that comes with headway, and its words, as the pages compute it; tensors have 16 bits."""
+    words = planted.tokenizer(small.language).get_vocab()
+    model, (encoding,) = small.model, small.model.stack.encodings
+    reach = torch.arange(2 * LONGEST + 1)
+    nothing = torch.zeros(1, encoding.num_heads, len(reach), 1)
+    # the logarithm of the weights of equal scores is the bias but for a constant, which a softmax does not see
+    weights = hw.attention_weights(
+        nothing[:, :, :1], nothing, nothing, encoding=encoding, q_positions=reach[LONGEST, None], k_positions=reach
+    )
+    return model_data(model) | {
+        "words": sorted(words, key=lambda word: words[word]),
+        "special": {name: words[f"[{name}]"] for name in ("CLS", "MASK", "UNK")},
+        "spaced": small.language.spaced,
+        "bias": weights[0, :, 0].double().log().tolist(),
+        "tensors": halves(model.state_dict()),
     }
 
 

@@ -24,8 +24,9 @@ included; docs/lessons.md has the commands that get it.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from itertools import combinations
 from pydoc_data.topics import topics
@@ -38,7 +39,7 @@ import torch.nn.functional as F
 import headway as hw
 from headway._common.pictures import MARKERS
 from headway.vectors import Vectors
-from lesson import BLUE, COLOURS, INK, ORANGE, Text, data, page, percents, run, table, weights
+from lesson import BLUE, COLOURS, INK, ORANGE, Text, data, halves, page, percents, run, table, weights
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,6 +56,7 @@ DRAWN_FROM = ("fortunes-zh.txt",)
 DIM = 48
 SEEN = 3  # words that occur less often are left out
 MISSPELT = 200
+ON_PAGE = 600  # of the most frequent words
 METHODS: dict[str, Any] = {
     "one-hot": hw.vectors.OneHot(min_count=SEEN),
     "bag-of-words": hw.vectors.BagOfWords(min_count=SEEN),
@@ -235,6 +237,12 @@ def questions() -> Iterable[tuple[str, str, str, str]]:
     return ((a, b, c, d) for a, c in pairs for b, d in pairs if a != b)
 
 
+def planted_vectors(seed: int, of_their_sex: bool) -> Vectors:
+    """Fits vectors to the text of templates, which is cut already; all of its words are frequent, and none left out."""
+    method = hw.vectors.Word2Vec(dim=DIM, epochs=20, min_count=1, subsample=0, seed=seed, tokenizer=str.split)
+    return method.fit(planted_text(seed, of_their_sex))
+
+
 def ask_planted() -> dict[str, dict[str, dict[str, Any]]]:
     """Computes how often vectors of the text of templates answer, and of the same text with sexes drawn at random."""
     share: dict[str, dict[str, Any]] = {}
@@ -242,10 +250,7 @@ def ask_planted() -> dict[str, dict[str, dict[str, Any]]]:
     for text, of_their_sex in (("planted", True), ("at random", False)):
         right: dict[str, list[tuple[bool, bool]]] = {"left out": [], "kept": []}
         for seed in range(PLANTED_SEEDS):
-            method = hw.vectors.Word2Vec(
-                dim=DIM, epochs=20, min_count=1, subsample=0, seed=seed, tokenizer=str.split
-            )  # the text is cut already; its words are all frequent, and subsampling would leave most of them out
-            vectors = method.fit(planted_text(seed, of_their_sex))
+            vectors = planted_vectors(seed, of_their_sex)
             for a, b, c, d in questions():
                 asked = (a, b, c) == QUESTION
                 right["left out"].append((vectors.analogy(a, b, c, 1)[0][0] == d, asked))
@@ -259,6 +264,26 @@ def difference(vectors: Vectors, a: str, b: str, c: str) -> torch.Tensor:
     """Returns b − a + c of vectors scaled to length one."""
     x, y, z = (F.normalize(vectors.vector(word), dim=0) for word in (a, b, c))
     return y - x + z
+
+
+@cache
+def page_data() -> dict[str, Any]:
+    """Vectors of the manual's frequent words, and of the people in the text of templates."""
+    texts = list(topics.values())
+
+    def given(vectors: Vectors, words: Sequence[str]) -> dict[str, Any]:
+        rows = torch.stack([vectors.vector(word) for word in words])
+        return {"words": list(words), "dim": vectors.dim, "vectors": halves({"": rows})[""]}
+
+    manual = {name: METHODS[name].fit(texts) for name in ("word2vec", "tf-idf")}
+    words = manual["word2vec"].words[:ON_PAGE]
+    planted = {name: planted_vectors(0, name == "planted") for name in ("planted", "at random")}
+    return {
+        "title": ["Lesson 10: words near words", "第 10 课：离得近的词"],
+        "manual": {name: given(vectors, words) for name, vectors in manual.items()},
+        "planted": {name: given(vectors, vectors.words) for name, vectors in planted.items()},
+        "people": [word for pair in ROLES for word in pair.split()],
+    }
 
 
 def ask_fortunes() -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ from torch import Tensor
 import headway as hw
 from headway.vectors import Vectors
 from lesson import BLUE, DASHES, GREEN, GREY, INK, ORANGE, Text, page, percents, run, table
-from lesson_10_words import DIM, SEEN, of_the_kinds, own_kind
+from lesson_10_words import DIM, ROLES, SEEN, of_the_kinds, own_kind, planted_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,6 +44,7 @@ FREQUENT, NEAREST = 300, 10  # neighbours of so many words are compared, so many
 SENTENCE = "the list of names is not a tuple"
 SHOWN, UNSEEN = "tuple", "tupel"
 PAIRS = ("ours, gensim", "gensim, gensim", "ours, ours")
+ON_PAGE = 800  # sentences of lesson 10, on which the page trains
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,18 @@ def measure() -> Found:
         sentence=sentence,
         windows=[[int(reach[k]), *(place - 1 for place in row if place)] for k, row in enumerate(near.tolist())],
     )
+
+
+def page_data() -> dict[str, Any]:
+    text = Numbers.of(list(topics.values()))
+    order = text.counts.argsort(descending=True).tolist()
+    return {
+        "title": ["Lesson 11: how word vectors are learned", "第 11 课：词向量是怎样学出来的"],
+        "sentence": SENTENCE.split(),
+        "frequent": [[text.words[n - 1], int(text.counts[n])] for n in (*order[:6], *order[100:700:100])],
+        "text": [sentence.split() for sentence in planted_text(0)[:ON_PAGE]],
+        "people": [word for pair in ROLES for word in pair.split()],
+    }
 
 
 def tell(found: Found, t: Text) -> str:

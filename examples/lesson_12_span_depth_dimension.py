@@ -237,16 +237,33 @@ def saved_bytes(depth: int, dim: int) -> int:
 # ---------------------------------------------------------------- the lesson
 
 
+def stored(depth: int, dim: int) -> list[list[float]]:
+    """Returns the accuracies of the stored models, a row for each seed."""
+    return [row["right"] for row in measured(__file__) if (row["depth"], row["dim"]) == (depth, dim)]
+
+
+def page_data() -> dict[str, Any]:
+    return {
+        "title": ["Lesson 12: how far layers reach", "第 12 课：几层能看多远"],
+        "tokens": max(DISTANCES) + 1,
+        "wide": WIDE,
+        "circle": CIRCLE,
+        "hops": HOPS,
+        "dim": DIM,
+        "depth": DEPTH,
+        "right": {
+            "depth": {str(depth): stored(depth, DIM) for depth in DEPTHS},
+            "dim": {str(dim): stored(DEPTH, dim) for dim in DIMS},
+        },
+    }
+
+
 def measure() -> Found:
-    rows = measured(__file__)
     span_seconds, span_kept = cost_of_spans()
     layers = [hw.nn.MultiHeadAttention(dim, 8) for dim in LAYER_DIMS]
     with torch.inference_mode():
         x = [torch.randn(1, LAYER_TOKENS, dim) for dim in LAYER_DIMS]
         layer_seconds = least_seconds([partial(*pair) for pair in zip(layers, x, strict=True)], 5)
-
-    def stored(depth: int, dim: int) -> list[list[float]]:
-        return [row["right"] for row in rows if (row["depth"], row["dim"]) == (depth, dim)]
 
     return Found(
         distances=DISTANCES,

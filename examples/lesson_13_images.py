@@ -32,7 +32,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import headway as hw
-from lesson import BLUE, FAINT, GREEN, ORANGE, Text, count, descend, matrix, measured, page, run, table
+from headway.coordinates import Coordinates
+from lesson import BLUE, FAINT, GREEN, ORANGE, SPEAK, Text, count, descend, matrix, measured, page, run, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -187,6 +188,48 @@ def most_selective_head(model: Reader, patches: Tensor) -> tuple[list[int], Tens
     return [layer, head], PATCHES * weights[layer, head].mean(0).unflatten(0, (SIDE, SIDE))
 
 
+@cache
+def drawn_model() -> tuple[Reader, float]:
+    """Returns the model whose attention is drawn, trained in this run, and its accuracy."""
+    model, accuracy, _ = trained("axial-rope", "whole", SEEDS[0])
+    return model, accuracy
+
+
+def page_data() -> dict[str, Any]:
+    """The model of the picture, its first held-out digits, and the stored accuracies."""
+    model, accuracy = drawn_model()
+    _, _, held_out, digit = split("whole", SEEDS[0])
+    attention = model.encoder.stack.blocks[0].attention
+    (encoding,) = model.encoder.stack.encodings
+    tensors = {name.removeprefix("encoder."): tensor for name, tensor in model.state_dict().items()}
+    first = [int((digit == number).nonzero()[0]) for number in range(DIGITS)]
+    return {
+        "title": ["Lesson 13: a digit as sixteen patches", "第 13 课：把数字切成十六块"],
+        "model": {
+            "layers": LAYERS,
+            "heads": attention.num_heads,
+            "width": DIM,
+            "angles": encoding.phases(Coordinates.of(model.positions[None], PATCHES))[0].tolist(),
+            "tensors": {name: [round(x, 5) for x in tensor.flatten().tolist()] for name, tensor in tensors.items()},
+        },
+        "accuracy": accuracy,
+        "image": (16 * image_of(held_out[[SHOWN]])[0]).int().tolist(),
+        "images": [(16 * image_of(held_out[[i]])[0]).int().tolist() for i in first],
+        "head": most_selective_head(model, held_out[SHOWN : SHOWN + 1])[0],
+        "names": {name: [axes_of(name, t) for t in SPEAK.values()] for name in ARGUMENTS},
+        "orders": {name: [names(t)[name] for t in SPEAK.values()] for name in ORDERS},
+        "right": {
+            name: {
+                order: [
+                    row["accuracy"] for row in measured(__file__) if (row["encoding"], row["order"]) == (name, order)
+                ]
+                for order in ORDERS
+            }
+            for name in ARGUMENTS
+        },
+    }
+
+
 # ---------------------------------------------------------------- what others get
 
 
@@ -213,7 +256,7 @@ def measure() -> Found:
     def table_of(what: str) -> dict[str, dict[str, list[float]]]:
         return {name: {order: stored(name, order, what) for order in ORDERS} for name in ARGUMENTS}
 
-    model, accuracy, _ = trained("axial-rope", "whole", SEEDS[0])
+    model, accuracy = drawn_model()
     _, _, held_out, digit = split("whole", SEEDS[0])
     shown = held_out[SHOWN : SHOWN + 1]
     head, attention = most_selective_head(model, shown)

@@ -42,7 +42,20 @@ from headway._common import training
 from headway._common.extras import need
 from headway._common.processor import has
 from headway.bench.machine import cores, processor
-from lesson import BLUE, GREY, ORANGE, Text, count, matrix, measured, padded, page, run, table
+from lesson import (
+    BLUE,
+    GREY,
+    ORANGE,
+    SPEAK,
+    Text,
+    count,
+    matrix,
+    measured,
+    padded,
+    page,
+    run,
+    table,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -454,6 +467,24 @@ def measure() -> Found:
         target=attention["target"],
         weights=torch.tensor(attention["weights"]).mean(1).tolist(),
     )
+
+
+def page_data() -> dict[str, Any]:
+    found = measure()
+    (attention,) = [row for row in measured(__file__) if row["row"] == "attention"]
+    en, zh = SPEAK.values()
+    return {
+        "title": ["Lesson 14: from the source to the translation", "第 14 课：从原文到译文"],
+        "source": found.source,
+        "target": found.target,
+        "weights": attention["weights"],
+        "classes": list(zip(classes(en), classes(zh), strict=True)),
+        "sizes": found.data["classes"],
+        "systems": {name: [called, systems(zh)[name]] for name, called in systems(en).items()},
+        "bleu": {name: found.bleu_by_class[name] for name in systems(en)},
+        "overall": found.bleu,
+        "ours": found.ours,
+    }
 
 
 def systems(t: Text) -> dict[str, str]:

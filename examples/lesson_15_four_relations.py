@@ -24,7 +24,7 @@ import torch
 import headway as hw
 from headway.study.planted import ARTICLE, Pretrained, Sentence, masked, pretrained, tokenizer
 from headway.study.planted import measure as measured
-from lesson import INK, Text, matrix, page, run, table
+from lesson import INK, Text, matrix, page, planted_data, run, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -115,6 +115,29 @@ def look(small: Pretrained, sentence: Sentence) -> dict[str, Any]:
         "head": f"{layer}.{head}",
         "weights": seen.weights(layer, head)[0, at].tolist(),
         "said": tokenizer(ARTICLE).id_to_token(int(logits[0, at].argmax())),
+    }
+
+
+def page_data() -> dict[str, Any]:
+    """The three models, and the article's sentences with the word that is decided and the one that decides it."""
+    models = [pretrained(ARTICLE, number) for number in range(MODELS)]
+    rows = []
+    for sentence in ARTICLE.examples:
+        (link,) = sentence.links
+        rows.append(
+            {
+                "relation": [link.relation, CHINESE_NAMES[link.relation]],
+                "words": sentence.words,
+                "glosses": [GLOSSES.get(word, "") for word in sentence.words],
+                "decided": link.word + 1,  # [CLS] comes first
+                "noun": link.noun + 1,
+                "heads": [".".join(map(str, small.head(link.relation))) for small in models],
+            }
+        )
+    return {
+        "title": ["Lesson 15: four relations and the heads", "第 15 课：四种关系和各个头"],
+        "models": [planted_data(small) | {"seed": small.seed} for small in models],
+        "sentences": rows,
     }
 
 

@@ -17,7 +17,6 @@ lesson counts what the heads of a trained model attend to, compared with baselin
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,10 +42,10 @@ from lesson import (
     double,
     handed,
     least_seconds,
-    model_data,
     page,
     panels,
     percents,
+    planted_data,
     run,
     table,
     weights,
@@ -71,7 +70,6 @@ READERS = {  # heads, feed-forward
     "one head and a feed-forward": (1, True),
 }
 
-LONGEST = 40  # words of a sentence on the page
 
 SENTENCE = "The cat that was sleeping on the mat woke up"  # of the article
 RELATIONS = ["det", "nsubj", "aux", "case"]  # that tie some of its words
@@ -284,30 +282,14 @@ def page_data() -> dict[str, Any]:
 
 
 def small_model(language: str) -> dict[str, Any]:
-    """Returns a small model that comes with headway and what computes it elsewhere: tensors as base64 of 16 bits."""
+    """Returns a small model that comes with headway, and what its page offers."""
     small = planted.pretrained(language)
-    words = planted.tokenizer(small.language).get_vocab()
-    model, (encoding,) = small.model, small.model.stack.encodings
-    reach = torch.arange(2 * LONGEST + 1)
-    nothing = torch.zeros(1, encoding.num_heads, len(reach), 1)
-    # the logarithm of the weights of equal scores is the bias but for a constant, which a softmax does not see
-    weights = hw.attention_weights(
-        nothing[:, :, :1], nothing, nothing, encoding=encoding, q_positions=reach[LONGEST, None], k_positions=reach
-    )
     pronouns = [word for relation in small.language.relations if "pronoun" in relation.name for word in relation.nouns]
     decided = [word for relation in small.language.relations for word in relation.nouns]
     between = " " if small.language.spaced else ""
-    return model_data(model) | {
-        "words": sorted(words, key=lambda word: words[word]),
-        "special": {name: words[f"[{name}]"] for name in ("CLS", "MASK", "UNK")},
-        "spaced": small.language.spaced,
+    return planted_data(small) | {
         "examples": [between.join(sentence.words) for sentence in small.language.examples],
         "decided": [*pronouns, *decided],
-        "bias": weights[0, :, 0].double().log().tolist(),
-        "tensors": {
-            name: base64.b64encode(tensor.half().numpy().tobytes()).decode("ascii")
-            for name, tensor in model.state_dict().items()
-        },
     }
 
 

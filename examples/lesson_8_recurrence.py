@@ -220,19 +220,63 @@ def kept() -> dict[str, list[int]]:
     return found
 
 
+@dataclass(frozen=True)
+class Three:
+    """An RNN and attention, 3 wide and without training, and the vectors of the three words."""
+
+    rnn: nn.RNN
+    head: nn.Linear
+    attention: hw.nn.MultiHeadAttention
+    x: Tensor
+
+    @classmethod
+    def drawn(cls) -> Three:
+        return cls(
+            nn.RNN(3, 3), nn.Linear(3, 3, bias=False), hw.nn.MultiHeadAttention(3, 1), torch.randn(len(WORDS), 3)
+        )
+
+    def states(self) -> tuple[Tensor, Tensor]:
+        """Returns all states and outputs of the RNN."""
+        rnn = self.rnn
+        bias = rnn.bias_ih_l0 + rnn.bias_hh_l0
+        return recurrence(self.x, rnn.weight_ih_l0, rnn.weight_hh_l0, self.head.weight, bias)
+
+
 @torch.no_grad()
 def unrolled() -> dict[str, list[list[float]]]:
     """Runs an RNN and attention, 3 wide and without training, on the three words."""
-    rnn, head, attention = nn.RNN(3, 3), nn.Linear(3, 3, bias=False), hw.nn.MultiHeadAttention(3, 1)
-    x = torch.randn(len(WORDS), 3)
-    states, outputs = recurrence(x, rnn.weight_ih_l0, rnn.weight_hh_l0, head.weight, rnn.bias_ih_l0 + rnn.bias_hh_l0)
-    with hw.capture(attention, keep="weights") as seen:
-        attended = attention(x[None])[0]
-    rows = {"x": x, "h": states, "y": outputs, "weights": seen.weights(0)[0, 0], "attended": attended}
+    three = Three.drawn()
+    states, outputs = three.states()
+    with hw.capture(three.attention, keep="weights") as seen:
+        attended = three.attention(three.x[None])[0]
+    rows = {"x": three.x, "h": states, "y": outputs, "weights": seen.weights(0)[0, 0], "attended": attended}
     return {name: tensor.tolist() for name, tensor in rows.items()}
 
 
 # ---------------------------------------------------------------- the lesson
+
+
+def page_data() -> dict[str, Any]:
+    torch.manual_seed(0)
+    order()  # as `measure` does before: the gradients below are the lesson's
+    gradients = {kind: gradient_sizes(kind, BACK).flip(0).tolist() for kind in KINDS}
+    three = Three.drawn()
+    rnn, attention = three.rnn, three.attention
+    maps = {"q": attention.q_proj, "k": attention.k_proj, "v": attention.v_proj, "out": attention.out_proj}
+    return {
+        "title": ["Lesson 8: recurrence and attention", "第 8 课：循环网络与注意力"],
+        "words": WORDS,
+        "x": three.x.tolist(),
+        "rnn": {
+            "U": rnn.weight_ih_l0.tolist(),
+            "W": rnn.weight_hh_l0.tolist(),
+            "b": (rnn.bias_ih_l0 + rnn.bias_hh_l0).tolist(),
+        },
+        "attention": {
+            name: {"weight": each.weight.flatten().tolist(), "bias": each.bias.tolist()} for name, each in maps.items()
+        },
+        "gradients": gradients,
+    }
 
 
 def measure() -> Found:

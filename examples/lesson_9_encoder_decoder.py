@@ -22,17 +22,31 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import headway as hw
-from lesson import BLUE, INK, ORANGE, Text, descend, handed, matrix, padded, page, run, table
+from lesson import (
+    BLUE,
+    INK,
+    ORANGE,
+    SPEAK,
+    Text,
+    descend,
+    handed,
+    matrix,
+    measured,
+    padded,
+    page,
+    run,
+    table,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,6 +70,7 @@ POSITIONS: dict[str, tuple[str | None, str | None]] = {  # of the encoder and of
     "neither": (None, None),
     "rope": ("rope", "rope"),
 }
+SHOWN_MODELS = ("both", "decoder alone")  # on the page
 
 
 @dataclass(frozen=True)
@@ -185,13 +200,49 @@ def spread(translator: Translator, start: list[int], mask: hw.masks.Mask | None)
     return torch.cdist(states, states).max().item()
 
 
+def vocabulary_of(days: list[date]) -> set[str]:
+    """Returns the tokens of the forms of a year."""
+    return {token for day in days[:366] for pair in forms(day) for text in pair for token in tokens(text)}
+
+
+def seen_in(translator: Translator, text: str, translation: str) -> dict[str, list[list[list[float]]]]:
+    """Returns the weights of the last layers while a translation is read, [head][query][key], by the use of attention."""
+    with hw.capture(translator.model, "weights") as seen:
+        translator.logits(text, translation)
+    uses = {"encoder": seen.encoder_attentions, "decoder": seen.decoder_attentions, "cross": seen.cross_attentions}
+    return {use: layers[-1][0].tolist() for use, layers in uses.items()}
+
+
+def train() -> Iterator[dict[str, Any]]:
+    """Trains the models of the page, and reads three dates with each: their translations, and who attends to whom."""
+    days, _ = calendar()
+    for name in SHOWN_MODELS:
+        translator = Translator(vocabulary_of(days), *POSITIONS[name])
+        translator.learn(days)
+        for text in (SHOWN, *TWINS):
+            (made,) = translator.translate([text])
+            weights = {
+                use: [[[round(weight, 3) for weight in row] for row in head] for head in heads]
+                for use, heads in seen_in(translator, text, made).items()
+            }
+            yield {"positions": name, "source": tokens(text), "target": [*made, "<end>"], "weights": weights}
+
+
+def page_data() -> dict[str, Any]:
+    return {
+        "title": ["Lesson 9: which word a character comes from", "第 9 课：每个字来自哪个词"],
+        "rows": measured(__file__),
+        "names": {name: [names(t)[name] for t in SPEAK.values()] for name in SHOWN_MODELS},
+    }
+
+
 def measure() -> Found:
     days, held_out = calendar()
     pairs = [pair for day in held_out for pair in forms(day)]
     texts, wanted = zip(*pairs, strict=True)
     sentences = [text for day in days + held_out for text, _ in forms(day)]
     bags = {" ".join(sorted(tokens(text))) for text in sentences}  # sentences of the same tokens with different dates
-    vocabulary = {token for day in days[:366] for pair in forms(day) for text in pair for token in tokens(text)}
+    vocabulary = vocabulary_of(days)
 
     trained, made, twin_difference = {}, {}, {}
     for name, sides in POSITIONS.items():
@@ -218,10 +269,7 @@ def measure() -> Found:
     changed = translation[:4] + "日" * (len(translation) - 4)  # after <start>: row 5 is the first that attends to it
     change = (translator.logits(SHOWN, changed) - call()).abs().amax(-1)
 
-    with hw.capture(model, "weights") as seen:
-        call()
-    uses = {"encoder": seen.encoder_attentions, "decoder": seen.decoder_attentions, "cross": seen.cross_attentions}
-    weights = {use: layers[-1][0] for use, layers in uses.items()}
+    weights = {use: torch.tensor(heads) for use, heads in seen_in(translator, SHOWN, translation).items()}
     looks = weights["cross"].mean(0).argmax(-1).tolist()
     return Found(
         asked=len(pairs),

@@ -4,17 +4,6 @@ const state = { model: language === "en" ? "english" : "chinese", layer: 1, head
 
 // ---------------------------------------------------------------- the model
 
-/** The numbers of a tensor, which are stored with 16 bits. */
-function decoded(base64) {
-  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
-  const halves = new DataView(bytes.buffer);
-  return Float64Array.from({ length: bytes.length / 2 }, (_, i) => {
-    const bits = halves.getUint16(2 * i, true);
-    const [sign, exponent, fraction] = [bits >> 15 ? -1 : 1, (bits >> 10) & 31, bits & 1023];
-    return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024));
-  });
-}
-
 for (const model of Object.values(data.models))
   for (const [name, tensor] of Object.entries(model.tensors)) model.tensors[name] = decoded(tensor);
 

@@ -113,17 +113,32 @@ const code = (position, dim) => steps(0, dim / 2 - 1).flatMap((c) => {
   return [Math.sin(angle), Math.cos(angle)];
 });
 
+/** The numbers of a tensor, which are stored with 16 bits. */
+function decoded(base64) {
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  const halves = new DataView(bytes.buffer);
+  return Float64Array.from({ length: bytes.length / 2 }, (_, i) => {
+    const bits = halves.getUint16(2 * i, true);
+    const [sign, exponent, fraction] = [bits >> 15 ? -1 : 1, (bits >> 10) & 31, bits & 1023];
+    return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024));
+  });
+}
+
+/** A vector whose pairs of neighbouring numbers are rotated by the angles. */
+const rotated = (vector, angles) => angles.flatMap((angle, c) => {
+  const [x, y, cosine, sine] = [vector[2 * c], vector[2 * c + 1], Math.cos(angle), Math.sin(angle)];
+  return [x * cosine - y * sine, x * sine + y * cosine];
+});
+
 /**
- * What a model computes of ids, stage by stage; rows are tokens. A model has `layers`, `heads`, `width`, `scale` of the
- * embeddings, its `tensors` by name, and perhaps a `bias` of each head by the distance of key and query. With
- * `sinusoidal`, positions are added; `causal` hides later tokens; heads in `silent`, by "layer.head", add nothing.
+ * What a stack computes of the vectors that enter it, stage by stage; rows are tokens. A model has `layers`, `heads`,
+ * `width`, its `tensors` by name, and perhaps a `bias` of each head by the distance of key and query, or `angles` by
+ * which each token's queries and keys are rotated. `causal` hides later tokens; heads in `silent`, by "layer.head",
+ * add nothing.
  */
-function read(model, ids, { silent = {}, causal = false, sinusoidal = false } = {}) {
-  const { tensors, bias, width, heads } = model, of_head = width / heads, zero = bias ? (bias[0].length - 1) / 2 : 0;
-  const embedding = tensors["embedding.weight"];
-  const vectors = ids.map((id) => [...embedding.slice(id * width, (id + 1) * width)].map((x) => x * model.scale));
-  const marks = ids.map((_, i) => (sinusoidal ? code(i, width) : Array(width).fill(0)));
-  const entering = added(vectors, marks), blocks = [];
+function passed(model, entering, { silent = {}, causal = false } = {}) {
+  const { tensors, bias, angles, width, heads } = model;
+  const of_head = width / heads, zero = bias ? (bias[0].length - 1) / 2 : 0, blocks = [];
   let x = entering;
   for (let layer = 0; layer < model.layers; layer++) {
     const named = (name) => tensors[`stack.blocks.${layer}.${name}`];
@@ -134,7 +149,8 @@ function read(model, ids, { silent = {}, causal = false, sinusoidal = false } = 
     const joined = x.map(() => []);
     const weights = steps(0, heads - 1).map((head) => {
       const part = (row) => row.slice(head * of_head, (head + 1) * of_head);
-      const [queries, keys, values] = [q, k, v].map((rows) => rows.map(part));
+      const turned = (row, i) => (angles ? rotated(part(row), angles[i]) : part(row));
+      const [queries, keys, values] = [q.map(turned), k.map(turned), v.map(part)];
       return queries.map((query, i) => {
         const row = softmax(keys.map((key, j) =>
           causal && j > i ? -Infinity : dot(query, key) * of_head ** -0.5 + (bias ? bias[head][zero + j - i] : 0)));
@@ -148,7 +164,15 @@ function read(model, ids, { silent = {}, causal = false, sinusoidal = false } = 
     x = added(after_attention, mapped(hidden, "feed_forward.down_proj"));
     blocks.push({ inside, q, k, v, weights, joined, after_attention, after_block: x });
   }
-  const normed = layer_norm(x, tensors["stack.norm.weight"], tensors["stack.norm.bias"]);
+  return { blocks, normed: layer_norm(x, tensors["stack.norm.weight"], tensors["stack.norm.bias"]) };
+}
+
+/** The same of ids, to the probabilities of words; `scale` is that of the embeddings, and `sinusoidal` adds positions. */
+function read(model, ids, { sinusoidal = false, ...how } = {}) {
+  const { width } = model, embedding = model.tensors["embedding.weight"];
+  const vectors = ids.map((id) => [...embedding.slice(id * width, (id + 1) * width)].map((x) => x * model.scale));
+  const marks = ids.map((_, i) => (sinusoidal ? code(i, width) : Array(width).fill(0)));
+  const entering = added(vectors, marks), { blocks, normed } = passed(model, entering, how);
   return { vectors, marks, entering, blocks, normed, probabilities: linear(normed, embedding).map(softmax) };
 }
 
@@ -195,7 +219,8 @@ function check(name, label, state) {
 
 /** A cell as a text, as a bar of a share, or as it is; `named` gives it a name. */
 const bar = (share) => el("td", { class: "bar" }, el("i", { style: `--share: ${share}` }));
-const named = (name, text) => el("td", { "data-name": name }, text);
+const named_in = (tag, name, text = "") => el(tag, { "data-name": name }, text);
+const named = (name, text) => named_in("td", name, text);
 const cells = (row) => row.map((cell) => (cell instanceof Node ? cell : el("td", {}, cell)));
 
 function table(head, rows, foot = null, on = () => false) {
@@ -220,6 +245,39 @@ function matrix(rows, across, down, shown = (x) => number(x, 2), on = -1) {
   });
   const columns = `grid-template-columns: repeat(${across.length + 1}, auto)`;
   return el("div", { class: "wide", tabindex: "0" }, el("div", { class: "matrix", style: columns }, ...parts));
+}
+
+/**
+ * Queries to choose from, with pointer or keyboard, above the keys, which are as dark as their weights; `fill` has the
+ * words of both and a row of weights for each query. `state[name]` is the chosen query.
+ */
+function links(name, says, state) {
+  const queries = el("div", { class: "words", role: "group", "aria-label": says }), keys = el("div", { class: "words" });
+  let shown = null;
+  return {
+    root: el("div", {}, quiet("Queries: choose one.", "查询：选一个。"), queries, quiet("Keys, with its weights:", "键，以及它给的权重："), keys),
+    fill(asking, asked, rows) {
+      const words = JSON.stringify([asking, asked]);
+      if (shown !== words) {
+        state[name] = Math.min(state[name], asking.length - 1);
+        queries.replaceChildren(...asking.map((word, i) => {
+          const choose = () => {
+            if (state[name] === i) return;
+            state[name] = i;
+            update();
+          };
+          return el("button", { pointerenter: choose, focus: choose, click: choose, id: `${name}-${i}` }, word);
+        }));
+        keys.replaceChildren(...asked.map((word, j) => el("span", { class: "token" }, el("span", {}, word), named_in("small", `${name} ${j}`))));
+        shown = words;
+      }
+      [...queries.children].forEach((button, i) => button.setAttribute("aria-pressed", i === state[name]));
+      [...keys.children].forEach((key, j) => {
+        key.style.setProperty("--share", rows[state[name]][j]);
+        key.lastChild.textContent = percent(rows[state[name]][j]);
+      });
+    },
+  };
 }
 
 // ---------------------------------------------------------------- charts

@@ -349,3 +349,214 @@ def test_the_command_of_claims_writes_the_page_alone(tmp_path: Path, capsys: pyt
     assert [path.name for path in tmp_path.iterdir()] == ["claims.html"]
     with pytest.raises(SystemExit, match="give a file in a folder that exists"):
         claims_command(["--page", str(tmp_path / "nowhere" / "claims.html")])
+
+
+def test_lesson_8_reads_words_in_another_order_and_counts_costs(opened: Open) -> None:
+    import lesson_8_recurrence as lesson_8
+
+    page, data = opened("lesson_8_recurrence"), lesson_8.page_data()
+    rnn = {name: torch.tensor(part) for name, part in data["rnn"].items()}
+    page.locator("#swap-1").press("Enter")  # 我苹果吃
+    states, _ = lesson_8.recurrence(torch.tensor(data["x"])[[0, 2, 1]], **rnn, V=torch.eye(3))
+    for step, state in enumerate(states.tolist()):
+        assert shown(page, f"state {step}") == ", ".join(f"{x:.3f}" for x in state)
+    assert shown(page, "order rnn") != "0%"
+    assert shown(page, "order attention") == "0%"
+
+    attention = hw.nn.MultiHeadAttention(3, 1)
+    for name, part in data["attention"].items():
+        getattr(attention, f"{name}_proj").load_state_dict(
+            {"weight": torch.tensor(part["weight"]).view(3, 3), "bias": torch.tensor(part["bias"])}
+        )
+    with torch.no_grad():
+        out = attention(torch.tensor(data["x"])[None, [0, 2, 1]])[0]
+    assert shown(page, "output 0") == ", ".join(f"{x:.3f}" for x in out[0].tolist())
+
+    torch.manual_seed(0)
+    lesson_8.order()  # the gradients are those that `measure` finds
+    for kind in lesson_8.KINDS:
+        sizes = lesson_8.gradient_sizes(kind, lesson_8.BACK).flip(0)
+        move(page, "back", 64)
+        assert float(plain(shown(page, f"gradient {kind}"))) == pytest.approx(sizes[64].item(), rel=0.05, abs=6e-4)
+
+    x = torch.tensor([data["x"][i % 3] for i in range(41)], requires_grad=True)
+    move(page, "factor", 2)
+    states, _ = lesson_8.recurrence(x, rnn["U"], 2 * rnn["W"], torch.eye(3), rnn["b"])
+    wanted = torch.stack([torch.autograd.grad(h, x, retain_graph=True)[0] for h in states[-1]]).norm(dim=(0, 2)).flip(0)
+    torch.testing.assert_close(torch.tensor(page.evaluate("gradients(2)")), wanted, atol=1e-9, rtol=1e-3)
+
+    for place, n in enumerate(lesson_8.LENGTHS):
+        move(page, "tokens", math.log2(n))
+        for kind, kept in lesson_8.kept().items():
+            assert shown(page, f"kept {kind}") == f"{kept[place]:,}"
+
+
+def test_lesson_9_follows_a_character_to_its_word(opened: Open) -> None:
+    import lesson_9_encoder_decoder as lesson_9
+
+    page, rows = opened("lesson_9_encoder_decoder"), lesson.measured(lesson_9.__file__)
+    assert shown(page, "translation") == "".join(rows[0]["target"][:-1])
+    assert shown(page, "translation") == dict(lesson_9.forms(lesson_9.date(2012, 3, 21)))[lesson_9.SHOWN]
+    page.locator("#query-5").hover()  # 三, of march
+    weights = torch.tensor(rows[0]["weights"]["cross"])
+    of_all = weights[:, 5].mean(0)
+    assert [shown(page, f"query {j}") for j in range(len(of_all))] == [f"{w * 100:.0f}%" for w in of_all.tolist()]
+    assert rows[0]["source"][int(of_all.argmax())] == "march"
+    move(page, "head", 1)
+    assert shown(page, "query 5") == f"{weights[1, 5, 5].item() * 100:.0f}%"
+    page.get_by_label("decoder: from the target").check()
+    assert shown(page, "query 14") == "0%"
+    page.get_by_label("decoder alone", exact=True).check()
+    translations = []
+    for i in (1, 2):
+        page.locator(f"#date-{i}").press("Enter")
+        translations.append(shown(page, "translation"))
+    assert translations[0] == translations[1]
+
+
+def test_lesson_10_finds_neighbours_and_analogies(opened: Open) -> None:
+    import lesson_10_words as lesson_10
+
+    page = opened("lesson_10_words", "zh")
+    vectors = lesson_10.METHODS["tf-idf"].fit(list(lesson_10.topics.values()))
+    page.get_by_label("tf-idf").check()
+    page.locator("#word").fill("tuple")
+    page.locator("#other").fill("list")
+    cosine = torch.nn.functional.cosine_similarity(vectors.vector("tuple"), vectors.vector("list"), dim=0).item()
+    assert float(shown(page, "together")) == pytest.approx(cosine, abs=2e-3)
+    page.locator("#word").fill("qwertz")
+    assert "没有向量" in shown(page, "unknown")
+
+    for text in ("planted", "at random"):
+        vectors = lesson_10.planted_vectors(0, text == "planted")
+        page.locator(f"[name='text'][value='{text}']").check()
+        page.locator("#without").check()
+        answer, cosine = vectors.analogy(*lesson_10.QUESTION, 1)[0]
+        assert shown(page, "answer 0") == answer
+        page.locator("#without").uncheck()
+        answer, cosine = vectors.most_similar(lesson_10.difference(vectors, *lesson_10.QUESTION), 1)[0]
+        assert shown(page, "answer 0") == answer
+        assert float(shown(page, "answer cosine 0")) == pytest.approx(cosine, abs=2e-3)
+
+
+def test_lesson_11_learns_as_the_lesson_does(opened: Open) -> None:
+    import lesson_11_learning_words as lesson_11
+
+    page = opened("lesson_11_learning_words")
+    rows, outputs = torch.randn(4, 3), torch.randn(4, 3)
+    rows[0] = 0
+    script = """([rows, outputs]) => {
+        const loss = learn_pair(rows, outputs, 1, 2, [3, 2, 3], 0.1);
+        return { loss, rows, outputs };
+    }"""
+    found = page.evaluate(script, [rows.tolist(), outputs.tolist()])
+    drawn = torch.tensor([[[3, 2, 3] + [2] * (lesson_11.NEGATIVE - 3)]])  # a target that was drawn is left out
+    loss = lesson_11.step(rows, outputs, torch.tensor([[1]]), torch.tensor([[2]]), drawn, 0.1)
+    assert found["loss"] == pytest.approx(loss, abs=1e-5)
+    torch.testing.assert_close(torch.tensor(found["rows"]), rows, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.tensor(found["outputs"]), outputs, atol=1e-5, rtol=0)
+
+    counts = torch.tensor([count for _, count in lesson_11.page_data()["frequent"]]).double()
+    shares = counts**0.75 / (counts**0.75).sum()
+    assert shown(page, "drawn 0") == f"{shares[0].item():.2%}"
+    page.locator("#text").fill("the cat sat")
+    assert shown(page, "pairs") == "6"
+    page.locator("#ten").press("Enter")
+    assert shown(page, "epochs") == "10"
+    assert float(shown(page, "loss")) < 2.2  # 6 ln 2 = 4.16 before training
+    page.locator("#again").press("Enter")
+    assert shown(page, "epochs") == "0"
+
+
+def test_lesson_12_reaches_as_far_as_gradients_do(opened: Open) -> None:
+    import lesson_12_span_depth_dimension as lesson_12
+
+    page = opened("lesson_12_span_depth_dimension")
+    for window, layers, heads in lesson_12.SPANS.values():
+        reach = min(lesson_12.reach(window, layers, heads), max(lesson_12.DISTANCES))
+        move(page, "window", window or max(lesson_12.DISTANCES) + 1)
+        move(page, "layers", layers)
+        assert shown(page, "reach") == str(reach)
+        move(page, "distance", reach)
+        assert shown(page, "seen") == "within reach"
+        if reach < max(lesson_12.DISTANCES):
+            move(page, "distance", reach + 1)
+            assert shown(page, "seen") == "out of reach"
+    at = hw.Coordinates.of(torch.arange(64), 64)
+    allowed = (hw.masks.Causal() & hw.masks.Window(8)).allowed(at, at)
+    move(page, "window", 8)
+    move(page, "long", 6)
+    assert int(shown(page, "pairs").replace(",", "")) == allowed.sum()
+
+    page.locator("#shuffle").press("Enter")
+    move(page, "hops", 4)
+    order = torch.tensor(page.evaluate("state.order"))
+    ids = torch.empty_like(order).scatter_(0, order, order.roll(-1))
+    token = 0
+    for _ in range(4):
+        token = int(ids[token])
+    assert shown(page, "end") == str(token)
+    rows = lesson_12.stored(3, lesson_12.DIM)
+    assert shown(page, "right 3") == f"{sorted(row[3] for row in rows)[1]:.0%}"
+
+
+def test_lesson_13_reads_what_is_drawn(opened: Open) -> None:
+    import lesson_13_images as lesson_13
+
+    page, model = opened("lesson_13_images"), lesson_13.drawn_model()[0]
+    page.locator("#image-5").press("Enter")
+    page.get_by_label("row 2, column 3", exact=True).press("Enter")
+    page.locator("#right").press("Enter")
+    image = torch.tensor(page.evaluate("state.image"))
+    with torch.no_grad(), hw.capture(model, "weights") as seen:
+        shares = model(lesson_13.patches_of(image[None])).softmax(-1)[0]
+    for places in ("row by row", "in another order, each with its place"):
+        page.get_by_label(places, exact=True).check()
+        assert [float(shown(page, f"share {i}")) for i in range(10)] == pytest.approx(shares.tolist(), abs=2e-3)
+        assert shown(page, "digit") == str(int(shares.argmax()))
+    for layer, head in ((0, 1), (1, 0)):
+        move(page, "layer", layer)
+        move(page, "head", head)
+        of_all = 16 * seen.weights(layer, head)[0].mean(0).unflatten(0, (4, 4))
+        assert float(shown(page, "3,2")) == pytest.approx(of_all[3, 2].item(), abs=0.01)
+    page.get_by_label("moved to other places", exact=True).check()
+    assert [float(shown(page, f"share {i}")) for i in range(10)] != pytest.approx(shares.tolist(), abs=2e-3)
+
+
+def test_lesson_14_aligns_and_scores(opened: Open) -> None:
+    import lesson_14_translation as lesson_14
+
+    page, data = opened("lesson_14_translation"), lesson_14.page_data()
+    weights = torch.tensor(data["weights"])
+    page.locator("#query-1").hover()
+    move(page, "layer", 1)
+    of_all = weights[1].mean(0)[1]
+    assert [shown(page, f"query {j}") for j in range(len(of_all))] == [f"{w * 100:.0f}%" for w in of_all.tolist()]
+    assert shown(page, "most").strip("␣") == data["source"][int(of_all.argmax())].strip("␣")
+    page.locator("[name='similar']").nth(2).check()
+    assert [float(shown(page, f"bleu {name}")) for name in data["bleu"]] == [
+        round(values[2], 1) for values in data["bleu"].values()
+    ]
+
+
+def test_lesson_15_silences_a_head(opened: Open) -> None:
+    page = opened("lesson_15_four_relations", "zh")
+    words = planted.tokenizer(planted.ARTICLE)
+    for number, of in ((0, 4), (2, 1)):
+        small, sentence = planted.pretrained(planted.ARTICLE, number), planted.ARTICLE.examples[of]
+        (link,), (text,) = sentence.links, planted.masked(planted.ARTICLE, [sentence])
+        layer, head = small.head(link.relation)
+        page.locator("[name='model']").nth(number).check()
+        page.locator(f"#sentence-{of}").press("Enter")
+        page.locator("#restore").press("Enter")
+        for silent in ({}, {(layer, head): "zero"}):
+            with torch.no_grad(), hw.ablate(small.model, silent) if silent else nullcontext():
+                likely = small.model(torch.tensor([text.ids])).softmax(-1)[0, link.word + 1].max(-1)
+            said = f"{words.id_to_token(int(likely.indices))} {likely.values.item() * 100:.0f}%"
+            assert shown(page, "said") == said
+            page.locator("#silence").press("Enter")
+        with torch.no_grad(), hw.capture(small.model, keep="weights") as seen:
+            small.model(torch.tensor([text.ids]))
+        for which in (0, 1):
+            weight = seen.weights(which, 2)[0, link.word + 1, link.noun + 1].item()
+            assert shown(page, f"weight {of} {which}.2") == f"{weight * 100:.0f}%"
