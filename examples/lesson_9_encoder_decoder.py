@@ -206,7 +206,7 @@ def vocabulary_of(days: list[date]) -> set[str]:
 
 
 def seen_in(translator: Translator, text: str, translation: str) -> dict[str, list[list[list[float]]]]:
-    """Returns the weights of the last layers while a translation is read, [head][query][key], by the use of attention."""
+    """Returns the weights of the last layers while a translation is read, [head][query][key], by use."""
     with hw.capture(translator.model, "weights") as seen:
         translator.logits(text, translation)
     uses = {"encoder": seen.encoder_attentions, "decoder": seen.decoder_attentions, "cross": seen.cross_attentions}
