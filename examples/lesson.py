@@ -39,6 +39,7 @@ import headway as hw
 import pages
 from headway._common.extras import need
 from headway._common.files import atomic_write, need_file_place
+from headway._common.language import of_environment
 from headway._common.pictures import AMOUNT, BASELINE, COLOURS, INK, colour_bar, style
 from headway._common.pictures import FAINT as FAINT
 from headway.study import planted
@@ -80,12 +81,6 @@ def chinese(en: str, zh: str) -> str:
 SPEAK: dict[str, Text] = {"en": english, "zh": chinese}
 
 
-def spoken() -> str:
-    """Returns the language of messages in this environment: "zh" where it is Chinese, else "en"."""
-    names = (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))  # the order of POSIX
-    return "zh" if next(filter(None, names), "").startswith("zh") else "en"
-
-
 def run(name: str, words: Sequence[str] | None = None) -> None:
     """Runs a lesson: measures, prints, and draws."""
     lesson: Any = sys.modules[name]
@@ -114,7 +109,7 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
     if getattr(chosen, "page", None):
         _write_page(lesson, chosen.page, chosen.language)
         return
-    chosen.language = chosen.language or spoken()
+    chosen.language = chosen.language or of_environment()
     if chosen.found and not chosen.found.absolute().parent.is_dir():
         parser.error(f"--found {chosen.found}: give a file in a folder that exists")
     if chosen.out and chosen.out.suffix != ".png":
@@ -184,7 +179,7 @@ def _write_page(lesson: Any, path: Path, language: str | None) -> None:
         pages.write(path, Path(lesson.__file__).stem, lesson.page_data(), language)
     except hw.HeadwayError as error:
         raise SystemExit(str(error)) from None
-    print(SPEAK[language or spoken()](f"written: {path}", f"已写入：{path}"))
+    print(SPEAK[language or of_environment()](f"written: {path}", f"已写入：{path}"))
 
 
 def _figures(lesson: Any, found: Any, language: str) -> dict[str, Figure]:

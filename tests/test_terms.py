@@ -299,3 +299,40 @@ def test_the_terms_of_an_encoding_are_checked_too() -> None:
     x = torch.randn(1, 4, 5, 8)
     with pytest.raises(hw.HeadwayError, match=r"DistanceBias has past of shape \(3,\): give \[1 or 4\]"):
         hw.attention(x, x, x, encoding=Shaped())
+
+
+@pytest.mark.parametrize("kernel", ["reference", "cpu"])
+def test_a_gated_bias_is_the_bias_times_a_factor_of_each_query(kernel: str) -> None:
+    torch.manual_seed(0)
+    n, heads = 70, 4
+    q, k, v = (torch.randn(2, heads, n, 16, requires_grad=True) for _ in range(3))
+    table, weight = torch.randn(heads, 9, requires_grad=True), torch.randn(heads, 16, requires_grad=True)
+    gate = torch.einsum("bhnd,hd->bhn", q, weight).sigmoid()
+    rows = T.Rows(table, T.Clip(-6, 2))
+    distance = torch.arange(n) - torch.arange(n)[:, None]
+    bias = table[:, distance.clamp(-6, 2) + 6] * gate[..., None]
+    for scale in (0.25, 0.5):
+        term = T.DistanceBias(rows).gated(gate, scale)
+        out = hw.attention(q, k, v, terms=[term], scale=scale, mask=hw.masks.Causal(), kernel=kernel)
+        dense = [T.DenseBias(bias)]
+        wanted = hw.attention(q, k, v, terms=dense, scale=scale, mask=hw.masks.Causal(), kernel="reference")
+        torch.testing.assert_close(out, wanted, atol=1e-5, rtol=1e-5)
+        leaves, upstream = (q, k, v, table, weight), torch.randn_like(out)
+        found, right = (torch.autograd.grad((one * upstream).sum(), leaves, retain_graph=True) for one in (out, wanted))
+        for one, other in zip(found, right, strict=True):
+            torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-4)
+
+
+def test_a_gated_bias_has_rows_and_a_factor_of_each_query() -> None:
+    gate = torch.ones(1, 4, 8)
+    with pytest.raises(HeadwayError, match="gated takes a bias of Rows, and this one is a Linear: write its values"):
+        T.DistanceBias(T.Linear(torch.ones(4), torch.ones(4))).gated(gate, 0.25)
+    with pytest.raises(HeadwayError, match=r"gate has shape \(8,\): give \[batch, heads, n\]"):
+        T.DistanceBias(T.Rows(torch.ones(4, 3), T.Clip(-1, 1))).gated(gate[0, 0], 0.25)
+    assert (
+        hw.explain(
+            *(torch.ones(1, 4, 8, 16),) * 3,
+            terms=[T.DistanceBias(T.Rows(torch.ones(4, 3), T.Clip(-1, 1))).gated(gate, 0.25)],
+        ).kernel
+        == "cpu"
+    )

@@ -487,6 +487,33 @@ class DistanceBias(Part):
                 "Rows(table, map) with a map of your own; a bias of each pair of tokens is DenseBias(tensor)"
             )
 
+    def gated(self, gate: Tensor, scale: float) -> RelativeKeys:
+        """Returns this bias times a factor of each query, g[h,i]·b_h[ρ(i,j)]: a bias by distance gated by content.
+
+        It is the product of a query g/s of one number with relative keys of one number, s·⟨gᵢ/s, b_h[ρ(i,j)]⟩. So every
+        kernel that has relative keys runs it, stores no n² numbers for it, and gives gradients to the gate too.
+
+        Args:
+            gate: g, [batch, heads, n], computed from the queries or from the layer's input.
+            scale: the scale s of the scores; head_dim ** -0.5 unless the call has another. Beside a ``QueryScale``,
+                which multiplies relative keys, divide the gate by it.
+
+        Returns:
+            The term that is given in place of this one.
+
+        Raises:
+            HeadwayError: for a bias in closed form, and for a gate of another shape.
+        """
+        if not isinstance(self.values, Rows):
+            raise HeadwayError(
+                f"gated takes a bias of Rows, and this one is a {type(self.values).__name__}: write its values into "
+                "Rows(table, Clip(low, high))"
+            )
+        if gate.ndim != 3:
+            raise HeadwayError(f"gate has shape {tuple(gate.shape)}: give [batch, heads, n]")
+        keys = Rows(self.values.table.unsqueeze(-1), self.values.map)
+        return RelativeKeys(keys, query=(gate / scale).unsqueeze(-1))
+
 
 @dataclass(frozen=True, eq=False)
 class RelativeKeys(Part):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import headway as hw
+from headway._common.language import speaking
 from headway.errors import HeadwayError
 from headway.inspection import PooledMap, Seen
 from headway.models import Decoder, Encoder, EncoderDecoder, TransformerConfig
@@ -56,7 +57,7 @@ def test_a_map_shows_the_weights() -> None:
     weights = seen.weights(1, 2)[1]
     assert torch.equal(image(axes).nan_to_num(), weights)
     assert torch.equal(image(axes).isnan(), torch.ones(7, 7).bool().triu(1))
-    assert axes.get_title(loc="left") == "stack.blocks.1.attention, head 2"
+    assert axes.get_title(loc="left") == "layer 1, head 2"
     assert axes.get_xlabel().startswith("key")
     assert axes.get_ylabel().startswith("query")
     assert "attention weight" in figure.axes[1].get_ylabel()
@@ -76,23 +77,34 @@ def test_chinese_is_never_boxes(model_of: Any, kind: str) -> None:
     assert texts >= set(ZH)
 
 
+def arrows_of(figure: Any) -> list[Any]:
+    return [text for text in figure.axes[0].texts if getattr(text, "arrow_patch", None) is not None]
+
+
+def test_pictures_speak_the_chosen_language() -> None:
+    pytest.importorskip("zhplot")
+    with speaking("zh"):
+        figure = captured(Encoder).plot(0, 3, tokens=WORDS, kind="arcs")
+        axes = captured(Encoder).plot(0, 3, tokens=WORDS).axes[0]
+    assert figure.axes[0].get_title(loc="left") == "层 0，头 3"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("键：被看的词元", "查询：在看的词元")
+    drawn(figure)
+
+
 @pytest.mark.parametrize("model_of", [Decoder, Encoder])
 def test_arcs_are_the_weights_that_can_be_seen(model_of: Any) -> None:
     seen = captured(model_of)
     figure = seen.plot(0, 3, tokens=WORDS, kind="arcs")
     weights = seen.weights(0, 3)[0]
     strong = weights >= 0.05
-    pairs = {(i, j) for i, j in strong.nonzero().tolist() if i != j}
-    arcs = [part for part in figure.axes[0].patches if isinstance(part, matplotlib.patches.Arc)]
-    ends = [sorted((arc.center[0] - arc.width / 2, arc.center[0] + arc.width / 2)) for arc in arcs]
-    assert {(b, a) for (a, b), arc in zip(ends, arcs, strict=True) if (arc.theta1, arc.theta2) == (0, 180)} == {
-        (i, j) for i, j in pairs if j < i
-    }
-    assert {(a, b) for (a, b), arc in zip(ends, arcs, strict=True) if (arc.theta1, arc.theta2) == (180, 360)} == {
-        (i, j) for i, j in pairs if j > i
-    }
-    assert len(arcs) == len(pairs)
-    assert len(figure.axes[0].lines) == strong.diagonal().sum()
+    arrows = arrows_of(figure)
+    assert {(round(arrow.xyann[0]), round(arrow.xy[0])) for arrow in arrows} == set(
+        map(tuple, strong.nonzero().tolist())
+    )
+    assert all(arrow.xyann[1] > arrow.xy[1] for arrow in arrows)  # from queries above to keys below
+    written = [text.get_text() for text in figure.axes[0].texts if text.get_text().startswith(("0.", "1."))]
+    assert written == [f"{weight:.2f}" for weight in weights.flatten().sort(descending=True).values[:3].tolist()]
+    assert figure.axes[0].get_title(loc="left") == "layer 0, head 3"
     dropped = float(weights[~strong].sum()) / 7
     assert f"together {dropped:.0%} of a query" in figure.get_supxlabel()
     drawn(figure)
@@ -125,8 +137,8 @@ def test_cross_attention_has_two_kinds_of_tokens() -> None:
     figure = seen.plot(cross, 0, tokens=["a", "b", "c"], key_tokens=WORDS)
     assert image(figure.axes[0]).shape == (3, 7)
     assert labels(figure.axes[0])[0] == ["a", "b", "c"]
-    lines = seen.plot(cross, 0, tokens=["a", "b", "c"], key_tokens=WORDS, kind="arcs").axes[0].lines
-    assert len(lines) == int((seen.weights(cross, 0) >= 0.05).sum())
+    arrows = arrows_of(seen.plot(cross, 0, tokens=["a", "b", "c"], key_tokens=WORDS, kind="arcs"))
+    assert len(arrows) == int((seen.weights(cross, 0) >= 0.05).sum())
     assert len(seen.plot().axes[0].images) == 3 * 4
 
 

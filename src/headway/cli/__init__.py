@@ -68,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The code is 0, or 130 after an interruption. With one line on standard error it is 2 if the input is wrong, and 1 if
     standard output cannot be written.
     """
+    from .._common import language
     from .._common.extras import PACKAGES
     from ..errors import HeadwayError
 
@@ -81,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say("headway: standard output is closed: send it to a file, or to /dev/null", NOT_WRITTEN)
     try:
         _need_decoded(given)
-        code = _called(given)
+        with language.speaking(language.of_environment()):
+            code = _called(given)
         sys.stdout.flush()  # here, where a reader that has gone away is caught
     except HeadwayError as error:
         return _say(f"headway: {error}")

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .._common.language import LANGUAGES, choose
 from ..errors import unknown
+from ._options import completing
 from ._remedies import telling_options
 
 EXAMPLES = "Examples:\n"
@@ -96,10 +98,20 @@ def headway(
             help="Print the versions of headway, torch and Python.",
         ),
     ] = False,
+    language: Annotated[
+        str | None,
+        typer.Option(
+            help="Language of what inspect and vectors print and draw: en or zh. Default: by LANG.",
+            autocompletion=completing(lambda: LANGUAGES),
+        ),
+    ] = None,
 ) -> None:
     """Multi-head attention for PyTorch that takes any position encoding.
 
     Examples:
         headway encodings rope
         headway compare --quick
+        headway --language zh inspect
     """
+    if language is not None:
+        choose(language)

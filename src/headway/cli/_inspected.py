@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._common.files import given_path
+from .._common.language import said
 from .._common.text_files import decoded, ending_of
 from ..errors import HeadwayError
 
@@ -86,7 +87,7 @@ def published(name: str) -> Inspected:
         raise HeadwayError(f"{name} reads two texts, with an encoder and a decoder: give a model that reads one")
     tokenizer, longest = checkpoints.tokenizer(name), longest_text(model)
     texts = encode(tokenizer, python_manual(SENTENCES), longest=longest, too_long="leave out")
-    about = f"{len(texts)} sentences of Python's manual"
+    about = said("{count} sentences of Python's manual", count=len(texts))
     return Inspected(model_name(name), model, tokenizer, lambda: texts, about, longest)
 
 
@@ -104,5 +105,17 @@ def small_model(language: str | None, given: Sequence[AnnotatedText], train: boo
     of = planted.named_language(language)
     small = planted.pretrain(of, tell=tell) if train else planted.pretrained(of)
     texts = partial(planted.held_out_texts, of)
-    about = f"{planted.TEXTS} planted sentences in {of.name.capitalize()} with nouns that are new in their places"
-    return Inspected(f"small {of.name} model", small.model, planted.tokenizer(of), texts, about, None, small.roles)
+    about = said(
+        "{count} planted sentences in {language} with nouns that are new in their places",
+        count=planted.TEXTS,
+        language=said(of.name.capitalize()),
+    )
+    return Inspected(
+        said("small {language} model", language=said(of.name)),
+        small.model,
+        planted.tokenizer(of),
+        texts,
+        about,
+        None,
+        small.roles,
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin,
 
 import typer
 
+from .._common.language import choose
 from ..errors import HeadwayError, unknown
 
 if TYPE_CHECKING:
@@ -48,10 +49,19 @@ def dtype_named(name: str | None) -> torch.dtype | None:
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("float32", "bfloat16")
 
+
+def _in_english(as_json: bool) -> bool:
+    """Programs read JSON, whose notes do not depend on the environment."""
+    if as_json:
+        choose("en")
+    return as_json
+
+
 Json = Annotated[
     bool,
     typer.Option(
         "--json",
+        callback=_in_english,
         help="Print one JSON object and nothing else to standard output: command, version, rows (an object for each "
         "row), notes (sentences), files (what was written). A number that is not finite is null. Progress goes to "
         "standard error.",

@@ -12,6 +12,7 @@ import typer
 
 from .._common.devices import device_named
 from .._common.files import given_path, make_folder, need_file_place, need_folder_place
+from .._common.language import LANGUAGES, said
 from .._common.table import Table
 from ..errors import HeadwayError, unknown
 from ._console import Screen, consoles, points, print_json
@@ -141,6 +142,11 @@ def run(
 
     if too_long not in _answers_to_long_texts():
         raise unknown("--too-long", too_long, _answers_to_long_texts())
+    if language in LANGUAGES:
+        raise HeadwayError(
+            f"--language {language}: here it is that of the small model, chinese or english; that of the output is set "
+            f"before the command, headway --language {language} inspect"
+        )
     say, telling = consoles(as_json, quiet)
     wanted = _names(roles, ROLES, "role")
     shown = _names(statistics, STATISTICS, "statistic")
@@ -172,13 +178,19 @@ def run(
     if not measured.roles:
         others = f", and {FEWEST_TEXTS} texts or more, of which there are {len(told)}" if told and not own else ""
         raise HeadwayError(f"no role can be measured: {measured.lacking}{others}; give such texts, or other --roles")
-    about = f"{len(told)} texts" if own else inspected.about
+    about = said("{count} texts", count=len(told)) if own else inspected.about
     left_out = len(given) - len(told)
-    long = f"{left_out} of {len(given)} texts have more than {inspected.longest} tokens and are left out"
+    long = said(
+        "{left_out} of {given} texts have more than {longest} tokens and are left out",
+        left_out=left_out,
+        given=len(given),
+        longest=inspected.longest,
+    )
     warnings = [long] if left_out else []
     if left_out:
         say.print(long, style="yellow", markup=False, soft_wrap=True)
-    say.print(f"[bold]{inspected.name}[/bold]: roles measured on {about}, of which every other one is held out\n")
+    measured_on = said("roles measured on {about}, of which every other one is held out", about=about)
+    say.print(f"[bold]{inspected.name}[/bold]{said(': ')}{measured_on}\n")
     _print_roles(say, measured)
     if unknown_words := _unknown_words(inspected.tokenizer, told):
         warnings.append(unknown_words)
@@ -195,15 +207,15 @@ def run(
     if csv is not None:
         rows.csv(csv)
         files.append(csv)
-        say.print(f"one row for each head: {csv}", markup=False, soft_wrap=True)
+        say.print(said("one row for each head: {csv}", csv=csv), markup=False, soft_wrap=True)
     if out is not None:
         files += _draw(say, out, inspected.name, measured, marked, seen)
     if report is not None and seen is not None:
         with Screen(telling) as progress:
             seen.report(report, text=marked, roles=measured, name=inspected.name, watch=progress.progressed)
         files.append(report)
-        shown_text = "" if len(told) == 1 else f" (the first of {len(told)} texts)"
-        say.print(f"all heads{shown_text}: {report}", markup=False, soft_wrap=True)
+        sentence = "all heads: {report}" if len(told) == 1 else "all heads (the first of {count} texts): {report}"
+        say.print(said(sentence, count=len(told), report=report), markup=False, soft_wrap=True)
     if as_json:
         lacking = [f"{role} is not measured: it needs {what}" for role, what in measured.not_measured.items()]
         print_json("inspect", rows, notes=[f"roles measured on {about}", *warnings, *lacking], files=files)
@@ -280,7 +292,7 @@ def _print_roles(say: Console, measured: HeadRoles) -> None:
         firsts = [next(iter(measured.of(layer, head)), None) for head in range(measured.heads(layer))]
         names = ["·" if one is None else SHORT.get(one.role, one.role) for one in firsts]
         lines.append([str(number), *names, *[""] * (most - len(names))])
-    say.print(Table(["layer", *map(str, range(most))], lines).rich(no_wrap=True))
+    say.print(Table([said("layer"), *map(str, range(most))], lines).rich(no_wrap=True))
     shortened = [f"{short} = {role}" for role, short in SHORT.items() if any(short in line for line in lines)]
     if shortened:
         say.print(", ".join(shortened), style="dim", markup=False)
@@ -290,14 +302,19 @@ def _print_roles(say: Console, measured: HeadRoles) -> None:
         held = sorted((one for one in best if one.holds), key=lambda one: -one.figure)
         for one in held or best[:1]:
             baseline = "–" if one.baseline != one.baseline else f"{one.baseline:.2f}"
-            figure = f"{one.figure:.2f} ({one.low:.2f} to {one.high:.2f})"
+            figure = said("{figure:.2f} ({low:.2f} to {high:.2f})", figure=one.figure, low=one.low, high=one.high)
             place = f"{layers.index(one.layer)}.{one.head}"
-            rows.append([role, one.candidate, place, figure, baseline, f"{one.cases:,}", "yes" if one.holds else "no"])
-    titles = ["role", "for", "best head", "figure (95 %)", "baseline", "cases", "holds"]
+            rows.append(
+                [role, one.candidate, place, figure, baseline, f"{one.cases:,}", said("yes" if one.holds else "no")]
+            )
+    titles = [*map(said, ("role", "for", "best head", "figure (95 %)", "baseline", "cases", "holds"))]
     say.print(Table(titles, rows).rich(no_wrap=True))
-    lacking = [f"{role.replace('_', ' ')}: needs {what}" for role, what in measured.not_measured.items()]
+    lacking = [
+        said("{role}: needs {what}", role=role.replace("_", " "), what=said(what))
+        for role, what in measured.not_measured.items()
+    ]
     if lacking:
-        say.print("not measured")
+        say.print(said("not measured"))
         points(say, lacking, style="dim")
         say.print()
 
@@ -331,10 +348,10 @@ def _print_statistics(
             cells = [of_head.get(name) for (of, _), of_head in means.items() if of == layer]
             lines.append([str(number), *("–" if cell is None else f"{cell:.3g}" for cell in cells)])
         most = max(map(len, lines))
-        said = "mean over the texts" if len(texts) > 1 else "mean over the tokens"
-        say.print(f"{name}, {said}", markup=False)
+        mean = "{name}, mean over the texts" if len(texts) > 1 else "{name}, mean over the tokens"
+        say.print(said(mean, name=name), markup=False)
         padded = [[*line, *[""] * (most - len(line))] for line in lines]
-        say.print(Table(["layer", *map(str, range(most - 1))], padded).rich(no_wrap=True))
+        say.print(Table([said("layer"), *map(str, range(most - 1))], padded).rich(no_wrap=True))
 
 
 def _captured(model: nn.Module, text: EncodedText) -> Seen:
@@ -371,8 +388,12 @@ def _unknown_words(tokenizer: Any, texts: Sequence[EncodedText]) -> str:
         return ""
     count = sum(word >= 0 for one in texts for word in one.word_of)
     which = ", ".join(dict.fromkeys(words))
-    said = f"{len(words)} of {count} tokens are unknown to this model ({which}), marked (?)"
-    return f"{said}: links to and from them mean nothing"
+    return said(
+        "{unknown} of {count} tokens are unknown to this model ({which}), marked (?): links of them mean nothing",
+        unknown=len(words),
+        count=count,
+        which=which,
+    )
 
 
 def _unknown(tokenizer: Any, text: EncodedText) -> list[int]:
@@ -401,7 +422,7 @@ def _print_links(say: Console, measured: HeadRoles, text: EncodedText, seen: See
         links = [f"{text.tokens[words[i]]} → {text.tokens[words[at[i]]]} {weight[i]:.2f}" for i in strongest]
         lines.append([f"{measured.layers.index(layer)}.{head}", role, ",  ".join(links)])
     if lines:
-        titles = ["head", "role", "strongest links, from a token to another, with weights"]
+        titles = [*map(said, ("head", "role", "strongest links, from a token to another, with weights"))]
         say.print(Table(titles, lines, right=()).rich())
 
 
@@ -419,5 +440,5 @@ def _draw(
             written.append(out / f"{measured.layers.index(layer)}.{head}-{name}.png")
             kind = "arcs" if len(text) <= 80 else "map"
             seen.plot(layer, head, tokens=text.tokens, kind=kind, out=written[-1])
-    say.print(f"pictures: {', '.join(map(str, written))}", markup=False, soft_wrap=True)
+    say.print(said("pictures: {files}", files=", ".join(map(str, written))), markup=False, soft_wrap=True)
     return written

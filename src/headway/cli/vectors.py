@@ -11,6 +11,7 @@ import typer
 
 from .._common.extras import need
 from .._common.files import atomic_write, need_file_place, write_tensors
+from .._common.language import said
 from .._common.table import Table
 from .._common.text_files import read_text
 from ..errors import HeadwayError
@@ -122,11 +123,11 @@ def analogy(
     found = vectors.analogy(a, b, c, count, keep_question=keep_question)
     notes = _made_of_parts(vectors, [a, b, c])
     if not keep_question:
-        notes.append(f"{a}, {b} and {c} are left out of the answers; --keep-question shows them")
+        notes.append(said("{a}, {b} and {c} are left out of the answers; --keep-question shows them", a=a, b=b, c=c))
     if as_json:
         print_json("vectors analogy", [{"word": word, "cosine": cosine} for word, cosine in found], notes=notes)
     else:
-        _ranked(f"{a} is to {b} as {c} is to", found)
+        _ranked(said("{a} is to {b} as {c} is to", a=a, b=b, c=c), found)
     for note in notes:
         _complain(note)
 
@@ -165,7 +166,9 @@ def encode(
     say, _ = consoles(as_json)
     for token, row in zip(tokens, rows.tolist(), strict=True):
         numbers = " ".join(f"{value:8.4f}" for value in row[:SHOWN]) + (" …" if len(row) > SHOWN else "")
-        say.print(f"{_wide(token, 16)} {numbers}{'' if any(row) else '   (no vector)'}", markup=False, soft_wrap=True)
+        say.print(
+            f"{_wide(token, 16)} {numbers}{'' if any(row) else said('   (no vector)')}", markup=False, soft_wrap=True
+        )
     say.print(f"[{len(tokens)}, {rows.shape[1]}]", markup=False)
     for token in dict.fromkeys(without):
         _complain(str(UnknownWordError([token], found)))
@@ -219,10 +222,11 @@ def draw(
         asked = {"": _frequent(found)}
     written = {group: [_as_written(found, word) for word in its] for group, its in asked.items()}
     made = word_map(found, written, method=method, seed=seed)
-    made.plot(out, title or f"Words of {Path(file).name}")
-    kept = "" if made.variance is None else f", {sum(made.variance):.0%} of the variance"
+    made.plot(out, title or said("Words of {file}", file=Path(file).name))
+    kept = "" if made.variance is None else said(", {share:.0%} of the variance", share=sum(made.variance))
+    trusted = said("{count} words, trustworthiness {trust:.2f} of 1", count=len(made.words), trust=made.trustworthiness)
     console().print(
-        f"{out}: {len(made.words)} words, trustworthiness {made.trustworthiness:.2f} of 1{kept}",
+        f"{out}: {trusted}{kept}",
         markup=False,
         soft_wrap=True,
     )
@@ -269,7 +273,10 @@ def evaluate(
     for path, test in jobs:
         if foreign:
             reasons.append(
-                f"{path.name}: its words are English, and those of the vectors are not; give --pairs or --questions"
+                said(
+                    "{file}: its words are English, and those of the vectors are not; give --pairs or --questions",
+                    file=path.name,
+                )
             )
             continue
         result = test(found, path) if given else attempt(test, found, path)
@@ -282,7 +289,7 @@ def evaluate(
             lines.append([path.name, f"{result.spearman:.4f}", f"{result.used:,}", f"{result.total:,}"])
             continue
         for section in (*result.sections, result):
-            name = section.name if section is not result else f"{path.name}, all"
+            name = section.name if section is not result else said("{file}, all", file=path.name)
             right = f"{100 * section.accuracy:.1f} %" if section.used else "—"
             rows.append({"test": name, "measure": "accuracy", "value": section.accuracy if section.used else None})
             rows[-1] |= {"used": section.used, "total": section.total}
@@ -292,7 +299,7 @@ def evaluate(
         return
     say = console()
     if lines:
-        say.print(Table(["test", "Spearman, or right", "used", "of"], lines).rich())
+        say.print(Table([*map(said, ("test", "Spearman, or right", "used", "of"))], lines).rich())
     for reason in reasons:
         say.print(f"• {reason}", markup=False, soft_wrap=True)
 
@@ -324,7 +331,11 @@ def convert(
         found.save(out)
     else:
         write(found, out, format)
-    console().print(f"{out}: {len(found):,} words, {found.dim:,} numbers each", markup=False, soft_wrap=True)
+    console().print(
+        said("{out}: {words:,} words, {dim:,} numbers each", out=out, words=len(found), dim=found.dim),
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 # ---------------------------------------------------------------- shared by the commands
@@ -347,7 +358,11 @@ def _as_written(found: Vectors, word: str) -> str:
 def _made_of_parts(found: Vectors, words: Sequence[str]) -> list[str]:
     """What is to be said of words whose vectors are made of their parts, since they are not in the vocabulary."""
     return [
-        f"{word} is not in the vocabulary: its vector is made of its sub-words, so that words spelt like it are near"
+        said(
+            "{word} is not in the vocabulary: its vector is made of its sub-words, so that words spelt like it are "
+            "near",
+            word=word,
+        )
         for word in dict.fromkeys(words)
         if word not in found.index
     ]

@@ -1,7 +1,8 @@
-"""Pictures of attention: a head as a map or as arcs over the sentence, and all heads at once."""
+"""Pictures of attention: a head as a map or as arrows between two lines of tokens, and all heads at once."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._common.fonts import drawable
+from .._common.language import said
 from .._common.pictures import AMOUNT, COLOURS, HIDDEN, INK, colour_bar, need_format, style
 from .._common.pictures import BASELINE as GREY
 from ..errors import HeadwayError
@@ -31,9 +33,11 @@ CELLS = 128
 SMALL = 64
 """Cells on a side of a pooled map among others."""
 ARCS = 80
-"""The most tokens on a line of arcs."""
+"""The most tokens on a line of arrows."""
+NUMBERED = 3
+"""Arrows whose weights are written, the strongest ones."""
 FAINTEST = 0.05
-"""The smallest weight that has an arc."""
+"""The smallest weight that has an arrow."""
 LONGEST = 14
 """Columns of text that a token takes at most."""
 TAKEN = 0.02
@@ -130,12 +134,11 @@ def _with_sinks(
 
 
 def picture_of_head(record: AttentionRecord, head: int, kind: str, options: Options) -> Figure:
-    """One head of a record, as a map or as arcs."""
+    """One head of a record, as a map or as arrows."""
     head = index_of(head, record.heads, "head")
     view = view_of(record, [head], options.example, CELLS, options.sinks)
     rows, columns = _labels(record, view, options)
-    title = f"{record.layer or record.module or 'attention'}, head {head}"
-    with style([title, *rows, *columns]) as fonts:
+    with style([_title(record, head), *rows, *columns]) as fonts:
         down, across = [_shown(x, fonts) for x in rows], [_shown(x, fonts) for x in columns]
         weights = _without(view, options.hide)
         if kind == "arcs":
@@ -144,9 +147,9 @@ def picture_of_head(record: AttentionRecord, head: int, kind: str, options: Opti
                     f"arcs over {max(len(view.queries), len(view.keys))} tokens cannot be read: give kind='map', or at "
                     f"most {ARCS} tokens"
                 )
-            return _arcs(weights[0], down, across, title, same=rows == columns and not view.sinks, view=view)
+            return _arrows(weights[0], down, across, record, head)
         named = options.tokens is not None or options.key_tokens is not None
-        return _map(weights[0], view, down, across, title, options.hide, named=named)
+        return _map(weights[0], view, down, across, _title(record, head), options.hide, named=named)
 
 
 def picture_of_heads(records: Sequence[AttentionRecord], model: str, options: Options) -> Figure:
@@ -156,13 +159,13 @@ def picture_of_heads(records: Sequence[AttentionRecord], model: str, options: Op
     if len(records) == 1:
         record, view = records[0], views[0]
         rows, columns = _labels(record, view, options)
-        with style([*rows, *columns, record.layer]) as fonts:
+        with style([said("head"), *rows, *columns, record.layer]) as fonts:
             down, across = [_shown(x, fonts) for x in rows], [_shown(x, fonts) for x in columns]
             shown = _without(view, hide)
             return _block(
                 shown, view, record.layer or "attention", down, across, hide, named=options.tokens is not None
             )
-    with style([model, *(record.layer for record in records)]):
+    with style([said("head"), model, *(record.layer for record in records)]):
         return _lines(records, [_without(view, hide) for view in views], views, model, hide)
 
 
@@ -193,17 +196,16 @@ def _map(
         _name(axes, down, across, cell)
     if view.sinks:
         axes.axvline(columns - 1.5, color=INK, linewidth=0.8)
-    axes.set_xlabel("key, which is attended to", labelpad=8)
-    axes.set_ylabel("query, which attends", labelpad=8)
+    axes.set_xlabel(said("key, which is attended to"), labelpad=8)
+    axes.set_ylabel(said("query, which attends"), labelpad=8)
     axes.set_title(title, loc="left", fontsize=12, pad=10)
     _bar(image, axes, view, hide)
     return figure
 
 
-def _arcs(weights: Tensor, down: list[str], across: list[str], title: str, *, same: bool, view: View) -> Figure:
-    """Arcs on a line of text, to earlier tokens above it and to later ones below; between two lines for other keys."""
+def _arrows(weights: Tensor, down: list[str], across: list[str], record: AttentionRecord, head: int) -> Figure:
+    """Queries above, keys below, and an arrow from each query to what it attends to; the strongest have numbers."""
     from matplotlib.figure import Figure
-    from matplotlib.patches import Arc
 
     n = max(len(down), len(across))
     wide = max(_columns(x) for x in [*down, *across])
@@ -211,60 +213,39 @@ def _arcs(weights: Tensor, down: list[str], across: list[str], title: str, *, sa
     size = 10 if upright else 8.5
     gap = 0.11 * wide + 0.12 if upright else 0.34  # inches from token to token
     text = (0.24 if upright else 0.09 * wide + 0.06) / gap  # the height of the tokens, in such gaps
+    height = max(3.0, n * 0.25)
     style: dict[str, Any] = {"ha": "center", "fontsize": size, "color": INK, "parse_math": False}
     figure = Figure(figsize=(max(6.8, min(24.0, n * gap + 1.0)), 1), layout="constrained")
     axes = figure.subplots()
+    above, below = ([x * (n - 1) / max(len(line) - 1, 1) for x in range(len(line))] for line in (down, across))
+    for at, token in zip(above, down, strict=True):
+        axes.text(at, height + 0.15, token, va="bottom", rotation=_turn(token, upright), **style)
+    for at, token in zip(below, across, strict=True):
+        axes.text(at, -0.15, token, va="top", rotation=_turn(token, upright), **style)
     weights = weights.nan_to_num()
     pairs = [(i, j, float(weights[i, j])) for i, j in (weights >= FAINTEST).nonzero().tolist()]
     pairs.sort(key=lambda pair: pair[2])  # the strongest on top
-    if same:
-        # tokens hang below y = 0, arcs to earlier tokens stand on it, those to later ones hang below the tokens
-        reach = [max((side * (i - j) for i, j, _ in pairs), default=0) for side in (1, -1)]
-        flat = min(1.0, 14 / max(*reach, 1))  # long arcs are flattened
-        low = -text - 0.5
-        for x, token in enumerate(down):
-            axes.text(x, -0.12, token, va="top", rotation=_turn(token, upright), **style)
-        for i, j, weight in pairs:
-            if i == j:
-                axes.plot([i], [-text - 0.2], "o", color=BLUE, alpha=_alpha(weight), markersize=2 + 5 * weight**0.5)
-                continue
-            early = j < i
-            arc = Arc(
-                ((i + j) / 2, 0 if early else low),
-                abs(i - j),
-                abs(i - j) * flat,
-                theta1=0 if early else 180,
-                theta2=180 if early else 360,
-                color=BLUE,
-                alpha=_alpha(weight),
-                linewidth=0.4 + 3.2 * weight,
-            )
-            axes.add_patch(arc)
-        top, bottom = reach[0] * flat / 2 + 0.3, low - reach[1] * flat / 2 - 0.1
-        says = "from each token to what it attends to: earlier tokens above, later ones below, itself as a dot"
-    else:
-        distance = max(3.0, n * 0.25)
-        heads, feet = ([x * (n - 1) / max(len(line) - 1, 1) for x in range(len(line))] for line in (down, across))
-        for at, token in zip(heads, down, strict=True):
-            axes.text(at, distance + 0.15, token, va="bottom", rotation=_turn(token, upright), **style)
-        for at, token in zip(feet, across, strict=True):
-            axes.text(at, -0.15, token, va="top", rotation=_turn(token, upright), **style)
-        for i, j, weight in pairs:
-            axes.plot(
-                [heads[i], feet[j]], [distance, 0], color=BLUE, alpha=_alpha(weight), linewidth=0.4 + 3.2 * weight
-            )
-        top, bottom = distance + text + 0.3, -text - 0.3
-        says = "queries above, keys below"
-    axes.set(xlim=(-0.8, n - 0.2), ylim=(bottom, top))
+    for i, j, weight in pairs:
+        look = {"arrowstyle": "-|>,head_width=0.18,head_length=0.4", "shrinkA": 0, "shrinkB": 0, "color": BLUE}
+        look |= {"alpha": _alpha(weight), "linewidth": 0.4 + 3.2 * weight}
+        axes.annotate("", xy=(below[j], 0), xytext=(above[i], height), arrowprops=look)
+    paper: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.2}
+    for place, (i, j, weight) in enumerate(reversed(pairs[-NUMBERED:])):
+        share = 0.15 + 0.1 * place  # near the query, since strong links often end in one key
+        at = above[i] + share * (below[j] - above[i])
+        axes.text(at, height * (1 - share), f"{weight:.2f}", ha="center", va="center", fontsize=8.5, bbox=paper)
+    axes.set(xlim=(-0.8, n - 0.2), ylim=(-text - 0.3, height + text + 0.3))
     axes.axis("off")
-    axes.set_title(title, loc="left", fontsize=12, pad=10)
-    figure.set_figheight(max(1.6, (top - bottom) * gap + 1.3))
-    dropped = float(weights.sum() - sum(weight for *_, weight in pairs)) / max(len(view.queries), 1)
-    figure.supxlabel(
-        f"{says}\nwidth and colour: weight; below {FAINTEST:g}, together {dropped:.0%} of a query's weight, not drawn",
-        fontsize=8.5,
-        color=GREY,
+    axes.set_title(_title(record, head), loc="left", fontsize=12, pad=10)
+    figure.set_figheight((height + 2 * text + 0.6) * gap + 1.3)
+    dropped = float(weights.sum() - sum(weight for *_, weight in pairs)) / max(len(down), 1)
+    says = said("queries above, keys below: an arrow leads from each token to what it attends to")
+    says_of_width = said(
+        "width and colour: weight; below {least:g}, together {share:.0%} of a query's weight, not drawn",
+        least=FAINTEST,
+        share=dropped,
     )
+    figure.supxlabel(f"{says}\n{says_of_width}", fontsize=8.5, color=GREY)
     return figure
 
 
@@ -291,7 +272,7 @@ def _block(
             axes.axis("off")
             continue
         image = axes.imshow(weights[head].numpy(), cmap=_colours(), norm=scale, aspect="auto", interpolation="nearest")
-        axes.set_title(f"head {head}", fontsize=9, loc="left", pad=3)
+        axes.set_title(said("head {head}", head=head), fontsize=9, loc="left", pad=3)
         axes.tick_params(length=2)
         cell = side / max(rows, columns)
         if named and not view.pooled and cell * 72 > 6:
@@ -303,8 +284,8 @@ def _block(
     for head in range(max(heads - wide, 0), heads):  # what stands in the last line of its column
         grid.flat[head].tick_params(labelbottom=True)
     figure.suptitle(title, x=0.01, ha="left", fontsize=12)
-    figure.supxlabel("key, which is attended to", fontsize=10)
-    figure.supylabel("query, which attends", fontsize=10)
+    figure.supxlabel(said("key, which is attended to"), fontsize=10)
+    figure.supylabel(said("query, which attends"), fontsize=10)
     _bar(image, grid, view, hide)
     return figure
 
@@ -335,8 +316,8 @@ def _lines(
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    axes.set_xlabel("head; in each map queries go down and keys across", labelpad=8)
-    axes.set_ylabel("layer", labelpad=8)
+    axes.set_xlabel(said("head; in each map queries go down and keys across"), labelpad=8)
+    axes.set_ylabel(said("layer"), labelpad=8)
     axes.set_title(model, loc="left", fontsize=12, pad=10)
     _bar(image, axes, next((view for view in views if view.pooled), views[0]), hide)
     return figure
@@ -367,6 +348,15 @@ def _chosen(tokens: Sequence[str] | None, name: str, count: int, slots: list[int
         raise HeadwayError(f"{name} is {said}: give a list of {count} strings{without}")
     texts = [str(token) for token in tokens]
     return texts if len(texts) == len(slots) else [texts[slot] for slot in slots]
+
+
+def _title(record: AttentionRecord, head: int) -> str:
+    """Names a head by the number of its layer, or by the name of the module if that has not one number alone."""
+    name = record.layer or record.module or said("attention")
+    numbers = re.findall(r"(?<=\.)\d+(?=\.)", name)
+    if len(numbers) == 1 and record.kind == "self":
+        return said("layer {layer}, head {head}", layer=numbers[0], head=head)
+    return said("{layer}, head {head}", layer=name, head=head)
 
 
 def _shown(token: str, fonts: list[str]) -> str:
@@ -423,10 +413,10 @@ def _colours() -> Any:
 
 def _bar(image: Any, axes: Any, view: View, hide: Sequence[int]) -> None:
     """The colours and what they mean."""
-    meaning = "attention weight" if not view.pooled else "weight of a query in a cell, mean of its queries"
-    left = f", or left out: key {', '.join(map(str, hide))}" if hide else ""
-    said = f"{meaning}\n(grey: exactly 0, as where the mask hides a key{left})"
-    bar = colour_bar(image, axes, said, shrink=0.8, pad=0.02, aspect=24)
+    meaning = said("weight of a query in a cell, mean of its queries" if view.pooled else "attention weight")
+    left = said(", or left out: key {keys}", keys=", ".join(map(str, hide))) if hide else ""
+    grey = said("(grey: exactly 0, as where the mask hides a key{left})", left=left)
+    bar = colour_bar(image, axes, f"{meaning}\n{grey}", shrink=0.8, pad=0.02, aspect=24)
     bar.ax.yaxis.label.set_fontsize(8.5)
     bar.set_ticks([x for x in (0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1) if x <= image.norm.vmax])
     bar.ax.tick_params(labelsize=8)

@@ -95,7 +95,7 @@ class Seen(Records):
             tokens: the tokens of the queries of this example, for the axes. In self-attention they are those of the
                 keys too, and after a cache those of all keys. Default: numbers.
             key_tokens: the tokens of the keys, in cross-attention.
-            kind: of one head, "map" for a heat map or "arcs" for arcs over the sentence.
+            kind: of one head, "map" for a heat map or "arcs" for arrows from queries above to keys below.
             example: the row of the batch.
             sinks: whether the weight of learned sinks is shown in a last column, if there are any.
             hide: keys that are left blank, as numbers, such as 0 for a first token that takes most of the weight.

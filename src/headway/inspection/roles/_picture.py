@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..._common.language import said
 from ..._common.pictures import BASELINE, COLOURS, INK, style
 from ._finding import Finding
 from ._table import ROLES
@@ -32,7 +33,7 @@ def picture_of_roles(primary: Mapping[str, Sequence[Finding | None]], measured: 
     colours = _colours(measured, {one.role for one in held})
     size = max(0.62, min(1.0, 12 / most))
     room = int(15 * size)  # letters in a cell
-    with style([title, *layers, *(one.candidate for one in held)]):
+    with style([said("head"), title, *layers, *(one.candidate for one in held)]):
         figure = Figure(figsize=(size * most + 3.4, 0.62 * len(layers) + 1.9), layout="constrained")
         axes = figure.subplots()
         for y, layer in enumerate(layers):
@@ -41,9 +42,9 @@ def picture_of_roles(primary: Mapping[str, Sequence[Finding | None]], measured: 
                 axes.add_patch(Rectangle((x + 0.04, y + 0.06), 0.92, 0.88, facecolor=colour, linewidth=0))
                 if one is not None:
                     ink = "white" if _dark(colour) else INK
-                    said = one.candidate if len(one.candidate) <= room else one.candidate[: room - 1] + "…"
+                    what = one.candidate if len(one.candidate) <= room else one.candidate[: room - 1] + "…"
                     text: dict[str, Any] = {"ha": "center", "va": "center", "color": ink, "parse_math": False}
-                    axes.text(x + 0.5, y + 0.36, said, fontsize=6.5, **text)
+                    axes.text(x + 0.5, y + 0.36, what, fontsize=6.5, **text)
                     axes.text(x + 0.5, y + 0.7, f"{one.figure:.2f}", fontsize=8, **text)
         axes.set(xlim=(0, most), ylim=(len(layers), 0))
         axes.set_xticks([x + 0.5 for x in range(most)], [str(x) for x in range(most)])
@@ -51,18 +52,20 @@ def picture_of_roles(primary: Mapping[str, Sequence[Finding | None]], measured: 
         axes.tick_params(length=0)
         for spine in axes.spines.values():
             spine.set_visible(False)
-        axes.set(xlabel="head", ylabel="layer")
+        axes.set(xlabel=said("head"), ylabel=said("layer"))
         axes.set_title(title, loc="left", fontsize=12, pad=10)
         there = [role for role in colours if any(one.role == role for one in held)]
         patches = [Patch(color=colours[role], label=role.replace("_", " ")) for role in there]
         figure.legend(
-            handles=[*patches, Patch(color=NO_ROLE, label="no role held")],
+            handles=[*patches, Patch(color=NO_ROLE, label=said("no role held"))],
             loc="outside right upper",
             frameon=False,
             fontsize=9,
         )
         figure.supxlabel(
-            "the primary role of each head: what for, and its figure on held-out texts", fontsize=8.5, color=BASELINE
+            said("the primary role of each head: what for, and its figure on held-out texts"),
+            fontsize=8.5,
+            color=BASELINE,
         )
     return figure
 
