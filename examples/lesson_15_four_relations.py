@@ -182,11 +182,16 @@ def tell(found: Found, t: Text) -> str:
     return "\n".join(lines)
 
 
-def draw(found: Found, t: Text) -> Figure:
-    figure = page(7.6)
-    top, bottom = figure.subfigures(2, 1, height_ratios=[4.3, 3.3])
-    draw_sentences(top.subplots(), found, t)
-    panels = bottom.subplots(1, MODELS, sharey=True)
+def draw(found: Found, t: Text) -> dict[str, Figure]:
+    sentences = page(4.3)
+    draw_sentences(sentences.subplots(), found, t)
+    return {"": sentences, "seeds": draw_seeds(found, t)}
+
+
+def draw_seeds(found: Found, t: Text) -> Figure:
+    """A grid for each seed: the share of links that each head finds, by relation."""
+    figure = page(3.3)
+    panels = figure.subplots(1, MODELS, sharey=True)
     for number, axes in enumerate(panels):
         matrix(
             axes,

@@ -376,6 +376,8 @@ def draw_projections(found: Found, t: Text) -> Figure:
         weight = schematic.numbers(axes, 4.2, y + 0.11, given, title=name, **look)
         result = schematic.numbers(axes, 7.2, y, made, title=title, down=words, **look)
         arrow(axes, inputs.right, weight.left)
+        away = 0.3 if weight.left[1] > inputs.right[1] else -0.3  # beside the head of the arrow
+        write(axes, weight.left[0] - 0.22, weight.left[1] + away, "×", size=15)
         write(axes, (weight.right[0] + result.x - 0.5) / 2, weight.right[1], "=", size=15)
     return figure
 
@@ -405,7 +407,7 @@ def draw_steps(found: Found, t: Text) -> Figure:
     rows = [row or [None] * 5 for row in found.empty_weights.values()]
     padded = [t("pad", "填充"), t("pad", "填充"), *words[2:]]
     numbers(empty, rows, list(ways(t).values()), padded, form=".2f", none="NaN")
-    empty.set_title(t("Weights of a query that may attend to no key", "什么都看不到的查询：它的权重"))
+    empty.set_title(t("Weights of a query that may attend to no key", "查询什么都看不到时，各键得到的权重"))
     empty.set(xlabel=t("key", "键"), ylabel=t("how the mask is written", "掩码的写法"))
 
     places = torch.arange(1, 9)

@@ -415,7 +415,12 @@ def tell(found: Found, t: Text) -> str:
 
 
 def draw(found: Found, t: Text) -> dict[str, Figure]:
-    return {"": draw_scores(found, t), "families": draw_families(found, t)}
+    parts, biases, rotary = page(3.0), page(2.9), page(2.9)
+    parts.suptitle(t("Transformer-XL: a score and its four parts", "Transformer-XL：分数与它的四部分"), fontsize=10.5)
+    draw_parts(parts.subplots(1, 5, sharey=True), found, t)
+    draw_biases(*biases.subplots(1, 3), found, t)
+    draw_turns(*rotary.subplots(1, 3), found, t)
+    return {"": parts, "biases": biases, "rotary": rotary, "families": draw_families(found, t)}
 
 
 def draw_families(found: Found, t: Text) -> Figure:
@@ -449,16 +454,6 @@ def draw_families(found: Found, t: Text) -> Figure:
     return figure
 
 
-def draw_scores(found: Found, t: Text) -> Figure:
-    figure = page(8.6)
-    top, middle, bottom = figure.subfigures(3, height_ratios=[1.02, 1, 1])
-    top.suptitle(t("Transformer-XL: a score and its four parts", "Transformer-XL：分数与它的四部分"), fontsize=10.5)
-    draw_parts(top.subplots(1, 5, sharey=True), found, t)
-    draw_biases(*middle.subplots(1, 3), found, t)
-    draw_turns(*bottom.subplots(1, 3), found, t)
-    return figure
-
-
 def draw_parts(axes: Any, found: Found, t: Text) -> None:
     parts = torch.tensor(found.xl_parts)
     names = [
@@ -477,17 +472,14 @@ def draw_parts(axes: Any, found: Found, t: Text) -> None:
 
 
 def draw_biases(steps: Any, learned: Any, alibi: Any, found: Found, t: Text) -> None:
-    steps.step(found.bucket_at, found.buckets, where="mid", color=BLUE)
-    steps.set(
-        title=t("T5: the bucket of a distance", "T5：距离与桶"), xlabel=t("key − query, tokens", "键 − 查询（词元）")
-    )
+    back = t("query − key, tokens", "查询 − 键（词元）")
+    steps.step([-distance for distance in found.bucket_at], found.buckets, where="mid", color=BLUE)
+    steps.set(title=t("T5: the bucket of a distance", "T5：距离与桶"), xlabel=back)
     steps.set(ylabel=t("number of the bucket", "桶号"), yticks=[0, 8, 15, 24, 31], xticks=[-128, -64, 0, 64, 128])
     for panel, lines in ((learned, found.t5_learned), (alibi, found.alibi_lines)):
         for head, line in enumerate(lines):
             panel.plot(range(FAR), line, linestyle=DASHES[head], label=t(f"head {head}", f"头 {head}"))
-        panel.set(
-            xlabel=t("query − key, tokens", "查询 − 键（词元）"), ylabel=t("added to the score", "加到分数上的偏置")
-        )
+        panel.set(xlabel=back, ylabel=t("added to the score", "加到分数上的偏置"))
         panel.legend(fontsize=8.5)
     learned.set_xscale("symlog", linthresh=8, linscale=1.5)
     learned.set_xticks([0, 2, 4, 8, 16, 32, 127], ["0", "2", "4", "8", "16", "32", "127"])
@@ -501,7 +493,8 @@ def draw_turns(pairs: Any, whole: Any, turns: Any, found: Found, t: Text) -> Non
         pairs.plot(range(NEAR), line, linewidth=1.3, linestyle=dashes, label=f"{frequency:.2g}")
     pairs.set(title=t("RoPE: three of 32 pairs", "RoPE：32 对中的 3 对"), ylim=(-1.1, 1.8), yticks=[-1, 0, 1])
     said = t("⟨q, k⟩ / |q||k| after rotation", "旋转后的 ⟨q, k⟩ / |q||k|")
-    pairs.set(xlabel=t("distance, tokens", "距离（词元）"), ylabel=said)
+    back = t("query − key, tokens", "查询 − 键（词元）")
+    pairs.set(xlabel=back, ylabel=said)
     pairs.legend(
         title=t("radians per token", "每个词元转的弧度"), loc="upper center", ncols=3, columnspacing=1.0,
         handlelength=2, fontsize=8.5, title_fontsize=8.5,
@@ -512,7 +505,7 @@ def draw_turns(pairs: Any, whole: Any, turns: Any, found: Found, t: Text) -> Non
     ):
         whole.plot(range(NEAR), line, label=name, linestyle="-" if line is found.rope_whole[0] else DASHES[1])
     whole.set(title=t("RoPE: all 32 together", "RoPE：32 对之和"), ylim=(-0.5, 1.6))
-    whole.set(xlabel=t("distance, tokens", "距离（词元）"), ylabel=said)
+    whole.set(xlabel=back, ylabel=said)
     whole.legend(loc="upper right")
 
     for query_and_key, places in zip(found.turned_angles, TURNED, strict=True):

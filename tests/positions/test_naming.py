@@ -21,6 +21,7 @@ from headway.positions import (
     encoding,
     encoding_name,
 )
+from headway.positions._naming import label_of
 
 SIZES: dict[str, Any] = {
     "num_heads": 4,
@@ -258,3 +259,14 @@ def test_citations_of_objects() -> None:
     assert both == citation("rope(base=3) + alibi")
     with pytest.raises(HeadwayError, match="no encoding 'yarnn': did you mean"):
         citation("yarnn")
+
+
+def test_a_label_is_what_tables_call_an_encoding() -> None:
+    assert label_of("rope(base=5000, label='RoPE 5k')") == "RoPE 5k"
+    assert label_of("rope(base=5000)") == "rope(base=5000)"
+    assert label_of("no name at all (") == "no name at all ("
+    built = encoding("rope(base=5000, label='RoPE 5k')", head_dim=8)
+    assert isinstance(built, RoPE)
+    assert encoding_name(built) == "rope(base=5000)"
+    with pytest.raises(HeadwayError, match="has the label 3: give a text"):
+        label_of("rope(label=3)")

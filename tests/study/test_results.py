@@ -283,3 +283,19 @@ def test_a_damaged_row_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
 
 def test_no_rows_conclude_nothing(protocol: FixedProtocol) -> None:
     assert ComparisonResults([], protocol).conclusions() == ["Nothing has been measured yet."]
+
+
+def test_labels_stand_in_place_of_the_names_of_encodings(protocol: FixedProtocol) -> None:
+    named, table = 'rope(base=5000, label="RoPE 5k")', 'learned(label="table")'
+    both = 'learned(label="table", extend="interpolate")'
+    found = results(
+        protocol,
+        {name: {16: [2.0 + i, 2.1 + i]} for i, name in enumerate((named, table, both, "lstm (equal parameters)"))},
+        settings={"learning_rates_tried": {named: {"0.005": {"0": 2.0}}}},
+    )
+    shown = found.labelled()
+    assert shown.encodings == ["RoPE 5k", table, both]  # two with one label keep their names
+    assert shown.baselines == found.baselines
+    assert shown.settings["learning_rates_tried"] == {"RoPE 5k": {"0.005": {"0": 2.0}}}
+    assert tables.losses(shown, spread=False).rows[0][0].text == "RoPE 5k"
+    assert found.encodings[0] == named

@@ -413,6 +413,7 @@ def conclude(say: Console, results: ComparisonResults, out: str) -> None:
     """Prints the tables, the conclusions and the files that were written."""
     from ..study import tables
 
+    results = results.labelled()
     over = "one seed" if len(results.seeds) == 1 else f"mean of {len(results.seeds)} seeds"
     say.print(f"\n[bold]Held-out bits per byte[/bold], {over}, by length in {results.unit}")
     say.print(tables.losses(results, spread=False).rich(no_wrap=True))

@@ -41,7 +41,8 @@ def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
 
     Args:
         spec: a name of ``ENCODINGS``, ``file.py:Class`` (or ``file.py``, if it has one encoding) or ``module:Class``,
-            each with or without arguments in brackets; a class; or an encoding, which is returned as it is.
+            each with or without arguments in brackets; a class; or an encoding, which is returned as it is. A label
+            in the brackets, as in "rope(base=5000, label='RoPE 5k')", is what tables of a comparison call it.
         **sizes: arguments of the constructor. num_heads, head_dim, embed_dim, max_length and bidirectional are passed
             to the constructors that take them, so that a model may give them all; everything else must be an argument
             of this encoding. Arguments in brackets take precedence.
@@ -84,6 +85,8 @@ def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
 
 _shared: dict[tuple[str, int, int], PositionEncoding] = {}
 MOST_SHARED = 64
+LABEL = "label"
+"""The argument in brackets that is no argument of an encoding: what tables call it."""
 
 
 def shared_encoding(spec: str, num_heads: int, head_dim: int) -> PositionEncoding:
@@ -138,6 +141,30 @@ def encoding_name(encoding: PositionEncoding) -> str:
         if key not in SIZES and value != parameters[key].default
     ]
     return f"{name}({', '.join(unusual)})" if unusual else name
+
+
+def label_of(spec: str) -> str:
+    """Returns what tables call an encoding: the label in its brackets, or else the name that was given.
+
+        label_of("mine.py:Mine(width=3, label='gated')") == "gated"
+
+    Args:
+        spec: a name, as in ``encoding``.
+
+    Raises:
+        HeadwayError: if the label is no text.
+    """
+    match = SPEC.fullmatch(spec.strip())
+    if match is None or not match["arguments"] or LABEL not in match["arguments"]:
+        return spec
+    call = ast.parse(f"_({match['arguments']}\n)", mode="eval").body
+    labels = [one.value for one in call.keywords if one.arg == LABEL] if isinstance(call, ast.Call) else []
+    if not labels:
+        return spec
+    label = ast.literal_eval(labels[0])
+    if not isinstance(label, str) or not label.strip():
+        raise HeadwayError(f"encoding {spec!r} has the label {label!r}: give a text")
+    return label
 
 
 def citation(spec: Spec) -> str:
@@ -244,6 +271,8 @@ def _arguments(cls: type, spec: str, text: str | None) -> dict[str, Any]:
     if "**" in named:
         raise wrong
     signature = _signature(cls)
+    if LABEL not in signature.parameters:
+        named.pop(LABEL, None)
     try:
         arguments = dict(signature.bind_partial(*values, **named).arguments)
     except TypeError as error:

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..errors import HeadwayError, unknown
 from ..models.recurrent import CELLS
+from ..positions._naming import label_of
 from .models import ModelSizes, build_recurrent, build_transformer, interpolated, kernel_used
 from .protocol import FixedProtocol
 
@@ -58,6 +59,7 @@ def candidates(
     sizes = ModelSizes.of(protocol, "language_model", vocabulary)
     models: list[Candidate] = []
     for spec in dict.fromkeys(encodings):
+        label_of(spec)
         model = build_transformer(spec, sizes, 0)
         with torch.no_grad():
             model(torch.zeros(1, 2, dtype=torch.int64))

@@ -39,6 +39,7 @@ def files(results: ComparisonResults) -> Files:
     """Returns the files of the report of a comparison, the page first, with what makes each."""
     if not results.rows:
         return {}
+    results = results.labelled()
     made: dict[str, Callable[[], str | Figure]] = {PAGE: lambda: page(results)}
     for name, draw in _pictures(results).items():
         made |= {f"{name}.{kind}": partial(draw, results, charts.WIDE) for kind in ("png", "svg")}
@@ -60,6 +61,7 @@ def _pictures(results: ComparisonResults) -> dict[str, Callable[[ComparisonResul
 
 def page(results: ComparisonResults) -> str:
     """Returns the report as a page of HTML that loads nothing else."""
+    results = results.labelled()
     return render(
         "comparison.html",
         results=results,

@@ -13,6 +13,7 @@ from .._common.experiment import RESULTS
 from .._common.files import from_json
 from .._common.store import Row, read_rows
 from ..errors import HeadwayError
+from ..positions._naming import label_of
 from .intervals import LEVEL, Difference, holm, paired
 from .protocol import FixedProtocol
 from .store import KEYS, ROW
@@ -71,6 +72,24 @@ class ComparisonResults:
                 f"{path} is damaged, or that of other work ({error}): give the folder that headway compare wrote to"
             ) from None
         return cls(read_rows(out / RESULTS, KEYS, kind=ROW), protocol, out, settings)
+
+    def labelled(self) -> ComparisonResults:
+        """Returns the same results with the labels of encodings in place of their names, for tables and pictures.
+
+        Two encodings with one label keep their names.
+        """
+        labels = {name: label_of(name) for name in self.encodings}
+        shown = [*labels.values(), *self.baselines]
+        labels = {name: label for name, label in labels.items() if shown.count(label) == 1}
+        rows = [
+            {**row, **{key: labels.get(row[key], row[key]) for key in ("encoding", "view_of") if key in row}}
+            for row in self.rows
+        ]
+        settings = {
+            key: {labels.get(name, name): of for name, of in value.items()} if isinstance(value, dict) else value
+            for key, value in self.settings.items()
+        }
+        return ComparisonResults(rows, self.protocol, self.out, settings)
 
     def __repr__(self) -> str:
         return f"ComparisonResults({len(self.names)} rows, {len(self.seeds)} seeds, lengths {self.lengths})"
