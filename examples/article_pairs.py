@@ -28,12 +28,13 @@ import torch
 import headway as hw
 from heads_at_work import PASSAGES
 from headway._common.files import atomic_write
+from headway._common.language import of_environment
 from headway.inspection import head_roles
 from headway.inspection.roles import Finding
 from headway.inspection.roles.syntactic import Syntactic
 from headway.inspection.texts import encode, read_conllu, read_gap
 from headway.study import planted
-from lesson import LANGUAGES, MEASURED, SPEAK, Text, data, measured, spoken, weights
+from lesson import LANGUAGES, MEASURED, SPEAK, Text, data, measured, weights
 
 SENTENCE = "The cat that was sleeping on the mat woke up"
 SENTENCES = 200  # of each planted relation
@@ -161,7 +162,7 @@ def tell(rows: Sequence[dict[str, Any]], t: Text) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--language", choices=LANGUAGES, default=spoken(), help="of the table")
+    parser.add_argument("--language", choices=LANGUAGES, default=of_environment(), help="of the table")
     parser.add_argument("--train", action="store_true", help="measure again, into measured/article_pairs.jsonl")
     chosen = parser.parse_args()
     torch.set_num_threads(1)

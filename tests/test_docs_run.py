@@ -24,6 +24,7 @@ from unittest import mock
 
 import pytest
 
+from headway._common.language import LANGUAGES
 from headway.cli import main
 from headway.positions import ENCODINGS
 
@@ -133,6 +134,9 @@ def names_in(encodings: str) -> list[str]:
 
 
 def check_headway(words: list[str]) -> None:
+    if words[0] == "--language":  # it stands before the command
+        assert words[1] in LANGUAGES, f"headway has no language {words[1]}"
+        words = words[2:]
     verb, *rest = words
     if verb.startswith("-") or verb in CHEAP:
         headway(*words)

@@ -11,6 +11,7 @@ import claims.__main__
 import lesson
 import lesson_1_weighted_lookup
 import lesson_7_many_heads
+from headway._common.language import of_environment
 
 
 @pytest.fixture
@@ -55,14 +56,14 @@ def test_the_environment_decides_the_language(
     monkeypatch.chdir(tmp_path)
     for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
         monkeypatch.delenv(name, raising=False)
-    assert lesson.spoken() == "en"
+    assert of_environment() == "en"
     monkeypatch.setenv("LANG", "zh_CN.UTF-8")
     lesson.run("lesson_1_weighted_lookup", [])
     assert "对应的体重是多少" in capsys.readouterr().out
     lesson.run("lesson_1_weighted_lookup", ["--language", "en"])
     assert "What is the weight" in capsys.readouterr().out
     monkeypatch.setenv("LC_ALL", "C")
-    assert lesson.spoken() == "en"
+    assert of_environment() == "en"
 
 
 def test_a_lesson_may_draw_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
