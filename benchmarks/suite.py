@@ -22,6 +22,7 @@ from page import between
 from headway._common.files import LOCK, from_json, write_text
 from headway._common.progress import ProgressListener
 from headway._common.store import read_rows
+from headway.study._suite_results import FEWEST_SEEDS
 from headway.study.intervals import bootstrap, mean_and_half
 from headway.study.suite import KEYS, ROW, SUITES, SuiteProtocol, SuiteResults, measure
 
@@ -105,16 +106,28 @@ class Deadline(ProgressListener):
 
 
 def measured_within(seconds: float, jobs: int) -> None:
-    """Measures what is missing of the suite "paper" for a while; all tasks and encodings with one seed come first."""
+    """Measures what is missing of the suite "paper" for a while.
+
+    What a statement says of its first task comes first, with the fewest seeds that separate, one statement after the
+    other. All tasks and encodings follow, seed by seed.
+    """
+    protocol, watch = SuiteProtocol(steps=PAPER.steps), Deadline(seconds)
+    parts = [(*first_of(one), FEWEST_SEEDS) for one in STATEMENTS]
     try:
-        protocol = SuiteProtocol(steps=PAPER.steps)
-        watch = Deadline(seconds)
-        measure(PAPER.tasks, PAPER.encodings, protocol, seeds=range(PAPER.seeds), out=FOLDER, jobs=jobs, watch=watch)
+        for tasks, encodings, seeds in (*parts, (PAPER.tasks, PAPER.encodings, PAPER.seeds)):
+            measure(tasks, encodings, protocol, seeds=range(seeds), out=FOLDER, jobs=jobs, watch=watch)
     except TimeoutError:
         pass
     finally:
         shutil.rmtree(FOLDER / "checkpoints", ignore_errors=True)
         (FOLDER / LOCK).unlink(missing_ok=True)
+
+
+def first_of(statement: Statement) -> tuple[list[str], list[str]]:
+    """Returns the tasks of the first pair of a statement, and the encodings of all pairs of these tasks."""
+    first = {task for task, _ in statement.pairs[0]}
+    cells = [cell for pair in statement.pairs for cell in pair if cell[0] in first]
+    return list(dict.fromkeys(task for task, _ in cells)), list(dict.fromkeys(name for _, name in cells))
 
 
 def load() -> SuiteResults:
@@ -186,7 +199,7 @@ def difference(results: SuiteResults, one: Cell, other: Cell) -> tuple[str, int]
     number = f"{mean(apart):+.0f}"
     if interval is None or half is None:
         return f"{number} (one seed)".replace("-", "−"), 0
-    sure = len(apart) >= 3 and abs(mean(apart)) > half and interval.low * interval.high > 0
+    sure = len(apart) >= FEWEST_SEEDS and abs(mean(apart)) > half and interval.low * interval.high > 0
     words = f"{number} ({interval.low:+.0f} … {interval.high:+.0f}, {len(apart)} seeds)"
     return words.replace("-", "−"), (1 if mean(apart) > 0 else -1) if sure else 0
 

@@ -76,7 +76,7 @@ SUITES = {
             *("alibi", "kerple-log", "fire", "rope", "pope", "randomized + sinusoidal", "cope"),
         ),
         5,
-        4000,
+        6000,
     ),
 }
 """The suites by name."""
