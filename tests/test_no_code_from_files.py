@@ -13,7 +13,7 @@ from headway._common.files import read_checkpoint
 from headway.errors import HeadwayError
 
 SOURCES = Path(headway.__file__).parent
-OWN_PICKLES = {"testing/encodings.py", "_common/workers.py"}
+OWN_PICKLES = {"testing/encodings.py", "_common/engines/processes.py"}
 """What pickles things of its own and reads them again, in memory or from a process that it started."""
 RUNS_CODE = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 

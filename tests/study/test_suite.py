@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from headway import HeadwayError
-from headway._common import training, workers
+from headway._common import training
+from headway._common.engines import Processes, _base
 from headway._common.progress import ProgressListener
 from headway._common.store import Row
-from headway._common.workers import run_in_processes
 from headway.study import suite
 from headway.study.intervals import bootstrap
 from headway.study.models import ModelSizes, build_encoding
@@ -120,19 +120,19 @@ def test_two_processes_of_which_one_is_killed_give_the_same(tmp_path: Path) -> N
     assert numbers(together) == numbers(alone)
 
 
-def fails(job: str, tell: Any) -> None:
+def fails(job: str, tell: Any, state: Path) -> None:
     if job == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     raise ValueError("a mistake") if job == "mistake" else HeadwayError("a wrong input")
 
 
-def blocked_signals(job: str, tell: Any) -> set[Any]:
+def blocked_signals(job: str, tell: Any, state: Path) -> set[Any]:
     return signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_an_interrupt_reaches_the_first_process_alone() -> None:
     found: list[set[Any]] = []
-    run_in_processes([""], blocked_signals, 1, told=print, finished=lambda job, signals: found.append(signals))
+    Processes(1).run({"": Path()}, blocked_signals, told=print, finished=lambda job, signals: found.append(signals))
     assert signal.SIGINT in found[0]
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
@@ -142,10 +142,10 @@ def test_an_interrupt_reaches_the_first_process_alone() -> None:
     [("mistake", "ValueError: a mistake"), ("wrong", "a wrong input"), ("dies", "ended 1 times, last with code -9")],
 )
 def test_what_goes_wrong_in_a_process_is_said(job: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "DEATHS", 1)
+    monkeypatch.setattr(_base, "LOSSES", 1)
     others = {child.pid for child in multiprocessing.active_children()}
     with pytest.raises(HeadwayError, match=said):
-        run_in_processes([job], fails, 1, told=print, finished=print)
+        Processes(1).run({job: Path()}, fails, told=print, finished=print)
     assert {child.pid for child in multiprocessing.active_children()} <= others
 
 

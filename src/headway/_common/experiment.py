@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import HeadwayError
+from .engines import Engine
 from .files import make_folder, write_text
 from .pictures import save
-from .progress import ProgressListener, Tell
+from .progress import ProgressListener
 from .store import ResultStore, Row
-from .workers import run_in_processes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,34 +33,39 @@ Files = Mapping[str, Callable[[], "str | Figure | None"]]
 
 def measure_each(
     jobs: Mapping[J, str],
-    measure: Callable[[J, Tell], Sequence[Row]],
+    measure: Callable[..., Sequence[Row]],
     store: ResultStore,
     listener: ProgressListener,
     *,
     has: Callable[[J], bool],
     work: Callable[[J], float] = lambda job: 1.0,
-    processes: int = 1,
+    engine: Engine | None = None,
+    states: Mapping[J, Path] | None = None,
 ) -> None:
     """Measures the jobs that have no rows yet; the rows of each are on disk as soon as they are known.
 
     Args:
         jobs: the jobs in order, with the name of each for the listener.
-        measure: returns the rows of a job. It gets the job, and a function that it calls with what it does at the
-            moment, which may be "", and the share of the job that is done.
+        measure: returns the rows of a job. It gets the job, a function that it calls with what it does at the moment,
+            which may be "", and the share of the job that is done; and the file of the job's state if ``states`` are
+            given.
         store: receives the rows.
         listener: receives the progress.
         has: whether the store has the rows of a job.
         work: the work of a job, in any unit.
-        processes: the number of jobs at once. If it is more than 1, each is measured in a process of its own, to which
-            jobs and ``measure`` are sent by pickle; the store and the listener stay in this one.
+        engine: does the jobs, to which they and ``measure`` are sent by pickle; the store and the listener stay in this
+            process. If None, jobs are measured here, one after the other.
+        states: the files of the states from which jobs go on, which an engine needs.
     """
     total = sum(map(work, jobs))
     done = sum(work(job) for job in jobs if has(job))
     running: dict[J, float] = {}
 
-    def told(job: J, doing: str, share: float) -> None:
+    def told(job: J, doing: str, share: float, numbers: Mapping[str, float] | None = None) -> None:
         running[job] = share * work(job)
         name = f"{jobs[job]}: {doing}" if doing else jobs[job]
+        if numbers:
+            listener.trained(jobs[job], numbers)
         listener.progressed(name, (done + sum(running.values())) / total)
 
     def finished(job: J, rows: Sequence[Row]) -> None:
@@ -72,12 +77,13 @@ def measure_each(
         listener.measured(jobs[job], rows)
 
     missing = [job for job in jobs if not has(job)]
-    if processes > 1 and len(missing) > 1:
-        run_in_processes(missing, measure, min(processes, len(missing)), told=told, finished=finished)
+    if engine is not None and states is not None:
+        engine.run({job: states[job] for job in missing}, measure, told=told, finished=finished)
         return
     for job in missing:
         told(job, "", 0.0)
-        finished(job, measure(job, partial(told, job)))
+        state = () if states is None else (states[job],)
+        finished(job, measure(job, partial(told, job), *state))
 
 
 def write_report(files: Files, out: str | Path, rows: str = RESULTS) -> None:

@@ -47,6 +47,8 @@ PACKAGES = {
     "jieba": Package("jieba", "chinese", "Chinese text cut into words"),
     "zhplot": Package("zhplot", "plot", "Chinese in pictures"),
     "anywidget": Package("anywidget", "widget", "reports in notebooks whose kernel answers"),
+    "submitit": Package("submitit", "slurm", "trainings as jobs of Slurm"),
+    "ray": Package("ray", "ray", "trainings on a Ray cluster"),
     "debian": Package("python-debian", "lessons", "packages of Debian, whose messages a lesson translates"),
     "polib": Package("polib", "lessons", "catalogues of messages"),
     "sacrebleu": Package("sacrebleu", "lessons", "scores of translations"),

@@ -258,6 +258,20 @@ def _new_in(place: Path) -> Iterator[Path]:
             return
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes bytes.
+
+    Args:
+        path: the file, in a folder that exists.
+        content: the bytes.
+
+    Raises:
+        HeadwayError: if the file cannot be written.
+    """
+    with atomic_write(path) as part:
+        part.write_bytes(content)
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a text in UTF-8.
 
@@ -270,8 +284,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         HeadwayError: if the file cannot be written.
     """
-    with atomic_write(path) as part:
-        part.write_bytes(text.encode("utf-8", "backslashreplace"))
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:

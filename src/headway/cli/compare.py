@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._common.engines import ENGINES
 from .._common.experiment import RESULTS
 from .._common.files import need_folder_place
-from ..errors import HeadwayError, unknown
+from ..errors import HeadwayError, need_positive, unknown
 from ..positions._naming import split_outside
 from ..study import DEFAULT_ENCODINGS, Protocol
 from ..study.comparison import QUICK_SEEDS, SEEDS
@@ -29,6 +30,16 @@ if TYPE_CHECKING:
 
 SUITE_FOLDER = "headway-suite"
 """The folder of --tasks and --suite, unless --out is given."""
+
+
+JOBS_OF_A_CLUSTER = 64
+"""The trainings at once on other machines, unless --jobs is given."""
+
+
+def _loggers() -> Iterable[str]:
+    from ..study.loggers import LOGGERS
+
+    return LOGGERS
 
 
 def _tasks() -> Iterable[str]:
@@ -84,7 +95,15 @@ def run(
         int | None,
         typer.Option(
             help="Trainings at once for --tasks and --suite, each in a process of its own. Default: as many as there "
-            "are processors."
+            "are processors; with --on slurm or ray://address 64."
+        ),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="For --tasks and --suite: where the trainings run. slurm, or slurm(timeout_min=30) with parameters of "
+            "submitit; ray, or ray://address of a cluster. Default: this machine.",
+            autocompletion=completing(lambda: ENGINES),
         ),
     ] = None,
     share: Annotated[
@@ -100,6 +119,13 @@ def run(
         typer.Option(
             help="In place of a text: folders of one comparison, separated by commas, whose results are joined in "
             "--out. Nothing is trained."
+        ),
+    ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            help="Losses and results for tensorboard, wandb or mlflow too, through its own library. Default: none.",
+            autocompletion=completing(_loggers),
         ),
     ] = None,
     settings_file: Annotated[
@@ -132,12 +158,14 @@ def run(
         _refuse_others(context, OF_SUITES, "--tasks and --suite")
         folder = out if _given(context, "out") else SUITE_FOLDER
         how = {"encodings": encodings, "seeds": seeds, "steps": settings["steps"], "jobs": jobs, "share": share}
+        how |= {"on": on, "log": log}
         _run_suite(tasks, suite, folder, **how, as_json=as_json, quiet=quiet)
         return
-    for flag, value in {"--jobs": jobs, "--share": share}.items():
+    for flag, value in {"--jobs": jobs, "--on": on, "--share": share}.items():
         if value is not None:
             raise HeadwayError(f"{flag} is given without --tasks or --suite: give one of them, or leave it out")
     from .. import study
+    from ..study.loggers import logging
 
     need_folder_place(Path(out))
     if settings["lengths"] is not None:
@@ -146,7 +174,7 @@ def run(
         settings["learning_rates"] = numbers(settings["learning_rates"], "learning_rates", float, "0.002,0.005")
     protocol = Protocol(**settings) if settings_file is None else _again(settings_file, settings, context)
     say, telling = consoles(as_json, quiet)
-    with going_on(out), LossScreen(telling) as screen:
+    with going_on(out), LossScreen(telling) as screen, logging(screen, log, out) as watch:
         results = study.compare(
             corpus,
             DEFAULT_ENCODINGS if encodings is None else split_names(encodings),
@@ -154,7 +182,7 @@ def run(
             baselines=[] if baselines == "none" else split_names(baselines, "--baselines"),
             seeds=None if seeds is None else seeds_named(seeds),
             out=out,
-            watch=screen,
+            watch=watch,
         )
     _tell(say, results, out, as_json)
 
@@ -178,7 +206,7 @@ def _given(context: typer.Context, name: str) -> bool:
 
 OF_MERGING = ("merge", "out", "as_json", "quiet")
 """The options that go with --merge."""
-OF_SUITES = ("tasks", "suite", "encodings", "seeds", "steps", "jobs", "share", "out", "as_json", "quiet")
+OF_SUITES = ("tasks", "suite", "encodings", "seeds", "steps", "jobs", "on", "share", "log", "out", "as_json", "quiet")
 """The options that go with --tasks and --suite."""
 
 
@@ -215,14 +243,18 @@ def _run_suite(
     seeds: str | None,
     steps: int | None,
     jobs: int | None,
+    on: str | None,
     share: str | None,
+    log: str | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Compares encodings on tasks of symbols, and prints and writes the report."""
+    from .._common.engines import engine_named, processors
     from .._common.templates import need_reports
-    from .._common.workers import processors
     from ..study import suite as suites
+    from ..study.loggers import logging
+    from ..study.store import own_files
 
     say, telling = consoles(as_json, quiet)
     if tasks == "help":
@@ -236,16 +268,23 @@ def _run_suite(
     need_folder_place(Path(out))
     need_reports()
     wanted = chosen.seeds if seeds is None else seeds_named(seeds)
-    with going_on(out), Screen(telling) as screen:
+    names = chosen.tasks if tasks is None else split_names(tasks, "--tasks")
+    specs = chosen.encodings if encodings is None else split_names(encodings)
+    if jobs is None:
+        jobs = processors() if on in (None, "ray") else JOBS_OF_A_CLUSTER
+    need_positive(jobs=jobs)
+    engine = None if on is None else engine_named(on, jobs, Path(out), list(own_files([*specs, *names]).values()))
+    with going_on(out), Screen(telling) as screen, logging(screen, log, out) as watch:
         found = suites.measure(
-            chosen.tasks if tasks is None else split_names(tasks, "--tasks"),
-            chosen.encodings if encodings is None else split_names(encodings),
+            names,
+            specs,
             suites.SuiteProtocol(steps=chosen.steps if steps is None else steps),
             seeds=range(wanted) if isinstance(wanted, int) else wanted,
             out=out,
-            jobs=processors() if jobs is None else jobs,
+            jobs=jobs,
+            engine=engine,
             share=share_named(share),
-            watch=screen,
+            watch=watch,
         )
     found.write(out)
     _tell_of_tasks(say, found, out, as_json)

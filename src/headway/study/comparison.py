@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from .._common.devices import device_named
+from .._common.engines import Report
 from .._common.experiment import measure_each
-from .._common.progress import ProgressListener, Tell, Telling, notebook_bar
+from .._common.progress import ProgressListener, Telling, notebook_bar
 from .._common.store import Row
 from .._common.templates import need_reports
 from ..errors import HeadwayError, wrong_argument
@@ -165,7 +166,7 @@ class _Comparison:
                 seed, model = job
                 return all(store.has((row, seed)) for row in model.rows)
 
-            def measure(job: Job, tell: Tell) -> list[Row]:
+            def measure(job: Job, tell: Report) -> list[Row]:
                 seed, model = job
                 return Run(self.text, self.protocol, model, seed, store, tell).rows()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from .._common import processor
-from .._common.progress import Tell
+from .._common.engines import Report
 from .._common.store import Row
 from .._common.training import Diverged, Trained
 from .._common.version import versions
@@ -56,7 +57,7 @@ class Run:
         candidate: Candidate,
         seed: int,
         store: Store,
-        tell: Tell,
+        tell: Report,
     ) -> None:
         self.protocol, self.candidate, self.seed, self.store, self.tell = protocol, candidate, seed, store, tell
         self.language = LanguageModel(text, protocol)
@@ -187,10 +188,10 @@ class Run:
         loss: float,
     ) -> None:
         said = f"{doing}, step {step:,} of {training.steps:,}, {loss:.2f} bits"
-        self._tell(said, self.done + work * step / training.steps)
+        self._tell(said, self.done + work * step / training.steps, {"step": step, f"loss, {doing}": loss})
 
-    def _tell(self, doing: str, done: float) -> None:
-        self.tell(doing, min(1.0, done / self.total))
+    def _tell(self, doing: str, done: float, numbers: Mapping[str, float] | None = None) -> None:
+        self.tell(doing, min(1.0, done / self.total), numbers)
 
     def _measured(self, row: str, trained: Model, task: Task) -> dict[int, dict[str, Any]]:
         """What the trained model achieves at each length, with the encoding of this row."""

@@ -112,14 +112,11 @@ class Store(ResultStore):
             HeadwayError: if a file has changed.
         """
         known = self.settings.setdefault("sources", {})
-        for spec in specs:
-            file = re.match(r"(.+?\.py)(?=$|[:(])", spec)
-            if file is None:
-                continue
-            digest = hashlib.sha256(Path(file[1]).read_bytes()).hexdigest()
+        for spec, file in own_files(specs).items():
+            digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
             if known.setdefault(spec, digest) != digest:
                 raise HeadwayError(
-                    f"{file[1]} has changed since the comparison in {self.out} began with {spec}: give another --out"
+                    f"{file} has changed since the comparison in {self.out} began with {spec}: give another --out"
                 )
         self.save_settings()
 
@@ -182,6 +179,11 @@ class Store(ResultStore):
         if not fits(settings, KEPT) or "unreadable" in settings:
             raise HeadwayError(f"{path} is damaged: give another --out, or delete the folder")
         return settings
+
+
+def own_files(specs: Sequence[str]) -> dict[str, str]:
+    """Returns the files that define some encodings or tasks, by those, such as "mine.py:Mine"."""
+    return {spec: file[1] for spec in specs if (file := re.match(r"(.+?\.py)(?=$|[:(])", spec)) is not None}
 
 
 def checkpoint_path(out: Path, name: str, seed: int, task: str, learning_rate: str | None = None) -> Path:

@@ -14,14 +14,15 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from .._common import processor
+from .._common.engines import Engine, Processes, Report
 from .._common.experiment import measure_each
 from .._common.kinds import Kind
-from .._common.progress import ProgressListener, Tell, Telling, notebook_bar
+from .._common.progress import ProgressListener, Telling, notebook_bar
 from .._common.store import Row
 from .._common.training import Diverged
 from .._common.version import versions
@@ -131,6 +132,7 @@ def measure(
     seeds: Sequence[int] = (0,),
     out: str | Path | None = None,
     jobs: int = 1,
+    engine: Engine | None = None,
     share: tuple[int, int] = (1, 1),
     watch: ProgressListener | None = None,
 ) -> SuiteResults:
@@ -145,6 +147,7 @@ def measure(
         seeds: the seeds. All tasks and encodings are trained with one seed before the next.
         out: the folder of the results and checkpoints; nothing is kept if None.
         jobs: trainings at once, each in a process of its own. Results do not depend on it.
+        engine: where the trainings run in place of processes of this machine; see ``_common.engines``.
         share: (i, n) trains every n-th training alone, from the i-th on, so that n machines share the work, each with a
             folder of its own; ``merging.merge`` joins their results.
         watch: receives the progress; if None, a notebook shows a bar.
@@ -159,10 +162,12 @@ def measure(
     if watch is None:
         with notebook_bar() as tell:
             telling = Telling(tell)
-            return measure(tasks, encodings, protocol, seeds=seeds, out=out, jobs=jobs, share=share, watch=telling)
+            how: dict[str, Any] = {"jobs": jobs, "engine": engine, "share": share, "watch": telling}
+            return measure(tasks, encodings, protocol, seeds=seeds, out=out, **how)
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
-            return measure(tasks, encodings, protocol, seeds=seeds, out=folder, jobs=jobs, share=share, watch=watch)
+            how = {"jobs": jobs, "engine": engine, "share": share, "watch": watch}
+            return measure(tasks, encodings, protocol, seeds=seeds, out=folder, **how)
     protocol = protocol or SuiteProtocol()
     need_positive(jobs=jobs, steps=protocol.steps)
     if not tasks or not encodings or not seeds:
@@ -191,14 +196,17 @@ def measure(
         missing = sum(not store.has(job) for job in planned)
         results = SuiteResults(store.rows_of(planned), store.settings, list(dict.fromkeys(encodings)))
         watch.planned(results.protocol(), len(planned) - missing, len(planned))
-        work = partial(_measured, protocol=protocol, out=store.out)
-        measure_each(planned, work, store, watch, has=store.has, processes=jobs)
+        states = {job: checkpoint_path(store.out, f"{job.task} {job.encoding}", job.seed, "suite") for job in planned}
+        work = partial(_measured, protocol=protocol)
+        if engine is None and min(jobs, missing) > 1:
+            engine = Processes(jobs)
+        measure_each(planned, work, store, watch, has=store.has, engine=engine, states=states)
         return SuiteResults(store.rows_of(planned), store.settings, list(dict.fromkeys(encodings)))
 
 
 @one_thread()  # so that results do not depend on ``jobs``
-def _measured(job: Job, tell: Tell, *, protocol: SuiteProtocol, out: Path) -> list[Row]:
-    """Trains a model, from its checkpoint if there is one, and returns its rows, one for each length."""
+def _measured(job: Job, tell: Report, state: Path, *, protocol: SuiteProtocol) -> list[Row]:
+    """Trains a model, from its checkpoint ``state`` if there is one, and returns its rows, one for each length."""
     task = sequence_task(job.task)
     training = protocol.training(task)
     model = build_transformer(job.encoding, protocol.sizes(task), job.seed)
@@ -212,7 +220,8 @@ def _measured(job: Job, tell: Tell, *, protocol: SuiteProtocol, out: Path) -> li
         return validation >= protocol.enough
 
     def after_step(step: int, loss: float) -> None:
-        tell(f"step {step:,} of at most {training.steps:,}, {loss:.2f} bits", step / training.steps)
+        doing = f"step {step:,} of at most {training.steps:,}, {loss:.2f} bits"
+        tell(doing, step / training.steps, {"step": step, "loss": loss, "validation": validation})
 
     reason = None
     with torch.random.fork_rng(devices=[]):
@@ -222,7 +231,7 @@ def _measured(job: Job, tell: Tell, *, protocol: SuiteProtocol, out: Path) -> li
                 task,
                 training,
                 job.seed,
-                checkpoint=checkpoint_path(out, f"{job.task} {job.encoding}", job.seed, "suite"),
+                checkpoint=state,
                 watch=after_step,
                 until=enough,
             )

@@ -9,8 +9,8 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
+from .._common.engines import processors
 from .._common.progress import Share
-from .._common.workers import processors
 from ..testing.fuzz.search import Outcome
 from ..testing.fuzz.worker import Worker
 

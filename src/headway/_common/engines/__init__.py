@@ -1,0 +1,50 @@
+"""Where the jobs of an experiment run: processes of this machine, Slurm, or Ray."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import HeadwayError
+from ._base import Engine, Report
+from .processes import Processes, processors
+from .ray import Ray
+from .slurm import Slurm
+
+__all__ = ["ENGINES", "Engine", "Processes", "Ray", "Report", "Slurm", "engine_named", "processors"]
+
+ENGINES = {"slurm": Slurm, "ray": Ray}
+"""The engines by the names that --on takes."""
+
+
+def engine_named(spec: str, jobs: int, out: Path, files: Sequence[str] = ()) -> Engine:
+    """Returns the engine that a name describes.
+
+    Args:
+        spec: slurm, slurm(timeout_min=30, slurm_partition='cpu') with parameters of submitit, ray, or ray://address.
+        jobs: the jobs at once.
+        out: the folder of the experiment.
+        files: files that the jobs read, by paths from this folder.
+
+    Raises:
+        HeadwayError: if there is none of that name, or what it needs is not installed.
+    """
+    if spec == "ray" or spec.startswith("ray://"):
+        return Ray(jobs, None if spec == "ray" else spec, files)
+    if named := re.fullmatch(r"slurm(?:\((.*)\))?", spec, re.DOTALL):
+        return Slurm(jobs, out / "slurm", **_parameters(spec, named[1] or ""))
+    raise HeadwayError(f"there is no engine {spec!r}: give slurm, slurm(timeout_min=30), ray or ray://address")
+
+
+def _parameters(spec: str, text: str) -> dict[str, Any]:
+    """The parameters in brackets by name: literals only, nothing is evaluated."""
+    try:
+        call = ast.parse(f"_({text}\n)", mode="eval").body
+        if isinstance(call, ast.Call) and not call.args and all(one.arg for one in call.keywords):
+            return {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+    except (SyntaxError, ValueError):
+        pass
+    raise HeadwayError(f"--on {spec!r}: give parameters as literals, such as slurm(timeout_min=30)")

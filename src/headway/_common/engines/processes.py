@@ -1,0 +1,121 @@
+"""Jobs in several processes of this machine: one that dies is replaced, and its job begins again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Generic
+
+from ._base import Engine, J, Losses, Work, now_and_then, outcome
+
+
+def processors() -> int:
+    """Returns the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Processes(Engine):
+    """Processes of this machine. If this one dies, the others end at their next report.
+
+    Args:
+        jobs: the jobs at once.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+
+    def run(
+        self,
+        jobs: Mapping[J, Path],
+        work: Work[J],
+        *,
+        told: Callable[[J, str, float, Mapping[str, float] | None], None],
+        finished: Callable[[J, Any], None],
+    ) -> None:
+        """Does each job; see ``Engine``."""
+        waiting, losses = deque(jobs), Losses()
+        running: dict[Connection, _Worker[J]] = {}
+        idle: list[_Worker[J]] = []
+        try:
+            while waiting or running:
+                while waiting and len(running) < self.jobs:
+                    worker = idle.pop() if idle else _started(work)
+                    worker.job = waiting.popleft()
+                    running[worker.connection] = worker
+                    with suppress(BrokenPipeError):  # it is dead, which recv says too
+                        worker.connection.send((worker.job, jobs[worker.job]))
+                for connection in wait(list(running)):
+                    worker = running[connection]  # type: ignore[index]
+                    job: Any = worker.job
+                    try:
+                        kind, *message = worker.connection.recv()
+                    except (EOFError, ConnectionError, pickle.UnpicklingError):
+                        del running[worker.connection]
+                        worker.process.join()
+                        losses.add(job, f"with code {worker.process.exitcode}")
+                        waiting.appendleft(job)
+                        continue
+                    if kind == "told":
+                        told(job, *message)
+                    elif kind == "raised":
+                        raise message[0]
+                    else:
+                        del running[worker.connection]
+                        idle.append(worker)
+                        finished(job, *message)
+        finally:
+            for worker in (*running.values(), *idle):
+                worker.process.terminate()
+                worker.process.join()
+                worker.connection.close()
+
+
+@dataclass
+class _Worker(Generic[J]):
+    """A process, its end of a pipe that is ours, and its job."""
+
+    process: BaseProcess
+    connection: Connection
+    job: J | None = None
+
+
+def _started(work: Callable[..., Any]) -> _Worker[Any]:
+    context = multiprocessing.get_context("spawn")  # a fork copies the threads of torch in no usable state
+    ours, its = context.Pipe()
+    process = context.Process(target=_serve, args=(its, work), daemon=True)
+    with _interrupts_blocked():
+        process.start()
+    its.close()
+    return _Worker(process, ours)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """A block whose processes get no interrupts, not even before they could ignore them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(connection: Connection, work: Work[Any]) -> None:
+    """Does the jobs that come over a connection, in a process of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one is stopped too, and ends it
+    with suppress(EOFError, ConnectionError):  # nobody waits for a result any more
+        while True:
+            job, state = connection.recv()
+            tell = now_and_then(lambda *message: connection.send(("told", *message)))
+            connection.send(outcome(work, job, tell, state))
