@@ -22,6 +22,7 @@ NATIVE_TESTS ?= $(wildcard tests/kernels/test_cpu*.py tests/kernels/test_parts*.
 PACKAGING := build/packaging
 TRITON ?= 3.6.0 3.8.0 3.9.0
 TORCH_VERSIONS ?= 2.11.0 2.15.0
+ENGINES ?= ray==2.60.0 tensorboard==2.21.0
 LOWEST := build/lowest/bin/python
 LOWEST_TESTS ?= tests/test_table.py tests/test_store.py tests/test_pictures.py tests/study/test_report.py tests/cli/test_help.py \
 	tests/vectors/test_formats.py tests/vectors/test_text.py tests/checkpoints/test_gguf.py tests/checkpoints/test_tokenizer.py
@@ -29,7 +30,7 @@ CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test test-all test-recent test-families check check-native check-replay check-arm check-triton check-torch check-lowest gpu native library compiled bench claims translation small-models weights site wheel check-wheel clean
+.PHONY: help setup compare test test-all test-recent test-families check check-native check-replay check-arm check-triton check-torch check-lowest check-engines gpu native library compiled bench claims translation small-models weights site wheel check-wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -107,6 +108,14 @@ check-lowest:  ## run tests with the lowest versions that pyproject.toml allows 
 		build/lowest/bin/uv pip install --quiet --python $(LOWEST) --no-deps -r build/lowest/test.txt && \
 		$(LOWEST) -m pip install --quiet --no-deps --config-settings wheel.cmake=false -e . && touch build/lowest/.ready; }
 	$(subst $(BIN)/python,$(LOWEST),$(PYTEST)) -o filterwarnings= --cross-section $(LOWEST_TESTS) $(ARGS)
+
+# ray is no part of .venv: its wheel has 79 MB
+check-engines: library  ## run the tests of Slurm, Ray and TensorBoard, with their libraries in an environment of their own (two minutes)
+	@test -f build/engines/.ready || { $(PYTHON) -m venv --clear --without-pip build/engines && \
+		$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > build/engines/lib/$$(ls build/engines/lib)/site-packages/headway.pth && \
+		echo "$$PWD/src" >> build/engines/lib/$$(ls build/engines/lib)/site-packages/headway.pth && \
+		$(PIP) --python build/engines install --quiet -c constraints.txt submitit $(ENGINES) && touch build/engines/.ready; }
+	$(subst $(BIN)/python,build/engines/bin/python,$(PYTEST)) -n 0 tests/study/test_engines.py tests/study/test_loggers.py $(ARGS)
 
 # PYTHON may be one that has torch for CUDA and pytest; else it is the one of .venv
 gpu:  ## tune, then run the tests and a short measurement on an NVIDIA GPU, in 14 minutes; writes gpu-out/gpu.md

@@ -1,7 +1,7 @@
-"""Measures the tasks of docs/tasks.md for a while, and writes its tables from all rows that there are.
+"""Measures the tasks of docs/tasks.md for a while, and writes its tables in both languages from all rows there are.
 
     python benchmarks/suite.py --minutes 60             # measures what is missing, in the order of the suite
-    python benchmarks/suite.py --minutes 0              # writes the page alone
+    python benchmarks/suite.py --minutes 0              # writes the pages alone
 
 The rows lie in results/suite, from which any machine goes on. A training that is stopped begins again there, since
 checkpoints are not kept with the rows.
@@ -10,6 +10,7 @@ checkpoints are not kept with the rows.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from headway.study.suite import KEYS, ROW, SUITES, SuiteProtocol, SuiteResults, 
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks" / "results" / "suite"
-PAGE = ROOT / "docs" / "tasks.md"
+PAGES = {"en": ROOT / "docs" / "tasks.md", "zh": ROOT / "docs" / "zh-CN" / "tasks.md"}
 PAPER = SUITES["paper"]
 Cell = tuple[str, str]
 """A task and an encoding."""
@@ -39,6 +40,7 @@ class Statement:
     """What a paper says of longer lengths: in each pair the first task and encoding is better than the second."""
 
     text: str
+    chinese: str
     source: str
     pairs: tuple[tuple[Cell, Cell], ...]
 
@@ -53,31 +55,37 @@ RUOSS = ("reverse", "repeat-copy", "sort", "parity", "modular-counting")
 STATEMENTS = (
     Statement(
         "No encoding is better than ALiBi, RoPE and absolute positions",
+        "没有编码胜过 ALiBi、RoPE 和绝对位置",
         "Kazemnejad et al. 2023, arXiv:2305.19466",
         over(["none"], ["alibi", "rope", "sinusoidal"], KAZEMNEJAD),
     ),
     Statement(
         "T5 is better than ALiBi, and ALiBi than RoPE",
+        "T5 胜过 ALiBi，ALiBi 胜过 RoPE",
         "Kazemnejad et al. 2023, arXiv:2305.19466",
         (*over(["t5"], ["alibi"], KAZEMNEJAD), *over(["alibi"], ["rope"], KAZEMNEJAD)),
     ),
     Statement(
         "Randomized positions are better than the encodings without them",
+        "随机位置胜过没有随机位置的编码",
         "Ruoss et al. 2023, arXiv:2305.16843",
         over(["randomized + sinusoidal"], ["sinusoidal", "rope", "alibi", "none"], RUOSS),
     ),
     Statement(
         "Digits that know their place make addition go further",
+        "知道自己数位的数字让加法走得更远",
         "Zhou et al. 2023, arXiv:2310.16028",
         tuple((("marked-addition", name), ("addition", name)) for name in ("none", "rope", "alibi", "t5")),
     ),
     Statement(
         "PoPE is better than RoPE at indirect indexing",
+        "间接索引上 PoPE 胜过 RoPE",
         "Gopalakrishnan et al. 2025, arXiv:2509.10534",
         over(["pope"], ["rope"], ["indirect-indexing"]),
     ),
     Statement(
         "CoPE is better than RoPE and absolute positions at counting",
+        "计数上 CoPE 胜过 RoPE 和绝对位置",
         "Golovneva et al. 2024, arXiv:2405.18719",
         over(["cope"], ["rope", "sinusoidal"], ["token-count"]),
     ),
@@ -91,7 +99,8 @@ def main() -> None:
     given = options.parse_args()
     if given.minutes > 0:
         measured_within(60 * given.minutes, given.jobs)
-    write_text(PAGE, page(PAGE.read_text(encoding="utf-8")))
+    for language, path in PAGES.items():
+        write_text(path, page(path.read_text(encoding="utf-8"), language))
 
 
 class Deadline(ProgressListener):
@@ -136,44 +145,87 @@ def load() -> SuiteResults:
     return SuiteResults(read_rows(FOLDER / "results.jsonl", KEYS, kind=ROW), settings, PAPER.encodings)
 
 
-def page(text: str) -> str:
-    """Returns the page with its tables written from the rows."""
+CHINESE = {
+    "agree": "一致",
+    "differ": "不一致",
+    "differ in part": "部分不一致",
+    "not separated": "分不开",
+    "not measured yet": "尚未测量",
+    "not learned": "没有学会",
+    "no pair of which both learned the task": "没有两个模型都学会这项任务的一对",
+    "one seed": "一个种子",
+    "seeds": "个种子",
+    "encoding": "编码",
+    "learned": "学会",
+    "steps": "步数",
+}
+
+
+def in_words(text: str, language: str) -> str:
+    """Returns words of the tables in a language."""
+    return CHINESE[text] if language == "zh" else text
+
+
+def page(text: str, language: str = "en") -> str:
+    """Returns a page with its tables written from the rows."""
     results = load()
-    tables = "\n\n".join(f"**{task}**\n\n{results.table(task).markdown()}" for task in results.tasks)
-    text = between(text, "literature", literature(results))
-    text = between(text, "state", state(results))
+    tables = "\n\n".join(f"**{task}**\n\n{scores(results, task, language)}" for task in results.tasks)
+    text = between(text, "literature", literature(results, language))
+    text = between(text, "state", state(results, language))
     return between(text, "scores", tables)
 
 
-def state(results: SuiteResults) -> str:
+def scores(results: SuiteResults, task: str, language: str) -> str:
+    """The table of a task."""
+    text = results.table(task).markdown()
+    if language == "en":
+        return text
+    titles, rest = text.split("\n", 1)
+    for title in ("encoding", "learned", "steps"):
+        titles = titles.replace(f"| {title} |", f"| {CHINESE[title]} |")
+    return titles + "\n" + re.sub(r"\| (\d+) of (\d+) \|", r"| \1/\2 |", rest)
+
+
+def state(results: SuiteResults, language: str) -> str:
     """What has been measured of the suite."""
     done = sum(len(results.runs(task, name)) for task in results.tasks for name in results.encodings)
     learned = sum(len(results.learned(task, name)) for task in results.tasks for name in results.encodings)
     planned = len(PAPER.tasks) * len(PAPER.encodings) * PAPER.seeds
     hours = sum(row["seconds"] or 0.0 for row in results.rows if row["times"] == 1) / 3600
+    tasks, encodings = len(results.tasks), len(results.encodings)
+    if language == "zh":
+        return (
+            f"目前测完 {planned} 次训练里的 {done} 次，涉及 {len(PAPER.tasks)} 项任务里的 {tasks} 项、"
+            f"{len(PAPER.encodings)} 种编码里的 {encodings} 种；{learned} 次学会了训练长度。"
+            f"在同时做别的事的机器上，单线程用了 {hours:.1f} 小时。"
+        )
     return (
-        f"Measured so far: {done} of {planned} trainings, {len(results.tasks)} of {len(PAPER.tasks)} tasks and "
-        f"{len(results.encodings)} of {len(PAPER.encodings)} encodings; {learned} learned the trained length. They "
+        f"Measured so far: {done} of {planned} trainings, {tasks} of {len(PAPER.tasks)} tasks and "
+        f"{encodings} of {len(PAPER.encodings)} encodings; {learned} learned the trained length. They "
         f"took {hours:.1f} hours of one thread beside other work."
     )
 
 
-def literature(results: SuiteResults) -> str:
+def literature(results: SuiteResults, language: str = "en") -> str:
     """The table of what papers say and what ours gives."""
-    lines = ["| what is said | source | what ours gives | |", "| --- | --- | --- | --- |"]
+    titles = {"en": "| what is said | source | what ours gives | |", "zh": "| 说法 | 来源 | 我们的结果 | |"}
+    lines = [titles[language], "| --- | --- | --- | --- |"]
     for one in STATEMENTS:
-        given, verdict = judged(one, results)
-        lines.append(f"| {one.text} | {one.source} | {given} | {verdict} |")
+        given, verdict = judged(one, results, language)
+        text = one.chinese if language == "zh" else one.text
+        lines.append(f"| {text} | {one.source} | {given} | {in_words(verdict, language)} |")
     return "\n".join(lines)
 
 
-def judged(statement: Statement, results: SuiteResults) -> tuple[str, str]:
+def judged(statement: Statement, results: SuiteResults, language: str = "en") -> tuple[str, str]:
     """What came out of the pairs of a statement, and whether it agrees."""
-    found = [(pair, apart) for pair in statement.pairs if (apart := difference(results, *pair)) is not None]
+    found = [(pair, apart) for pair in statement.pairs if (apart := difference(results, *pair, language)) is not None]
     if not found:
-        cells = {cell for pair in statement.pairs for cell in pair}
-        if any(results.runs(*cell) for cell in cells):
-            return "no pair of which both learned the task", "not measured yet"
+        needed = {cell for pair in statement.pairs for cell in pair if cell[0] in first_of(statement)[0]}
+        if all(len(results.runs(*cell)) >= FEWEST_SEEDS for cell in needed):
+            return in_words("no pair of which both learned the task", language), "not learned"
+        if any(results.runs(*cell) for pair in statement.pairs for cell in pair):
+            return in_words("no pair of which both learned the task", language), "not measured yet"
         return "", "not measured yet"
     signs = {sign for _, (_, sign) in found}
     verdict = "not separated"
@@ -189,7 +241,7 @@ def said(one: Cell, other: Cell) -> str:
     return f"{one[0]}: {one[1]} − {other[1]}" if one[0] == other[0] else f"{one[1]}: {one[0]} − {other[0]}"
 
 
-def difference(results: SuiteResults, one: Cell, other: Cell) -> tuple[str, int] | None:
+def difference(results: SuiteResults, one: Cell, other: Cell, language: str = "en") -> tuple[str, int] | None:
     """The difference in words, and its sign if the seeds separate it, else 0; None if no seed has both."""
     first, second = results.beyond(*one), results.beyond(*other)
     apart = [100 * (first[seed] - second[seed]) for seed in sorted(first.keys() & second.keys())]
@@ -198,9 +250,9 @@ def difference(results: SuiteResults, one: Cell, other: Cell) -> tuple[str, int]
     interval, half = bootstrap(apart), mean_and_half(apart)[1]
     number = f"{mean(apart):+.0f}"
     if interval is None or half is None:
-        return f"{number} (one seed)".replace("-", "−"), 0
+        return f"{number} ({in_words('one seed', language)})".replace("-", "−"), 0
     sure = len(apart) >= FEWEST_SEEDS and abs(mean(apart)) > half and interval.low * interval.high > 0
-    words = f"{number} ({interval.low:+.0f} … {interval.high:+.0f}, {len(apart)} seeds)"
+    words = f"{number} ({interval.low:+.0f} … {interval.high:+.0f}, {len(apart)} {in_words('seeds', language)})"
     return words.replace("-", "−"), (1 if mean(apart) > 0 else -1) if sure else 0
 
 

@@ -21,9 +21,10 @@ def script() -> Iterator[ModuleType]:
     del sys.modules["suite"], sys.modules["page"]
 
 
-def test_the_page_says_what_was_measured(script: ModuleType) -> None:
-    text = script.PAGE.read_text(encoding="utf-8")
-    assert script.page(text) == text, "run python benchmarks/suite.py --minutes 0"
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_page_says_what_was_measured(script: ModuleType, language: str) -> None:
+    text = script.PAGES[language].read_text(encoding="utf-8")
+    assert script.page(text, language) == text, "run python benchmarks/suite.py --minutes 0"
 
 
 def test_statements_are_of_the_suite(script: ModuleType) -> None:

@@ -83,6 +83,7 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
         "docs/zh-CN/glossary.md",
         "docs/zh-CN/masks.md",
         "docs/zh-CN/layers.md",
+        "docs/zh-CN/tasks.md",
         "docs/zh-CN/lessons.md",
         "docs/zh-CN/claims.md",
         "docs/zh-CN/coverage.md",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,10 +15,10 @@ from typing import Any
 import pytest
 
 from headway import HeadwayError
-from headway._common import training
-from headway._common.engines import Engine, engine_named
+from headway._common.engines import Engine, Ray, engine_named
 from headway._common.engines import slurm as slurm_module
 from headway._common.progress import ProgressListener
+from headway.cli import main
 from headway.study.suite import SuiteProtocol, SuiteResults, measure
 
 TINY = SuiteProtocol(steps=60, layers=1, width=16, heads=2, batch=4, times=(1, 2))
@@ -30,6 +33,15 @@ def numbers(found: SuiteResults) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return numbers(measure(["parity"], NAMES, TINY, out=tmp_path_factory.mktemp("alone"), watch=ProgressListener()))
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    pytest.importorskip("ray", reason="ray is not installed: make check-engines has it")
+    engine = engine_named("ray", 2, tmp_path_factory.mktemp("ray"))
+    assert isinstance(engine, Ray)
+    with engine.connected() as library:
+        yield library
 
 
 # ------------------------------------------------------------ an engine by its name
@@ -53,6 +65,56 @@ def test_a_missing_library_is_named(module: str, spec: str, tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(HeadwayError, match=f"--on {spec} needs {module}: "):
         engine_named(spec, 1, tmp_path)
+
+
+# ------------------------------------------------------------ the page
+
+PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
+FEW = ["--tasks", "parity", "--encodings", "none,rope", "--seeds", "1", "--steps", "2"]
+
+
+def run_commands(having: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
+    """Runs the commands of a block of the section with small models; returns the rows by their folders."""
+    section = PAGE.read_text(encoding="utf-8").partition("## Many trainings")[2]
+    blocks = [block for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL) if having in block]
+    assert len(blocks) == 1
+    monkeypatch.chdir(folder)
+    found = {}
+    for line in blocks[0].splitlines():
+        _, *words = shlex.split(line)
+        if any("://" in word for word in words):
+            continue  # there is no cluster here
+        words = [word.replace("slurm(", "slurm(cluster='local', ") for word in words]
+        words = ["slurm(cluster='local')" if word == "slurm" else word for word in words]
+        if "--suite" in words:
+            place = words.index("--suite")
+            words[place : place + 2] = FEW
+        assert main([*words, "--quiet"]) == 0
+        out = words[words.index("--out") + 1]
+        rows = [json.loads(row) for row in Path(out, "results.jsonl").read_text().splitlines()]
+        found[out] = [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+        found[out].sort(key=lambda row: (row["encoding"], row["times"]))
+    return found
+
+
+@pytest.mark.slow
+def test_jobs_and_shares_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = run_commands("--out here", tmp_path, monkeypatch)["here"]
+    shared = run_commands("--share", tmp_path, monkeypatch)
+    assert shared["all"] == here
+    assert sorted(map(len, shared.values())) == [4, 4, 8]
+
+
+@pytest.mark.slow
+def test_slurm_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit", reason="submitit is not installed")
+    found = run_commands("--on slurm", tmp_path, monkeypatch)
+    assert found["on-slurm"] == found["in-partition"]
+    assert len(found["on-slurm"]) == 8
+
+
+def test_ray_of_the_page(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(run_commands("--on ray", tmp_path, monkeypatch)["on-ray"]) == 8
 
 
 # ------------------------------------------------------------ work that ends in other ways
@@ -112,15 +174,6 @@ def test_slurm_needs_a_cluster_and_known_parameters(tmp_path: Path) -> None:
 # ------------------------------------------------------------ Ray on this machine
 
 
-@pytest.fixture(scope="module")
-def ray() -> Iterator[Any]:
-    library = pytest.importorskip("ray", reason="ray is not installed: make check-engines has it")
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    library.init(num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False)
-    yield library
-    library.shutdown()
-
-
 def test_ray_has_the_numbers_of_one_process(ray: Any, tmp_path: Path, alone: list[dict[str, Any]]) -> None:
     engine = engine_named("ray", 2, tmp_path)
     found = measure(["parity"], NAMES, TINY, out=tmp_path / "out", engine=engine, watch=ProgressListener())
@@ -131,26 +184,24 @@ def test_ray_begins_lost_jobs_again_from_the_state_that_came_back(ray: Any, tmp_
     check_losses(engine_named("ray", 2, tmp_path), tmp_path)
 
 
-def test_a_training_of_ray_whose_worker_is_killed(
-    ray: Any, tmp_path: Path, alone: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+def test_a_training_of_ray_whose_worker_is_killed(ray: Any, tmp_path: Path) -> None:
     killed: list[int] = []
 
     class Kill(ProgressListener):
         def trained(self, job: str, numbers: Mapping[str, float]) -> None:
             import psutil
 
-            if not killed:
-                tasks = [one for one in psutil.process_iter(["name"]) if (one.info["name"] or "") == "ray::_do"]
-                for one in tasks:
+            for one in () if killed else psutil.process_iter(["name"]):
+                if one.info["name"] == "ray::_do":
                     killed.append(one.pid)
                     one.kill()
 
+    long = SuiteProtocol(**{**vars(TINY), "steps": 2000})
+    whole = measure(["parity"], NAMES[1:], long, out=tmp_path / "whole", watch=ProgressListener())
     engine = engine_named("ray", 2, tmp_path)
-    found = measure(["parity"], NAMES, TINY, out=tmp_path / "out", engine=engine, watch=Kill())
-    assert killed
-    assert numbers(found) == alone
+    found = measure(["parity"], NAMES[1:], long, out=tmp_path / "out", engine=engine, watch=Kill())
+    assert len(killed) == 1
+    assert numbers(found) == numbers(whole)
 
 
 def test_ray_takes_files_along(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +210,9 @@ def test_ray_takes_files_along(ray: Any, tmp_path: Path, monkeypatch: pytest.Mon
     Path("own/mine.py").write_text("from headway.positions import RoPE\nclass Mine(RoPE):\n    pass\n")
     few = SuiteProtocol(**{**vars(TINY), "steps": 2})
     engine = engine_named("ray", 1, tmp_path, ["own/mine.py"])
-    found = measure(["parity"], ["own/mine.py:Mine"], few, out=tmp_path / "out", engine=engine)
+    found = measure(
+        ["parity"], ["own/mine.py:Mine"], few, out=tmp_path / "out", engine=engine, watch=ProgressListener()
+    )
     assert {row["encoding"] for row in found.rows} == {"own/mine.py:Mine"}
     with pytest.raises(HeadwayError, match="sends no /"):
         engine_named("ray://127.0.0.1:10001", 1, tmp_path, [str(tmp_path / "own/mine.py")])

@@ -68,7 +68,7 @@ SUITES = {
         ("majority", "token-count", "sort"),
         ("none", "sinusoidal", "t5", "alibi", "rope", "randomized + sinusoidal"),
         1,
-        3000,
+        6000,
     ),
     "paper": Suite(
         tuple(SEQUENCE_TASKS),

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,12 @@ from ._base import Engine, J, Losses, Work, now_and_then, outcome
 
 BETWEEN_LOOKS = 0.5
 """Seconds between two looks at the tasks."""
-LOCAL = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-"""A Ray of this machine alone: its servers listen on no other address."""
+VARIABLES = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on any system: its servers then listen on 127.0.0.1 alone
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns of what it will change
+}
+"""The environment of a Ray of this machine alone, which has to be set before ray is imported."""
 
 
 class Ray(Engine):
@@ -35,6 +39,8 @@ class Ray(Engine):
     """
 
     def __init__(self, jobs: int, address: str | None = None, files: Sequence[str] = ()) -> None:
+        if address is None:
+            os.environ.update({name: os.environ.get(name, value) for name, value in VARIABLES.items()})
         self._ray = need("ray", "--on ray", "ray")
         self.jobs, self.address = jobs, address
         elsewhere = [name for name in files if Path(name).is_absolute() or ".." in Path(name).parts]
@@ -53,10 +59,12 @@ class Ray(Engine):
         finished: Callable[[J, Any], None],
     ) -> None:
         """Does each job; see ``Engine``."""
-        with self._connected():
+        with self.connected():
             tasks = _Tasks(self._ray, work, self._files)
             try:
                 self._run(tasks, jobs, told, finished)
+            except self._ray.exceptions.RayError as error:  # of the mailbox, or of the cluster itself
+                raise HeadwayError(f"Ray ended ({one_line(error):.200}): the same call goes on") from None
             finally:
                 tasks.end()
 
@@ -88,20 +96,23 @@ class Ray(Engine):
                 finished(job, result)
 
     @contextmanager
-    def _connected(self) -> Iterator[None]:
-        """A block with Ray."""
+    def connected(self) -> Iterator[Any]:
+        """A block with Ray, which several runs may share.
+
+        Yields:
+            The module.
+        """
         if self._ray.is_initialized():
-            yield
+            yield self._ray
             return
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of what it will change
-        how = {**LOCAL, "num_cpus": self.jobs} if self.address is None else {"address": self.address}
+        local = {"num_cpus": self.jobs, "include_dashboard": False}
+        how = local if self.address is None else {"address": self.address}
         try:
             self._ray.init(log_to_driver=False, **how)
         except Exception as error:
             raise HeadwayError(f"--on {self.address or 'ray'}: {one_line(error)}") from error
         try:
-            yield
+            yield self._ray
         finally:
             self._ray.shutdown()
 
@@ -132,9 +143,10 @@ class _Tasks:
 
     def end(self) -> None:
         """Ends the tasks that run."""
-        for task in self.running:
-            self._ray.cancel(task, force=True)
-        self._ray.kill(self._mailbox)
+        with suppress(self._ray.exceptions.RayError):
+            for task in self.running:
+                self._ray.cancel(task, force=True)
+            self._ray.kill(self._mailbox)
 
 
 class _Mailbox:

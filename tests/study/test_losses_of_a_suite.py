@@ -1,0 +1,106 @@
+"""A suite whose processes are killed, or whose disk is full, ends like one that nothing has disturbed."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway import HeadwayError
+from headway._common import store, training
+from headway._common.progress import ProgressListener
+from headway.study.suite import SuiteProtocol, SuiteResults, measure
+
+TINY = SuiteProtocol(steps=8, layers=1, width=16, heads=2, batch=4, times=(1, 2))
+NAMES = ["none", "randomized + rope"]
+
+
+def numbers(found: SuiteResults) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in found.rows]
+
+
+def suite(out: Path) -> SuiteResults:
+    training.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    return measure(["parity"], NAMES, TINY, out=out, watch=ProgressListener())
+
+
+@pytest.fixture(autouse=True)
+def _at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The numbers of a suite that nothing disturbs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+        return numbers(suite(tmp_path_factory.mktemp("whole")))
+
+
+def at_call(number: int, act: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that acts before one of its calls, from 1."""
+    calls = 0
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            act()
+        return function(*arguments, **named)
+
+    return counted
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(out: Path, number: int) -> None:
+    """The suite in a process that is killed when it has written a file, and before that takes its place."""
+    os.replace = at_call(number, die, os.replace)
+    suite(out)
+
+
+def killed_within_a_line(out: Path) -> None:
+    """The suite in a process that is killed when half of the first rows is on the disk."""
+
+    def half(path: Path, rows: Any) -> None:
+        path.write_text('{"task": "parity", "encod')
+        die()
+
+    store.append_lines = half
+    suite(out)
+
+
+def test_a_driver_that_is_killed_again_and_again(tmp_path: Path, whole: list[dict[str, Any]]) -> None:
+    """While it writes settings, checkpoints of both trainings, and rows."""
+    context, out = multiprocessing.get_context("forkserver"), tmp_path / "out"
+    context.set_forkserver_preload([suite.__module__, "headway.study.suite"])
+    for work, arguments in ((killed, (1,)), (killed, (5,)), (killed_within_a_line, ()), (killed, (6,))):
+        process = context.Process(target=work, args=(out, *arguments), daemon=True)
+        process.start()
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+    assert numbers(suite(out)) == whole
+
+
+@pytest.mark.parametrize("number", [1, 3, 11, 12])
+def test_a_full_disk_is_said_and_resumed_from(
+    tmp_path: Path, whole: list[dict[str, Any]], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When settings, checkpoints of both trainings, and rows are written."""
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", at_call(number, full, os.fsync))
+        with pytest.raises(HeadwayError, match="No space left on device"):
+            suite(tmp_path / "out")
+    assert numbers(suite(tmp_path / "out")) == whole
