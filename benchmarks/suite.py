@@ -54,8 +54,8 @@ KAZEMNEJAD = ("copy", "reverse", "sort", "addition")
 RUOSS = ("reverse", "repeat-copy", "sort", "parity", "modular-counting")
 STATEMENTS = (
     Statement(
-        "No encoding is better than ALiBi, RoPE and absolute positions",
-        "没有编码胜过 ALiBi、RoPE 和绝对位置",
+        "Models without an encoding are better than those with ALiBi, RoPE or absolute positions",
+        "不用编码的模型胜过用 ALiBi、RoPE 或绝对位置的模型",
         "Kazemnejad et al. 2023, arXiv:2305.19466",
         over(["none"], ["alibi", "rope", "sinusoidal"], KAZEMNEJAD),
     ),

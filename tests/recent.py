@@ -196,6 +196,10 @@ GROUPS = {
             *("src/headway/testing/inputs.py", "src/headway/testing/__init__.py", *encodings("rope", "t5", "alibi")),
         ),
     ),
+    "trainings on engines": Group(
+        ("tests/study/test_engines.py", "tests/study/test_losses_of_a_suite.py"),
+        (COMMON, STUDY, f"{CLI}compare.py", "docs/scaling.md"),
+    ),
     "models over several processes": Group(
         tuple(f"tests/parallel/test_{name}.py" for name in ("scaling_page", "tensor", "training")),
         (
