@@ -25,8 +25,12 @@ TINY = SuiteProtocol(steps=60, layers=1, width=16, heads=2, batch=4, times=(1, 2
 NAMES = ["none", "randomized + rope"]
 
 
+OTHER = ("seconds", "versions")
+"""What may differ: workers start anew, perhaps after a commit."""
+
+
 def numbers(found: SuiteResults) -> list[dict[str, Any]]:
-    rows = [{name: value for name, value in row.items() if name != "seconds"} for row in found.rows]
+    rows = [{name: value for name, value in row.items() if name not in OTHER} for row in found.rows]
     return sorted(rows, key=lambda row: (row["task"], row["encoding"], row["seed"], row["times"]))
 
 
@@ -92,7 +96,7 @@ def run_commands(having: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert main([*words, "--quiet"]) == 0
         out = words[words.index("--out") + 1]
         rows = [json.loads(row) for row in Path(out, "results.jsonl").read_text().splitlines()]
-        found[out] = [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+        found[out] = [{name: value for name, value in row.items() if name not in OTHER} for row in rows]
         found[out].sort(key=lambda row: (row["encoding"], row["times"]))
     return found
 
@@ -196,7 +200,7 @@ def test_a_training_of_ray_whose_worker_is_killed(ray: Any, tmp_path: Path) -> N
                     killed.append(one.pid)
                     one.kill()
 
-    long = SuiteProtocol(**{**vars(TINY), "steps": 2000})
+    long = SuiteProtocol(**{**vars(TINY), "steps": 800})
     whole = measure(["parity"], NAMES[1:], long, out=tmp_path / "whole", watch=ProgressListener())
     engine = engine_named("ray", 2, tmp_path)
     found = measure(["parity"], NAMES[1:], long, out=tmp_path / "out", engine=engine, watch=Kill())
