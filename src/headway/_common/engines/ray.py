@@ -180,12 +180,12 @@ def _do(
         sent = _written_at(state)
         report = now_and_then(lambda *message: mailbox.put.remote(number, "told", message))
 
-        def tell(*message: Any) -> None:
+        def tell(doing: str, share: float, numbers: Mapping[str, float] | None = None) -> None:
             nonlocal sent
             if (now := _written_at(state)) != sent:
                 wait_for(mailbox.put.remote(number, "state", state.read_bytes()))  # no faster than they are received
                 sent = now
-            report(*message)
+            report(doing, share, numbers)
 
         os.chdir(folder)
         try:
