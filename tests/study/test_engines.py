@@ -218,5 +218,5 @@ def test_ray_takes_files_along(ray: Any, tmp_path: Path, monkeypatch: pytest.Mon
         ["parity"], ["own/mine.py:Mine"], few, out=tmp_path / "out", engine=engine, watch=ProgressListener()
     )
     assert {row["encoding"] for row in found.rows} == {"own/mine.py:Mine"}
-    with pytest.raises(HeadwayError, match="sends no /"):
+    with pytest.raises(HeadwayError, match=r"alone, not /.*: start it there"):
         engine_named("ray://127.0.0.1:10001", 1, tmp_path, [str(tmp_path / "own/mine.py")])
