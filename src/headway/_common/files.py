@@ -258,7 +258,7 @@ def _new_in(place: Path) -> Iterator[Path]:
             return
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_content(path: Path, content: bytes) -> None:
     """Writes bytes.
 
     Args:
@@ -284,7 +284,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         HeadwayError: if the file cannot be written.
     """
-    write_bytes(path, text.encode("utf-8", "backslashreplace"))
+    write_content(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import HeadwayError
 from ..extras import need
-from ..files import make_folder, write_bytes
+from ..files import make_folder, write_content
 from ..own_files import one_line
 from ._base import Engine, J, Losses, Work, now_and_then, outcome
 
@@ -80,7 +80,7 @@ class Ray(Engine):
                     told(job, *message)
                 else:
                     make_folder(jobs[job].parent)
-                    write_bytes(jobs[job], message)
+                    write_content(jobs[job], message)
             for one in done:
                 job = tasks.running.pop(one)
                 try:
@@ -176,7 +176,7 @@ def _do(
         for path, content in {**{Path(folder, name): held for name, held in files.items()}, state: known}.items():
             if content is not None:
                 make_folder(path.parent)
-                write_bytes(path, content)
+                write_content(path, content)
         sent = _written_at(state)
         report = now_and_then(lambda *message: mailbox.put.remote(number, "told", message))
 
