@@ -18,7 +18,7 @@ LAYERS = [
     ["_common"],
     ["_torch", "tracing"],
     ["constants", "records"],
-    ["coordinates", "terms", "masks", "biases", "reductions", "sharing"],
+    ["coordinates", "householder", "terms", "masks", "biases", "reductions", "sharing"],
     ["positions", "kernels"],
     ["heads"],
     ["call"],

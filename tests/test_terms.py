@@ -113,7 +113,7 @@ def test_distance_is_key_minus_query() -> None:
 
 # ---------------------------------------------------------------- blocks
 
-SIZES: dict[str, int] = {"batch": 2, "heads": 4, "n": 5, "m": 7, "head_dim": 4, "v_dim": 3}
+SIZES: dict[str, int] = {"batch": 2, "heads": 4, "kv_heads": 2, "n": 5, "m": 7, "head_dim": 4, "v_dim": 3}
 NAMES = list(term_examples(torch.randn, **SIZES))
 
 
@@ -133,10 +133,12 @@ def test_a_block_holds_its_queries_alone(name: str) -> None:
                     parts += zip(value, cut, strict=True)
                 elif not isinstance(value, Tensor):
                     assert cut is value
-                elif key in ("factor", "queries", "logits"):
+                elif key in ("factor", "queries", "logits", "q_sums"):
                     assert torch.equal(cut, value[..., 1:3])
                 elif key in ("query", "values") and value.ndim == 4:
                     assert torch.equal(cut, value[:, :, 1:3])
+                elif key in ("q_cos", "q_sin"):
+                    assert torch.equal(cut, value[..., 1:3, :])
                 elif key in ("q_class", "stretch"):
                     assert torch.equal(cut, value[:, 1:3])
                 else:

@@ -14,6 +14,7 @@ numbers are drawn outside and passed in ``tensors``, as is every tensor that req
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
@@ -23,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import Self
 
+from . import householder
 from .coordinates import FAR, Coordinates
 from .errors import HeadwayError
 from .records import Divisible, Sizes, named
@@ -60,7 +62,11 @@ __all__ = [
     "ScoreMap",
     "Normalizer",
     "StickWeights",
+    "LimitedRotation",
+    "HouseholderPath",
+    "ContentSlope",
     "NORMALIZERS",
+    "PRODUCTS",
     "Rotation",
     "LAYOUTS",
     "rotate",
@@ -523,7 +529,8 @@ class RelativeKeys(Part):
         rows: the relative keys a.
         query_bias: u, [heads or 1, head_dim].
         query: q', the queries before ``prepare``, [batch, heads, n, head_dim]. ``attention`` sets it if an encoding
-            prepares queries.
+            prepares queries. It may be anything else that a query gives, of the width of the relative keys.
+        scaled: whether the products are scaled. Those that are not are added to the scores as a bias is.
 
     Raises:
         HeadwayError: if rows are of another class.
@@ -534,6 +541,7 @@ class RelativeKeys(Part):
     rows: Rows | Sinusoids
     query_bias: Tensor | None = None
     query: Tensor | None = None
+    scaled: bool = True
 
     def __post_init__(self) -> None:
         _check_rows(self.rows, Rows, Sinusoids)
@@ -757,6 +765,152 @@ def _exponential(scores: Tensor, allowed: Tensor) -> Tensor:
     return scores.exp()
 
 
+@dataclass(frozen=True, eq=False)
+class LimitedRotation(Part):
+    """Replaces ⟨qᵢ, kⱼ⟩ by products of queries and keys that are rotated for near keys and for far ones (ReRoPE).
+
+        ⟨Rₙqᵢ, Rₙkⱼ⟩ for |δ| < window,   ⟨Rₚqᵢ, R_f kⱼ⟩ for δ ≤ −window,   ⟨R_a qᵢ, R_f kⱼ⟩ for δ ≥ window
+
+    Args:
+        window: the distance from which on keys are far.
+        q_cos: cosines for Rₙ, Rₚ and R_a, in float64, [3, b, 1, n, pairs].
+        q_sin: sines, likewise.
+        k_cos: cosines for Rₙ and R_f, in float64, [2, b, 1, m, pairs].
+        k_sin: sines, likewise.
+        layout: as in ``Rotation``.
+        axis: the axis of the positions.
+    """
+
+    axes = named(
+        q_cos="of_queries 1|batch one queries pairs",
+        q_sin="of_queries 1|batch one queries pairs",
+        k_cos="of_keys 1|batch one keys pairs",
+        k_sin="of_keys 1|batch one keys pairs",
+    )
+
+    window: float
+    q_cos: Tensor
+    q_sin: Tensor
+    k_cos: Tensor
+    k_sin: Tensor
+    layout: str = "interleaved"
+    axis: int = 0
+
+    def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
+        width = sizes["head_dim"]
+        return {"of_queries": 3, "of_keys": 2, "one": 1, "pairs": None if width is None else width // 2}
+
+    def functions(self, q: Coordinates, k: Coordinates) -> tuple[Product]:
+        """Returns the same for kernels that compute a row at once.
+
+        Args:
+            q: coordinates of the queries.
+            k: coordinates of the keys.
+        """
+        tables = self.q_cos, self.q_sin, self.k_cos, self.k_sin
+        return (Product(self._product, (q.axis(self.axis), k.axis(self.axis), *tables)),)
+
+    def _product(
+        self, q: Tensor, k: Tensor, rows: Tensor, q_position: Tensor, k_position: Tensor, *tables: Tensor
+    ) -> Tensor:
+        q_cos, q_sin, k_cos, k_sin = tables
+        near_k, far_k = (rotate(k, k_cos[i], k_sin[i], self.layout).mT for i in range(2))
+        near, past, future = (rotate(q, q_cos[i][..., rows, :], q_sin[i][..., rows, :], self.layout) for i in range(3))
+        delta = (k_position[:, None] - q_position[:, rows, None])[:, None]
+        far = torch.where(delta < 0, past @ far_k, future @ far_k)
+        return torch.where(delta.abs() < self.window, near @ near_k, far)
+
+
+@dataclass(frozen=True, eq=False)
+class HouseholderPath(Part):
+    """Replaces ⟨qᵢ, kⱼ⟩ by the product along the path between both tokens (PaTH).
+
+        qᵢᵀ·Hᵢ·Hᵢ₋₁ ⋯ Hⱼ₊₁·kⱼ + e[h,i] − e[h,j],   H_t = I − β_t·w_t·w_tᵀ
+
+    Keys after the query have the product ⟨qᵢ, kⱼ⟩.
+
+    Args:
+        w: [batch, kv_heads, m, head_dim].
+        beta: β, [batch, kv_heads, m].
+        q_sums: e of the queries, [batch, heads, n], or None.
+        k_sums: e of the keys, [batch, heads, m], or None.
+    """
+
+    axes = named(
+        w="1|batch kv_heads keys head_dim",
+        beta="1|batch kv_heads keys",
+        q_sums="1|batch heads queries",
+        k_sums="1|batch heads keys",
+    )
+
+    w: Tensor
+    beta: Tensor
+    q_sums: Tensor | None = None
+    k_sums: Tensor | None = None
+
+    def functions(self, q: Coordinates, k: Coordinates) -> tuple[Product]:
+        """Returns the same for kernels that compute a row at once.
+
+        Args:
+            q: coordinates of the queries.
+            k: coordinates of the keys.
+        """
+        path = self.w, self.beta, q.index, k.index
+        if self.q_sums is None or self.k_sums is None:
+            return (Product(householder.along, path),)
+        return (Product(_along_and_faded, (self.q_sums, self.k_sums, *path)),)
+
+
+def _along_and_faded(q: Tensor, k: Tensor, rows: Tensor, queries: Tensor, keys: Tensor, *path: Tensor) -> Tensor:
+    return householder.along(q, k, rows, *path) + (queries[..., rows, None] - keys[..., None, :]).to(q.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class ContentSlope(Part):
+    """Adds to ⟨qᵢ, kⱼ⟩ a penalty linear in the distance to past keys, with a slope that content gives (GRAPE-A).
+
+        ⟨qᵢ, kⱼ⟩ − √head_dim·max(−δ, 0)·slope_h·( softplus(⟨u_h, kⱼ⟩) + softplus(⟨v_h, qᵢ⟩) )
+
+    Args:
+        slope: [heads].
+        key_weight: u, [heads, head_dim], or None for slopes of the queries alone.
+        query_weight: v, [heads, head_dim], or None for slopes of the keys alone.
+        axis: the axis of the positions.
+    """
+
+    axes = named(slope="heads", key_weight="heads head_dim", query_weight="heads head_dim")
+
+    slope: Tensor
+    key_weight: Tensor | None = None
+    query_weight: Tensor | None = None
+    axis: int = 0
+
+    def functions(self, q: Coordinates, k: Coordinates) -> tuple[Product]:
+        """Returns the same for kernels that compute a row at once.
+
+        Args:
+            q: coordinates of the queries.
+            k: coordinates of the keys.
+        """
+        nothing = self.slope.new_zeros(0)
+        weights = [nothing if weight is None else weight for weight in (self.key_weight, self.query_weight)]
+        return (Product(_with_penalty, (q.axis(self.axis), k.axis(self.axis), self.slope, *weights)),)
+
+
+def _with_penalty(
+    q: Tensor, k: Tensor, rows: Tensor, q_position: Tensor, k_position: Tensor, slope: Tensor, *weights: Tensor
+) -> Tensor:
+    gate: Tensor | float = 0.0
+    for weight, content, along in ((weights[0], k, -2), (weights[1], q, -1)):
+        if weight.numel():
+            gate = gate + F.softplus((content * weight[:, None]).sum(-1)).unsqueeze(along)
+    back = (q_position[:, rows, None] - k_position[:, None]).clamp(min=0)[:, None].to(q.dtype)
+    return q @ k.mT - math.sqrt(q.shape[-1]) * back * slope[:, None, None] * gate
+
+
+PRODUCTS = (Product, LimitedRotation, HouseholderPath, ContentSlope)
+"""The terms that replace ⟨qᵢ, kⱼ⟩, of which a call has at most one."""
+
 NORMALIZERS = (Normalizer, StickWeights)
 """The terms that replace the softmax, so that there is no log-sum-exp."""
 
@@ -862,6 +1016,9 @@ Term = (
     | ScoreMap
     | Normalizer
     | StickWeights
+    | LimitedRotation
+    | HouseholderPath
+    | ContentSlope
 )
 """A part of the equation of attention, as an encoding returns it."""
 TERMS = get_args(Term)

@@ -49,7 +49,7 @@ MASKS = [
 
 
 def shapes() -> dict[str, int]:
-    return {"batch": 2, "heads": 4, "n": 5, "m": 5, "head_dim": 8, "v_dim": 6}
+    return {"batch": 2, "heads": 4, "kv_heads": 2, "n": 5, "m": 5, "head_dim": 8, "v_dim": 6}
 
 
 def qkv() -> tuple[Tensor, Tensor, Tensor]:
@@ -68,7 +68,9 @@ def test_a_call_survives_packing_and_writing(name: str, mask: M.Mask | None) -> 
     call = call_of(*qkv(), terms=terms, mask=mask, sink=sink, dropout=0.1, q_positions=positions)
     structure, tensors = flattened(call)
     assert same(_ops.unflatten(structure, tensors), call)
-    has_function = name in ("product", "score map", "dense bias, function") or checks.replaces_softmax(name)
+    has_function = name in ("product", "score map", "normalizer", "dense bias, function") or any(
+        isinstance(term, reference.OF_ROWS) for term in terms
+    )
     assert _ops.is_plain(structure) is not has_function
     if not has_function:
         assert same(_ops.unflatten(_ops.read(_ops.write(structure)), tensors), call)

@@ -48,7 +48,7 @@ class Draw:
 
 
 def examples(draw: Draw, n: int = N, m: int = M) -> dict[str, list[T.Term]]:
-    return term_examples(draw, batch=BATCH, heads=HEADS, n=n, m=m, head_dim=HEAD_DIM, v_dim=V_DIM)
+    return term_examples(draw, batch=BATCH, heads=HEADS, kv_heads=KV_HEADS, n=n, m=m, head_dim=HEAD_DIM, v_dim=V_DIM)
 
 
 NAMES = ["none", *examples(Draw())]
@@ -146,6 +146,37 @@ def stick_weight(term: T.StickWeights, scores: Tensor, seen: list[int], j: int, 
     return weight
 
 
+def product_of(
+    term: T.Term, q: Tensor, keys: Tensor, heads: tuple[int, int, int], ahead: int, where: tuple[Any, ...]
+) -> Tensor:
+    """What replaces ⟨q, k⟩ of a query, which is key ``ahead`` + i, and key j."""
+    b, h, group = heads
+    _, i, j, *_ = where
+    k = keys[j]
+    if isinstance(term, T.LimitedRotation):
+        delta = delta_of(term.axis, *where)
+        of_q, of_k = (0, 0) if abs(delta) < term.window else (1 if delta < 0 else 2, 1)
+        turned = []
+        for x, cos, sin in (
+            (q, term.q_cos[of_q, 0, 0, i], term.q_sin[of_q, 0, 0, i]),
+            (k, term.k_cos[of_k, 0, 0, j], term.k_sin[of_k, 0, 0, j]),
+        ):
+            x = torch.complex(x[0::2], x[1::2]) * torch.complex(cos.double(), sin.double())
+            turned.append(x)
+        return (turned[0] * turned[1].conj()).real.sum()
+    if isinstance(term, T.HouseholderPath):
+        for t in range(ahead + i, j, -1):
+            w = term.w[b, group, t]
+            q = q - term.beta[b, group, t] * (w @ q) * w
+        sums = 0 if term.q_sums is None or term.k_sums is None else term.q_sums[b, h, i] - term.k_sums[b, h, j]
+        return q @ k + sums
+    assert isinstance(term, T.ContentSlope)
+    assert term.key_weight is not None
+    assert term.query_weight is not None
+    gate = torch.log1p((term.key_weight[h] @ k).exp()) + torch.log1p((term.query_weight[h] @ q).exp())
+    return q @ k - math.sqrt(len(q)) * max(-delta_of(term.axis, *where), 0) * term.slope[h] * gate
+
+
 def literal(
     q: Tensor,
     k: Tensor,
@@ -180,14 +211,21 @@ def literal(
 
     products = [term for term in terms if isinstance(term, T.Product)]
     content = products[0].function(q, k, slots, *products[0].tensors) if products else None
+    own_products = [term for term in terms if isinstance(term, (T.LimitedRotation, T.HouseholderPath, T.ContentSlope))]
 
     def score(b: int, h: int, i: int, j: int, where: tuple[Any, ...]) -> Tensor:
         found = q[b, h, i] @ k[b, h, j] if content is None else content[b, h, i, j]
+        for product in own_products:
+            found = product_of(product, q[b, h, i], k[b, h, :], (b, h, h // group), m - n, where)
+
+        def relative_key(term: T.RelativeKeys) -> Tensor:
+            query = (q if term.query is None else term.query)[b, h, i]
+            query = query if term.query_bias is None else query + of_head(term.query_bias, h)
+            return query @ vector_of(term.rows, h, where)
+
         for term in terms:
-            if isinstance(term, T.RelativeKeys):
-                query = (q if term.query is None else term.query)[b, h, i]
-                query = query if term.query_bias is None else query + of_head(term.query_bias, h)
-                found = found + query @ vector_of(term.rows, h, where)
+            if isinstance(term, T.RelativeKeys) and term.scaled:
+                found = found + relative_key(term)
             elif isinstance(term, T.RelativeQueries):
                 key = k[b, h, j] if term.key is None else term.key[b, h // group, j]
                 found = found + key @ vector_of(term.rows, h, where)
@@ -196,7 +234,9 @@ def literal(
             if isinstance(term, T.QueryScale):
                 found = found * pick(term.factor, b, h, i)
         for term in terms:
-            if isinstance(term, T.DistanceBias):
+            if isinstance(term, T.RelativeKeys) and not term.scaled:
+                found = found + relative_key(term)
+            elif isinstance(term, T.DistanceBias):
                 found = found + bias_of(term.values, h, where)
             elif isinstance(term, T.TokenBias):
                 found = found if term.queries is None else found + pick(term.queries, b, h, i)

@@ -213,7 +213,7 @@ class Kernel(ABC):
         """
 
 
-L = TypeVar("L", bound=Call)
+L = TypeVar("L")
 
 
 class Native(Kernel, Generic[L]):

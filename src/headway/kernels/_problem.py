@@ -103,7 +103,7 @@ def _bare(side: Coordinates) -> Coordinates:
 class Problem:
     """The facts of a call by which a kernel is chosen; no values of its tensors.
 
-    Its attributes are sizes, dtype and device, and terms, mask, dropout, wants_lse and aligned of the call.
+    Its attributes are sizes, dtype and device, and terms, mask, scale, dropout, wants_lse and aligned of the call.
 
     Args:
         call: the call.
@@ -111,7 +111,7 @@ class Problem:
 
     __slots__ = (
         *("_call", "batch", "heads", "n", "head_dim", "kv_heads", "m", "v_head_dim", "dtype", "device"),
-        *("terms", "mask", "dropout", "wants_lse", "aligned"),
+        *("terms", "mask", "scale", "dropout", "wants_lse", "aligned"),
     )
 
     def __init__(self, call: Call) -> None:
@@ -120,7 +120,7 @@ class Problem:
         self.batch, self.heads, self.n, self.head_dim = q.shape
         _, self.kv_heads, self.m, self.v_head_dim = call.v.shape
         self.dtype, self.device = q.dtype, q.device.type
-        self.terms, self.mask, self.dropout = call.terms, call.mask, call.dropout
+        self.terms, self.mask, self.scale, self.dropout = call.terms, call.mask, call.scale, call.dropout
         self.wants_lse, self.aligned = call.wants_lse, call.aligned
 
     @staticmethod

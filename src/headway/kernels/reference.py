@@ -23,8 +23,11 @@ from ..records import attributes
 from ..terms import (
     Bucketize,
     Clip,
+    ContentSlope,
     DenseBias,
     DistanceBias,
+    HouseholderPath,
+    LimitedRotation,
     Normalizer,
     Part,
     Product,
@@ -49,6 +52,8 @@ from ._problem import Call, Problem, without_tables
 from ._purity import try_functions
 from ._results import ForwardResults, Gradients
 
+OF_ROWS = (StickWeights, LimitedRotation, HouseholderPath, ContentSlope)
+"""Terms that are functions here."""
 BLOCK = 1 << 21
 """The most scores computed at once, over all rows of the batch and all heads: 8 MiB in float32."""
 
@@ -131,7 +136,8 @@ def products(block: QueryBlock) -> Tensor:
     else:
         score = block.q @ block.k.transpose(-1, -2)
     for term in block.each(RelativeKeys):
-        score = score + relative_keys(block, term)
+        if term.scaled:
+            score = score + relative_keys(block, term)
     for term in block.each(RelativeQueries):
         score = score + relative_queries(block, term)
     return score
@@ -142,6 +148,9 @@ def scores(block: QueryBlock) -> Tensor:
     score = block.call.scale * products(block)
     for term in block.each(QueryScale):
         score = score * term.factor[..., None]
+    for term in block.each(RelativeKeys):
+        if not term.scaled:
+            score = score + relative_keys(block, term)
     for term in block.each(DistanceBias):
         score = score + distance_bias(term.values, block.q_coordinates, block.k_coordinates, block.q.dtype)
     for term in block.each(TokenBias):
@@ -410,9 +419,7 @@ def with_functions(call: Call) -> tuple[Term, ...]:
     return tuple(
         part
         for term in call.terms
-        for part in (
-            term.functions(call.q_coordinates, call.k_coordinates) if isinstance(term, StickWeights) else (term,)
-        )
+        for part in (term.functions(call.q_coordinates, call.k_coordinates) if isinstance(term, OF_ROWS) else (term,))
     )
 
 
@@ -481,7 +488,7 @@ def weights(call: Call) -> Tensor:
 def steps(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Returns products, scores, masked scores, weights and output of a ``computed`` call."""
     with without_autocast(call.q):
-        block = QueryBlock(call._with(aligned=False), 0, call.q.shape[2])
+        block = QueryBlock(call._with(aligned=False, terms=with_functions(call)), 0, call.q.shape[2])
         score = scores(block)
         hidden = masked(block, score)
         weights, *_ = softmax(block, hidden)

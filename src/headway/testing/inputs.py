@@ -18,10 +18,13 @@ from ..terms import (
     Bucketize,
     Classes,
     Clip,
+    ContentSlope,
     Cosines,
     DenseBias,
     DistanceBias,
     Grid,
+    HouseholderPath,
+    LimitedRotation,
     Linear,
     Log,
     Normalizer,
@@ -143,7 +146,7 @@ FREQUENCIES = torch.tensor([1.0, 0.3, 0.05])
 
 
 def term_examples(
-    draw: Draw, *, batch: int, heads: int, n: int, m: int, head_dim: int, v_dim: int
+    draw: Draw, *, batch: int, heads: int, kv_heads: int, n: int, m: int, head_dim: int, v_dim: int
 ) -> dict[str, list[Term]]:
     """Returns examples of every kind of term in every form, some with several terms of one kind.
 
@@ -155,6 +158,7 @@ def term_examples(
         **_functions_of_distance(draw, heads, n, m),
         **_relative_terms(draw, batch, heads, n, head_dim, v_dim),
         **_terms_of_tokens_and_scores(draw, batch, heads, n, m, head_dim),
+        **_products(draw, batch, heads, kv_heads, n, m, head_dim),
     }
 
 
@@ -202,6 +206,9 @@ def _relative_terms(draw: Draw, batch: int, heads: int, n: int, head_dim: int, v
         "relative keys, own query": [
             RelativeKeys(Rows(draw(heads, 9, head_dim), Clip(-4, 4)), query=draw(batch, heads, n, head_dim))
         ],
+        "relative keys, not scaled": [
+            RelativeKeys(Rows(draw(1, 9, 3), Clip(-4, 4)), query=draw(batch, heads, n, 3), scaled=False)
+        ],
         "relative keys, sinusoids": [RelativeKeys(Sinusoids(draw(heads, head_dim, 6), FREQUENCIES))],
         "relative queries": [RelativeQueries(Rows(draw(heads, 6, head_dim), Bucketize(STEPS, reach=9)))],
         "relative values": [RelativeValues(Rows(draw(1, 9, v_dim), Clip(-4, 4)))],
@@ -242,4 +249,27 @@ def _terms_of_tokens_and_scores(
         "stick weights": [StickWeights()],
         "stick weights, remainder": [StickWeights(remainder=True)],
         "stick weights, current and remainder": [StickWeights(attend_current=True, remainder=True)],
+    }
+
+
+def _products(
+    draw: Draw, batch: int, heads: int, kv_heads: int, n: int, m: int, head_dim: int
+) -> dict[str, list[Term]]:
+    def waves(kinds: int, tokens: int) -> tuple[Tensor, Tensor]:
+        angle = torch.linspace(-3, 3, kinds * tokens * (head_dim // 2), dtype=torch.float64)
+        angle = angle.view(kinds, 1, 1, tokens, head_dim // 2)
+        return angle.cos(), angle.sin()
+
+    def path(sums: bool) -> HouseholderPath:
+        w = torch.nn.functional.normalize(draw(batch, kv_heads, m, head_dim), dim=-1)
+        beta = 2 * draw(batch, kv_heads, m).sigmoid()
+        summed = draw(batch, heads, m).cumsum(-1) if sums else None
+        return HouseholderPath(w, beta, None if summed is None else summed[..., m - n :].clone(), summed)
+
+    slope = torch.nn.functional.softplus(draw(heads))
+    return {
+        "limited rotation": [LimitedRotation(2.5, *waves(3, n), *waves(2, m))],
+        "householder path": [path(False)],
+        "householder path with sums": [path(True)],
+        "slope by content": [ContentSlope(slope, draw(heads, head_dim), draw(heads, head_dim))],
     }

@@ -22,7 +22,7 @@ CROSSINGS = ("alone", "sink", "cap", "log-sum-exp", "sink and log-sum-exp")
 """The combinations in which each term is checked."""
 POSITIONS = ("with gaps", "rising by one")
 """The positions of the tokens: with gaps on the second of two axes, or known to rise by one on both."""
-SHAPES = {"batch": 2, "heads": 4, "n": 7, "m": 11, "head_dim": 8, "v_dim": 6}
+SHAPES = {"batch": 2, "heads": 4, "kv_heads": 2, "n": 7, "m": 11, "head_dim": 8, "v_dim": 6}
 
 
 def mask_examples(batch: int, n: int, m: int) -> dict[str, Mask | None]:

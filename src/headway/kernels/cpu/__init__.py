@@ -8,19 +8,21 @@ calls, and ``_library`` finds the compiled library and calls it. csrc/README.md 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...reductions import Reduction, TopKeys
-from ...terms import Rotation, StickWeights
+from ...terms import Rotation, Sink, StickWeights
 from ...tracing import watched
 from .. import _tuned
 from .._autograd import ORDINARY
 from .._base import Deferral, without_autocast
 from .._masks import evaluated
 from .._native import NativeKernel, NotOrdinaryError, recorded
+from .._parts import merged, sink_gradients, sinks_of
+from .._pieces import IN_PIECES, is_in_pieces, pieces_of
 from .._problem import Call, Problem, of_weights, without_tables
 from .._results import ForwardResults, Gradients, new_out, new_results
 from ..lowering import LoweredCall, lower
@@ -34,9 +36,22 @@ from ._supports import reasons_against
 from ._tokens import RotationByRows, rotate
 
 MANY = (1 << 31) - 1
+IN_PIECES_ALONE = "the call is several calls, whose results are merged"
 
 
-class CpuKernel(NativeKernel[LoweredCall]):
+class Pieces(NamedTuple):
+    """A call as several.
+
+    Attributes:
+        calls: lowered calls without sinks.
+        sinks: the sinks of the call.
+    """
+
+    calls: list[LoweredCall]
+    sinks: list[Sink]
+
+
+class CpuKernel(NativeKernel[LoweredCall | Pieces]):
     """Attention in C++ on a CPU, for every term that is no Python function, with all gradients, in O(n) memory."""
 
     name = "cpu"
@@ -63,16 +78,24 @@ class CpuKernel(NativeKernel[LoweredCall]):
     def rotation_by_rows(self, rotation: Rotation) -> RotationByRows | None:
         return RotationByRows.of(rotation)
 
-    def lower(self, call: Call) -> LoweredCall:
-        return lower(call)
+    def lower(self, call: Call) -> LoweredCall | Pieces:
+        if not is_in_pieces(call.terms):
+            return lower(call)
+        return Pieces([lower(piece) for piece in pieces_of(call)], sinks_of(call) if call.include_sink else [])
 
     def prepare(self, call: Call, terms_vary: bool) -> PreparedCall | str:
+        if is_in_pieces(call.terms):
+            return IN_PIECES_ALONE
         return PreparedCall.of(call, terms_vary)
 
     def prepare_step(self, call: Call, terms_vary: bool) -> PreparedStep | str:
+        if is_in_pieces(call.terms):
+            return IN_PIECES_ALONE
         return PreparedStep.of(call, terms_vary)
 
-    def forward(self, call: LoweredCall, keep: bool) -> ForwardResults:
+    def forward(self, call: LoweredCall | Pieces, keep: bool) -> ForwardResults:
+        if isinstance(call, Pieces):
+            return merged([self.forward(piece, True) for piece in call.calls], call.sinks)
         results = (
             new_results(call.q, call.v, call.q.dtype) if keep else ForwardResults(new_out(call.q, call.v, call.q.dtype))
         )
@@ -85,8 +108,9 @@ class CpuKernel(NativeKernel[LoweredCall]):
     def why_not_reduce(self, problem: Problem, reductions: Sequence[Reduction]) -> list[str]:
         if watched() or torch.compiler.is_compiling():
             return ["it computes reductions only where no compiler or mode observes the call"]
-        if any(isinstance(term, StickWeights) for term in problem.terms):
-            return ["it has no reductions of StickWeights"]
+        for term in problem.terms:
+            if isinstance(term, (StickWeights, *IN_PIECES)):
+                return [f"it has no reductions of {type(term).__name__}"]
         kinds = dict.fromkeys(type(one) for one in reductions)
         if problem.m >= MANY and TopKeys in kinds:
             return [f"it numbers the largest weights of at most {MANY - 1:,} keys"]
@@ -109,7 +133,7 @@ class CpuKernel(NativeKernel[LoweredCall]):
     def _reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None) -> tuple[Tensor, list[Any]]:
         """The sums of the values, and the reductions."""
         with without_autocast(call.q):
-            lowered = self.lower(without_tables(self.rotated(evaluated(call))))
+            lowered = lower(without_tables(self.rotated(evaluated(call))))
             calls, numbers = calls_for(reductions, lowered, counted)
             for words in calls:
                 descriptor = begin(lowered, False)
@@ -123,12 +147,17 @@ class CpuKernel(NativeKernel[LoweredCall]):
 
     def backward(
         self,
-        call: LoweredCall,
+        call: LoweredCall | Pieces,
         results: ForwardResults,
         d_out: Tensor,
         d_lse: Tensor | None,
         partial_keys: bool = False,
     ) -> Gradients:
+        if isinstance(call, Pieces):
+            gradients = sink_gradients(call.sinks, results, d_out, d_lse)
+            for piece in call.calls:
+                gradients += self.backward(piece, results, d_out, d_lse, partial_keys=True)
+            return gradients
         descriptor = describe_backward(call, results, d_out, d_lse, partial_keys)
         _library.run(descriptor.words)
         return descriptor.gradients

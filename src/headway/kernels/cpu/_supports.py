@@ -27,7 +27,9 @@ from ...masks import (
 )
 from ...tracing import PLAIN_ALONE, plain_alone
 from .._masks import MOST_BYTES, bytes_of
+from .._pieces import reasons_against as against_pieces
 from .._problem import Problem
+from ..lowering import reasons_against as against_lowering
 from . import _library
 from ._descriptor import MAX_DEPTH, MAX_NODES, MAX_WIDTH
 from ._terms import reasons_against as against_terms
@@ -58,7 +60,8 @@ def reasons_against(problem: Problem) -> list[str]:
     if problem.head_dim > MAX_WIDTH or problem.v_head_dim > MAX_WIDTH:
         reasons.append(f"a head_dim is above {MAX_WIDTH:,}")
     if problem.terms:
-        reasons.extend(against_terms(problem.terms))  # torch 2.11's compiler cannot add a generator to a list
+        for against in (against_terms(problem.terms), against_lowering(problem), against_pieces(problem)):
+            reasons.extend(against)  # torch 2.11's compiler cannot add a generator to a list
     if problem.mask is not None:
         reasons.extend(_against_mask(problem, problem.mask))
     return list(dict.fromkeys(reasons)) if len(reasons) > 1 else reasons

@@ -16,10 +16,13 @@ from ...terms import (
     Bucketize,
     Classes,
     Clip,
+    ContentSlope,
     Cosines,
     DenseBias,
     DistanceBias,
     Grid,
+    HouseholderPath,
+    LimitedRotation,
     Linear,
     Log,
     Piecewise,
@@ -216,6 +219,10 @@ def _stick_weights(d: CallDescriptor, term: StickWeights) -> None:
     d.words += (STICK_WEIGHTS, int(term.attend_current), int(term.remainder))
 
 
+def _simplified(d: CallDescriptor, term: Any) -> None:
+    raise AssertionError(f"{type(term).__name__} is lowered to other terms, or to several calls")
+
+
 TERMS: dict[type, Row] = {
     QueryScale: Row(_query_scale),
     TokenBias: Row(_token_bias, count=_count_token_bias),
@@ -227,6 +234,9 @@ TERMS: dict[type, Row] = {
     Sink: Row(_sink),
     SoftCap: Row(_soft_cap),
     StickWeights: Row(_stick_weights),
+    LimitedRotation: Row(_simplified),
+    HouseholderPath: Row(_simplified),
+    ContentSlope: Row(_simplified),
 }
 
 # ---------------------------------------------------------------- what a DistanceBias holds

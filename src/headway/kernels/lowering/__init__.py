@@ -6,6 +6,7 @@ are read on a CPU only, inside the operator.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,11 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...masks import Bounds, Mask
-from ...terms import QueryScale, RelativeKeys, Sink, Sinusoids
-from .._problem import Call
+from ...terms import PRODUCTS, ContentSlope, QueryScale, RelativeKeys, Sink, Sinusoids
+from .._problem import Call, Problem
 from .masks import lower_mask
-from .sinusoids import without_sinusoids
-from .terms import one_sink, one_temperature
+from .sinusoids import distances, without_sinusoids
+from .terms import as_rows, as_scaled, one_sink, one_temperature
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,22 @@ def _with_starts(q: Coordinates, k: Coordinates) -> tuple[Coordinates, Coordinat
     if k.start is None and not padded and m and k.index.is_cpu and len(k.index) == 1:
         k = k._with(start=int(k.index[0, 0]))
     return q if k.start is None else q._with(start=k.start + m - n), k
+
+
+def reasons_against(problem: Problem) -> Iterator[str]:
+    """Yields every reason why terms cannot be expressed in simpler ones, known from metadata.
+
+    Args:
+        problem: the facts of the call.
+    """
+    products = [type(term).__name__ for term in problem.terms if isinstance(term, PRODUCTS)]
+    if len(products) > 1:
+        yield f"{' and '.join(products)} each replace the products of queries and keys"
+    for term in problem.terms:
+        if type(term) is ContentSlope and not problem.positions_rise_by_one:
+            yield "it has ContentSlope for positions that rise by one alone"
+        elif _is_unscaled(term) and (problem.scale == 0 or any(type(one) is QueryScale for one in problem.terms)):
+            yield "it has no RelativeKeys that are not scaled beside a QueryScale, or a scale of 0"
 
 
 def lower(call: Call) -> LoweredCall:
@@ -73,4 +90,18 @@ def simplified(call: Call) -> LoweredCall:
         terms = tuple([term for term in terms if not isinstance(term, Sink)])
     elif sinks > 1:
         terms = one_sink(terms)
+    if any(isinstance(term, ContentSlope) or _is_unscaled(term) for term in terms):
+        terms = tuple([one for term in terms for one in _simpler(term, lowered)])
     return lowered if terms is call.terms else lowered._with(terms=terms)
+
+
+def _is_unscaled(term: Any) -> bool:
+    return isinstance(term, RelativeKeys) and not term.scaled
+
+
+def _simpler(term: Any, call: LoweredCall) -> tuple[Any, ...]:
+    if isinstance(term, ContentSlope):
+        reach = distances(call.intervals, call.q_coordinates, call.k_coordinates, term.axis)
+        assert reach is not None  # a kernel takes whole positions on a CPU
+        return as_rows(term, call.q, call.k, *reach)
+    return (as_scaled(term, call.q, call.scale),) if _is_unscaled(term) else (term,)

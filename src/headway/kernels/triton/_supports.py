@@ -31,6 +31,7 @@ from ...terms import (
     Piecewise,
     Power,
     QueryScale,
+    RelativeKeys,
     Rows,
     Sink,
     Sinusoids,
@@ -98,6 +99,8 @@ def _against(problem: Problem) -> Iterator[str]:
         yield "it has one SoftCap"
     for kind in {type(term): None for term in problem.terms if type(term) not in TERMS}:
         yield f"it has no {kind.__name__}"
+    if any(isinstance(term, RelativeKeys) and not term.scaled for term in problem.terms):
+        yield "it has no RelativeKeys that are not scaled"
     for values in [term.values for term in problem.terms if isinstance(term, DistanceBias)]:
         yield from _against_bias(values)
     kinds = kinds_of(problem)

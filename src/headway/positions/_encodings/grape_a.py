@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
-from ...terms import Product
+from ...terms import ContentSlope
 from .._base import Input, Pair, PositionEncoding, Terms
 from .alibi import ALiBi
 
@@ -67,12 +67,11 @@ class GRAPEA(PositionEncoding):
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Returns the product of query and key with the gated penalty."""
         steepness = ALiBi(self.num_heads).slopes(q_at.position.device) * F.softplus(self.omega.double())
-        nothing = steepness.new_zeros(0)
-        weights = [
-            nothing if weight is None else F.normalize(weight.double(), dim=-1, eps=1e-6) / math.sqrt(self.head_dim)
+        of_keys, of_queries = (
+            None if weight is None else F.normalize(weight.double(), dim=-1, eps=1e-6) / math.sqrt(self.head_dim)
             for weight in (self.key_weight, self.query_weight)
-        ]
-        return (Product(_penalized, (q_at.axis(), k_at.axis(), steepness, *weights)),)
+        )
+        return (ContentSlope(steepness, of_keys, of_queries),)
 
     def oracle(self, pair: Pair) -> float:
         gate, d = 0.0, self.head_dim
@@ -88,18 +87,3 @@ class GRAPEA(PositionEncoding):
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
         return [cls(4, 8), cls(6, 8, gate="both")]
-
-
-def _penalized(
-    q: Tensor, k: Tensor, rows: Tensor, q_position: Tensor, k_position: Tensor, steepness: Tensor, *weights: Tensor
-) -> Tensor:
-    if q.shape[1] != steepness.shape[0]:
-        raise HeadwayError(
-            f"q has {q.shape[1]} heads but the encoding {steepness.shape[0]}: give num_heads={q.shape[1]}"
-        )
-    gate: Tensor | float = 0.0
-    for weight, content, along in ((weights[0], k, -2), (weights[1], q, -1)):
-        if weight.numel():
-            gate = gate + F.softplus((content * weight[:, None]).sum(-1)).unsqueeze(along)
-    back = (q_position[:, rows, None] - k_position[:, None]).clamp(min=0)[:, None].to(q.dtype)
-    return q @ k.mT - math.sqrt(q.shape[-1]) * back * steepness[:, None, None] * gate

@@ -9,13 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...coordinates import Coordinates
-from ...errors import HeadwayError, need_positive
-from ...terms import Product
+from ...errors import need_positive
+from ...terms import HouseholderPath
 from .._base import Input, Pair, PositionEncoding, Terms, normal
 from .._content import Contextual, convolved, heads_of_keys, projected
 
-CHUNK = 64
-"""Keys that are processed at once."""
 EPSILON = 1e-6
 
 
@@ -96,7 +94,7 @@ class PaTH(Contextual):
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Returns the product along the path, which replaces ⟨q, k⟩."""
-        return (Product(along, (*self.path(k_at, k_input), q_at.index, k_at.index)),)
+        return (HouseholderPath(*self.path(k_at, k_input)),)
 
     def oracle(self, pair: Pair) -> float:
         row = pair.query
@@ -127,32 +125,3 @@ class PaTH(Contextual):
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
         return [cls(32, 4), cls(48, 6, rank=5, width=2)]
-
-
-def along(q: Tensor, k: Tensor, rows: Tensor, w: Tensor, beta: Tensor, q_index: Tensor, k_index: Tensor) -> Tensor:
-    """qᵢᵀ·Hᵢ ⋯ Hⱼ₊₁·kⱼ for a block of queries: [batch, heads, rows, m].
-
-    From the last key backwards, each chunk subtracts Σ c_t·w_t from u = Hⱼ₊₁ ⋯ Hᵢ·qᵢ, where c solves a triangular
-    system.
-    """
-    wide, heads = torch.promote_types(q.dtype, torch.float32), q.shape[1]
-    if q.shape[-1] != w.shape[-1] or heads % w.shape[1]:
-        raise HeadwayError(
-            f"q has {heads} heads of {q.shape[-1]} but the path {w.shape[1]} of {w.shape[-1]}: build PaTH with "
-            f"num_heads={heads}, head_dim={q.shape[-1]} and the num_kv_heads of the keys"
-        )
-    w = w.to(wide).repeat_interleave(heads // w.shape[1], dim=1)
-    beta = beta.to(wide).repeat_interleave(heads // beta.shape[1], dim=1)
-    u, k, scores = q.to(wide), k.to(wide), []
-    own = q_index[:, None, None, rows]
-    chunks = -(-k.shape[2] // CHUNK)
-    for chunk in reversed(range(chunks)):
-        some = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
-        w_c, k_c, beta_c = w[:, :, some], k[:, :, some], beta[:, :, some, None]
-        passed = k_index[:, None, some, None] <= own
-        system = (beta_c * (w_c @ w_c.mT)).triu(1)
-        wanted = (beta_c * (w_c @ u.mT)).masked_fill(~passed, 0)
-        c = torch.linalg.solve_triangular(system, wanted, upper=True, unitriangular=True).mT
-        scores.append(u @ k_c.mT - c @ (w_c @ k_c.mT).tril(-1))
-        u = u - c @ w_c
-    return torch.cat(scores[::-1], dim=-1).to(q.dtype) if scores else q @ k.to(q.dtype).mT

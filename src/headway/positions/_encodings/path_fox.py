@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from ...coordinates import Coordinates
-from ...terms import Product
+from ...terms import HouseholderPath
 from .._base import Input, Pair, PositionEncoding, Terms
 from .forgetting import ForgettingGate
-from .path import PaTH, along
+from .path import PaTH
 
 
 class PaTHFoX(PaTH):
@@ -50,8 +48,7 @@ class PaTHFoX(PaTH):
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Returns the product along the path plus the sum of the gates, which replaces ⟨q, k⟩."""
-        sums = self.gate.sums(q_at, k_at, k_input)
-        return (Product(_along_and_faded, (*sums, *self.path(k_at, k_input), q_at.index, k_at.index)),)
+        return (HouseholderPath(*self.path(k_at, k_input), *self.gate.sums(q_at, k_at, k_input)),)
 
     def oracle(self, pair: Pair) -> float:
         return super().oracle(pair) + pair.scale * self.gate.oracle_bias(pair)
@@ -59,7 +56,3 @@ class PaTHFoX(PaTH):
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
         return [cls(32, 4), cls(48, 6, rank=5, width=2)]
-
-
-def _along_and_faded(q: Tensor, k: Tensor, rows: Tensor, queries: Tensor, keys: Tensor, *path: Tensor) -> Tensor:
-    return along(q, k, rows, *path) + (queries[..., rows, None] - keys[..., None, :]).to(q.dtype)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
 
 from ...coordinates import Coordinates
 from ...errors import need_positive
-from ...terms import DenseBias
-from .._base import Input, Pair, PositionEncoding, Terms, normal, whole
+from ...terms import Bucketize, Clip, Map, RelativeKeys, Rows
+from .._base import Input, Pair, PositionEncoding, Terms, normal
 from .._content import Contextual, projected
 
 
@@ -18,8 +22,7 @@ class RelativeProjection(Contextual):
         w_h(x) = W_h·x + b_h,   x the layer's input
 
     16 curves over 1024 distances, and b, are those of x-transformers; Hugging Face's Inkling has no b. The bias is not
-    multiplied by the scale of the scores. A distance that is not a whole number is rounded down. Memory O(rows·(m +
-    max_distance)).
+    multiplied by the scale of the scores. A distance that is not a whole number is rounded down.
 
     Args:
         embed_dim: the width of the layer's input, at least 1.
@@ -59,10 +62,18 @@ class RelativeProjection(Contextual):
         self.bank = normal(curves, max_distance)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """Returns the map that adds the bias for one block of queries."""
+        """Returns products of the weights with the curves at each distance, with rows of 0 on both sides."""
         mixed = projected(self.read(q_input), self.weight, self.bias)
         mixed = mixed.unflatten(-1, (self.num_heads, self.curves)).transpose(1, 2)
-        return (DenseBias(_mixed, (mixed, self.bank, q_at.axis(), k_at.axis())),)
+        table = F.pad(self.bank.t().flip(0), (0, 0, 1, 1))
+        return (RelativeKeys(Rows(table[None], self._rows(q_at, k_at)), query=mixed, scaled=False),)
+
+    def _rows(self, q_at: Coordinates, k_at: Coordinates) -> Map:
+        """Returns the map of −max_distance … 1, where a query's distance to a key, not the key's to it, is rounded."""
+        if not (q_at.axis().is_floating_point() or k_at.axis().is_floating_point()):
+            return Clip(-self.max_distance, 1)
+        ends = torch.arange(-self.max_distance, 1, dtype=torch.float64, device=q_at.index.device)
+        return Bucketize(torch.nextafter(ends, ends.new_tensor(math.inf)), reach=self.max_distance + 1)
 
     def oracle(self, pair: Pair) -> float:
         assert pair.x is not None
@@ -76,11 +87,3 @@ class RelativeProjection(Contextual):
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
         return [cls(32, 4, max_distance=30), cls(48, 6, curves=3, max_distance=5, bias=False)]
-
-
-def _mixed(rows: Tensor, mixed: Tensor, bank: Tensor, q_position: Tensor, k_position: Tensor) -> Tensor:
-    by_distance = mixed[:, :, rows] @ bank
-    back = q_position[:, rows, None] - k_position[:, None]
-    back = whole(back)[:, None]
-    near = back.clamp(0, bank.shape[1] - 1).expand(*by_distance.shape[:3], -1)
-    return by_distance.gather(-1, near).masked_fill((back < 0) | (back >= bank.shape[1]), 0)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError
-from ...terms import Product, rotate
-from .._base import Input, Pair, PositionEncoding, Terms, need_base, need_width, rates
+from ...terms import LimitedRotation
+from .._base import Input, Pair, PositionEncoding, Terms, need_base, rates
 from .._rotary import Rotary
 
 
@@ -20,9 +20,9 @@ class ReRoPE(Rotary):
         score[i,j] = s·⟨qᵢ, R(f(pⱼ − pᵢ))·kⱼ⟩,   R as in RoPE
         f(δ) = δ for |δ| < w, else ±(w + leak·(|δ| − w)) with the sign of δ
 
-    Both directions are treated alike; the authors' code is for a causal mask. All pairs are multiplied three times, for
-    near, past and future keys, which only the reference kernel does. Keys are cached unrotated. The authors' code also
-    multiplies queries by max(1, ln(p + 1)/ln(L)): compose this with that temperature.
+    Both directions are treated alike; the authors' code is for a causal mask. Pairs are multiplied with near, past or
+    future keys, which are rotated apart. Keys are cached unrotated. The authors' code also multiplies queries by
+    max(1, ln(p + 1)/ln(L)): compose this with that temperature.
 
     Args:
         head_dim: the width of each head, even.
@@ -78,20 +78,10 @@ class ReRoPE(Rotary):
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Returns the product of queries and keys, rotated separately for near pairs and for far ones."""
-        window, layout, head_dim = self.window, self.layout, self.head_dim
-
-        def product(q: Tensor, k: Tensor, rows: Tensor, *tensors: Tensor) -> Tensor:
-            need_width(q, "head_dim", head_dim)
-            p_q, p_k, q_cos, q_sin, k_cos, k_sin = tensors
-            q_cos, q_sin = q_cos[..., rows, :], q_sin[..., rows, :]
-            near_k, far_k = (rotate(k, k_cos[i], k_sin[i], layout).mT for i in (0, 1))
-            near, past, future = (rotate(q, q_cos[i], q_sin[i], layout) for i in (0, 2, 3))
-            delta = (p_k[:, None] - p_q[:, rows, None])[:, None]
-            far = torch.where(delta < 0, past @ far_k, future @ far_k)
-            return torch.where(delta.abs() < window, near @ near_k, far)
-
-        tables = (*self.place(q_at).tables, *self.place(k_at).tables)
-        return (Product(product, (q_at.axis(), k_at.axis(), *tables)),)
+        (q_cos, q_sin), (k_cos, k_sin) = self.place(q_at).tables, self.place(k_at).tables
+        of_queries = (q_cos[[0, 2, 3]], q_sin[[0, 2, 3]])
+        turned = LimitedRotation(self.window, *of_queries, k_cos[:2], k_sin[:2], layout=self.layout)
+        return (turned,)
 
     def oracle_frequency(self, c: int, coordinates: Coordinates) -> float:
         return float(self.base ** (-2 * c / self.head_dim))

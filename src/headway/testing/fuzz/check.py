@@ -169,7 +169,14 @@ def build(case: Case, dtype: torch.dtype, *, exact: bool = False) -> Inputs:
         terms: list[Term] = []
         for name in case.term.split(" + "):  # drawn anew for each, so that a name may stand twice
             examples = term_examples(
-                draw_term, batch=case.batch, heads=heads, n=n, m=m, head_dim=head_dim, v_dim=case.v_dim
+                draw_term,
+                batch=case.batch,
+                heads=heads,
+                kv_heads=case.kv_heads,
+                n=n,
+                m=m,
+                head_dim=head_dim,
+                v_dim=case.v_dim,
             )
             terms += examples[name]
         given["terms"] = terms
@@ -282,7 +289,7 @@ def _naive(case: Case, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     )
     call = reference.rotated(call)
     narrow = {name: getattr(call, name).to(q.dtype) for name in ("q", "k", "v")}
-    rounded = replace(call, **narrow, terms=spec.cast(call.terms, q.dtype))
+    rounded = replace(call, **narrow, terms=spec.cast(spec.with_functions(call), q.dtype))
     out, row_max, row_sum = spec.run_block(spec.QueryBlock(rounded, 0, rounded.q.shape[2]))
     lse = torch.where(row_sum > 0, row_max + row_sum.log(), row_max) if case.lse != "no" else None
     return reference.restored(call, out.to(call.q.dtype)).to(q.dtype), lse

@@ -1,0 +1,121 @@
+"""Calls whose products are no ⟨q, k⟩, as several calls on disjoint sets of pairs in which they are.
+
+Their results are merged as those of disjoint keys are, and each computes its gradients from the merged results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import householder
+from ..coordinates import Coordinates
+from ..masks import And, Causal, Interval, Mask, Window, conjuncts
+from ..terms import HouseholderPath, LimitedRotation, QueryScale, Term, TokenBias, distance, rotate
+from ._masks import evaluated
+from ._problem import Call, Problem
+
+IN_PIECES = (LimitedRotation, HouseholderPath)
+"""The terms that make several calls of one."""
+
+Piece = tuple[Tensor, Tensor, Mask, tuple[Term, ...]]
+"""Queries, keys, the pairs of the piece, and further terms."""
+
+
+def reasons_against(problem: Problem) -> Iterator[str]:
+    """Yields every reason why a call cannot be computed in pieces, known from metadata.
+
+    Args:
+        problem: the facts of the call.
+    """
+    for term in problem.terms:
+        if type(term) is HouseholderPath:
+            if problem.n != problem.m or not problem.aligned or not _is_causal(problem.mask):
+                yield "it has HouseholderPath for as many queries as keys and a causal mask alone"
+            if term.q_sums is not None and any(type(one) is QueryScale for one in problem.terms):
+                yield "it has no QueryScale of the sums of a HouseholderPath"
+
+
+def is_in_pieces(terms: tuple[Term, ...]) -> bool:
+    """Returns whether a call with these terms is several calls."""
+    return any(type(term) in IN_PIECES for term in terms)
+
+
+def pieces_of(call: Call) -> list[Call]:
+    """Returns calls without sinks whose results merge to those of a call.
+
+    Args:
+        call: the call, of whose terms one is in ``IN_PIECES``. Its rotations have been applied.
+    """
+    term = next(term for term in call.terms if isinstance(term, IN_PIECES))
+    others = tuple([one for one in call.terms if one is not term])
+    made = _by_distance(call, term) if isinstance(term, LimitedRotation) else _along_path(call, term)
+    return [
+        evaluated(
+            call._with(q=q, k=k, terms=others + further, mask=And((*conjuncts(call.mask), pairs)), include_sink=False)
+        )
+        for q, k, pairs, further in made
+    ]
+
+
+def _is_causal(mask: Mask | None) -> bool:
+    return any(type(part) is Causal or (type(part) is Window and part.right == 0) for part in conjuncts(mask))
+
+
+# ---------------------------------------------------------------- by distance
+
+
+def _by_distance(call: Call, term: LimitedRotation) -> Iterator[Piece]:
+    """Yields near, past and future keys; no future ones if positions rise and the mask is causal."""
+    near: Mask
+    past: Mask
+    future: Mask
+    q_at, k_at = (side.axis(term.axis).double() for side in (call.q_coordinates, call.k_coordinates))
+    if bool((k_at[:, 1:] >= k_at[:, :-1]).all()):
+        rows = max(len(q_at), len(k_at))
+        q_at, k_at = q_at.expand(rows, -1), k_at.expand(rows, -1).contiguous()
+        first = torch.searchsorted(k_at, q_at - term.window, right=True)
+        last = torch.searchsorted(k_at, q_at + term.window)
+        near, past, future = Interval(first, last), Interval(None, first), Interval(last, None)
+        ahead = not (_is_causal(call.mask) and call.aligned and call.q.shape[2] == call.k.shape[2])
+    else:
+        near, past, future = (_Distances(side, term.window, term.axis) for side in (0, -1, 1))
+        ahead = True
+    far = rotate(call.k, term.k_cos[1], term.k_sin[1], term.layout)
+    yield _turned(call, term, 0), rotate(call.k, term.k_cos[0], term.k_sin[0], term.layout), near, ()
+    yield _turned(call, term, 1), far, past, ()
+    if ahead:
+        yield _turned(call, term, 2), far, future, ()
+
+
+def _turned(call: Call, term: LimitedRotation, kind: int) -> Tensor:
+    return rotate(call.q, term.q_cos[kind], term.q_sin[kind], term.layout)
+
+
+@dataclass(frozen=True, eq=False)
+class _Distances(Mask):
+    """Near pairs (side 0), or far ones whose key comes before (−1) or after the query (1)."""
+
+    side: int
+    window: float
+    axis: int
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        delta = distance(q, k, self.axis)[:, None]
+        return delta.abs() < self.window if self.side == 0 else self.side * delta >= self.window
+
+
+# ---------------------------------------------------------------- along the path
+
+
+def _along_path(call: Call, term: HouseholderPath) -> Iterator[Piece]:
+    for piece in householder.in_pieces(call.q, call.k, term.w, term.beta):
+        sums: tuple[Term, ...] = ()
+        if term.q_sums is not None and term.k_sums is not None:
+            # less the sum at a token between both, which cancels: sums grow along the sequence
+            between = term.k_sums[..., piece.between().clamp(max=call.k.shape[2] - 1)].detach()
+            sums = (TokenBias(call.scale * (term.q_sums - between), call.scale * (between - term.k_sums)),)
+        yield piece.q, piece.k, Interval(*piece.keys()), sums
