@@ -50,6 +50,7 @@ class RelativeProjection(Contextual):
     extrapolates = True
     axes = 1
     causal_only = False
+    across_shards = True
 
     def __init__(
         self, embed_dim: int, num_heads: int, curves: int = 16, max_distance: int = 1024, bias: bool = True
