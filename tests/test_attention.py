@@ -803,3 +803,18 @@ def test_locate_that_changes_more_than_positions_is_refused() -> None:
     q = torch.randn(1, 2, 5, 8)
     with pytest.raises(hw.HeadwayError, match="Rebuilds changes more than positions in locate, or rebuilds"):
         hw.attention(q, q, q, encoding=Rebuilds(8))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "remedy"),
+    [
+        (hw.encoding("alibi", num_heads=4), "ALiBi was built with num_heads=4: build it with num_heads=3"),
+        (hw.encoding("rope + alibi", num_heads=4, head_dim=6), "ALiBi was built with num_heads=4"),
+        (hw.encoding("shaw", head_dim=8), "Shaw was built with head_dim=8: build it with head_dim=6"),
+    ],
+    ids=["heads", "composed", "head_dim"],
+)
+def test_an_encoding_for_other_sizes_names_those_of_the_call(encoding: hw.PositionEncoding, remedy: str) -> None:
+    q = torch.randn(1, 3, 5, 6)
+    with pytest.raises(hw.HeadwayError, match=remedy):
+        hw.attention(q, q, q, encoding=encoding)

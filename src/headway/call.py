@@ -17,7 +17,7 @@ from .kernels import KERNELS, Call
 from .kernels._base import autocasts
 from .masks import AnyMask, Mask, as_mask, hiding_padding, is_python, looks_ahead
 from .positions import PositionEncoding
-from .positions._base import IN_ATTENTION, Restore
+from .positions._base import IN_ATTENTION, Restore, built_for_others
 from .positions._naming import shared_encoding
 from .records import Sizes
 from .terms import NORMALIZERS, RelativeKeys, RelativeQueries, Rotation, Sink, SoftCap, Term
@@ -627,7 +627,13 @@ def _encoded(given: Given, placed: Places) -> Encoded:
             v, v_rotation = _split(encoding, "value", v, k_at)
         like = q.new_empty_strided((*q.shape[:3], v.shape[3]), (0, 0, 0, 0))
         out_rotation, restore = encoding._split_output_of(like, q_at)
-    check_terms(terms, _sizes(q, k, v))
+    try:
+        check_terms(terms, _sizes(q, k, v))
+    except HeadwayError as error:
+        remedy = "" if given.head_shard is not None else built_for_others(given.encoding, _sizes(given.q, given.k, v))
+        if not remedy:
+            raise
+        raise HeadwayError(f"{error}; {remedy}") from None
     return Encoded(q, k, v, q_at, k_at, terms, q_rotation, k_rotation, v_rotation, out_rotation, restore)
 
 

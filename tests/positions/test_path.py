@@ -10,11 +10,12 @@ from torch.nn import functional as F
 from headway import attention, attention_steps
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
+from headway.householder import along
 from headway.kernels import reference
 from headway.masks import Causal
 from headway.nn import KeyValueCache, MultiHeadAttention
-from headway.positions._encodings.path import PaTH, along
-from headway.terms import Product
+from headway.positions._encodings.path import PaTH
+from headway.terms import HouseholderPath
 
 
 def wave(*shape: int, a: float) -> Tensor:
@@ -43,13 +44,13 @@ def test_householder_products_over_several_chunks_and_blocks() -> None:
         torch.testing.assert_close(found * (index <= index.T)[rows], expected[rows], atol=1e-10, rtol=1e-10)
 
 
-def test_the_authors_code() -> None:
+@pytest.mark.parametrize("kernel", ["auto", "reference"])
+def test_the_authors_code(kernel: str) -> None:
     """Numbers of naive_path_attn, fla-org/flash-linear-attention ops/path_attn/naive.py @ bc3b101; rows 5, 66, 69."""
     n = 70
     q, k, v, w = (wave(1, n, 2, 4, a=a).transpose(1, 2) for a in (0.7, 1.1, 1.9, 1.3))
-    beta, index = (1 + wave(1, n, 2, a=0.9)).transpose(1, 2), torch.arange(n)[None]
-    product = Product(along, (F.normalize(w, dim=-1), beta, index, index))
-    out = attention(q, k, v, terms=(product,), mask=Causal(), scale=0.5)
+    path = HouseholderPath(F.normalize(w, dim=-1), (1 + wave(1, n, 2, a=0.9)).transpose(1, 2))
+    out = attention(q, k, v, terms=(path,), mask=Causal(), scale=0.5, kernel=kernel)
     expected = [0.014433, 0.324943, -0.012989, -0.0219, 0.006643, -0.020755]
     assert out[0, :, [5, 66, 69]].sum(-1).T.flatten().tolist() == pytest.approx(expected, abs=5e-6)
 
@@ -127,7 +128,10 @@ def test_bad_arguments() -> None:
     with pytest.raises(HeadwayError, match="num_kv_heads is 3 of 4 heads"):
         PaTH(16, 4, num_kv_heads=3)
     x, q = torch.randn(1, 3, 16), torch.randn(1, 2, 3, 4)
-    with pytest.raises(HeadwayError, match="the path 4 of 4"):
+    with pytest.raises(
+        HeadwayError,
+        match="num_heads=4, head_dim=4, num_kv_heads=4: build it with num_heads=2, head_dim=4, num_kv_heads=2",
+    ):
         attention(q, q, q, encoding=PaTH(16, 4), mask=Causal(), q_input=x, k_input=x)
     with pytest.raises(HeadwayError, match=r"masks\.Causal"):
         attention(q, q, q, encoding=PaTH(16, 2, head_dim=4), q_input=x, k_input=x)

@@ -12,22 +12,23 @@ from headway.masks import Causal
 from headway.positions import Compose
 from headway.positions._encodings.forgetting import ForgettingGate
 from headway.positions._encodings.path import PaTH
-from headway.positions._encodings.path_fox import PaTHFoX, _along_and_faded
-from headway.terms import Product
+from headway.positions._encodings.path_fox import PaTHFoX
+from headway.terms import HouseholderPath
 
 
 def wave(*shape: int, a: float) -> Tensor:
     return torch.sin(a * torch.arange(math.prod(shape), dtype=torch.float64)).view(shape)
 
 
-def test_the_authors_code() -> None:
+@pytest.mark.parametrize("kernel", ["auto", "reference"])
+def test_the_authors_code(kernel: str) -> None:
     """Numbers of naive_path_attn with gates, fla-org/flash-linear-attention @ bc3b101, rows 5, 66, 69."""
     n = 70
     q, k, v, w = (wave(1, n, 2, 4, a=a).transpose(1, 2) for a in (0.7, 1.1, 1.9, 1.3))
-    beta, index = (1 + wave(1, n, 2, a=0.9)).transpose(1, 2), torch.arange(n)[None]
+    beta = (1 + wave(1, n, 2, a=0.9)).transpose(1, 2)
     sums = F.logsigmoid(2 + wave(1, n, 2, a=0.5)).cumsum(1).transpose(1, 2)
-    product = Product(_along_and_faded, (sums, sums, F.normalize(w, dim=-1), beta, index, index))
-    out = attention(q, k, v, terms=(product,), mask=Causal(), scale=0.5)
+    path = HouseholderPath(F.normalize(w, dim=-1), beta, sums, sums)
+    out = attention(q, k, v, terms=(path,), mask=Causal(), scale=0.5, kernel=kernel)
     expected = [0.005345, 0.362922, -0.055593, -0.107483, 0.024487, -0.097395]
     assert out[0, :, [5, 66, 69]].sum(-1).T.flatten().tolist() == pytest.approx(expected, abs=5e-6)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from html import escape
 from itertools import count
@@ -666,6 +666,23 @@ def need_width(x: Tensor, name: str, width: int) -> None:
             f"the encoding was built with {name}={width} and is given a last dimension of {x.shape[-1]}: build it with "
             f"{name}={x.shape[-1]}"
         )
+
+
+def built_for_others(encoding: PositionEncoding, sizes: Mapping[str, int]) -> str:
+    """Returns for which sizes to build an encoding, or a part of it, that was built for others; "" if none was.
+
+    Args:
+        encoding: the encoding.
+        sizes: heads, kv_heads and head_dim of a call.
+    """
+    wanted = {"num_heads": sizes["heads"], "num_kv_heads": sizes["kv_heads"], "head_dim": sizes["head_dim"]}
+    for part in encoding.modules():
+        takes = [name for name in inspect.signature(type(part)).parameters if name in wanted]
+        own = {name: getattr(part, name, None) for name in takes}
+        if any(isinstance(size, int) and size != wanted[name] for name, size in own.items()):
+            had, give = (", ".join(f"{name}={sizes[name]}" for name in takes) for sizes in (own, wanted))
+            return f"{type(part).__name__} was built with {had}: build it with {give}"
+    return ""
 
 
 def numbers(values: tuple[float, ...], device: torch.device | str | None) -> Tensor:
