@@ -26,7 +26,7 @@ def log(name: str, folder: Path) -> list[str]:
         def progressed(self, doing: str, share: float) -> None:
             told.append(doing)
 
-        def trained(self, job: str, numbers: Mapping[str, float]) -> None:
+        def logged(self, job: str, numbers: Mapping[str, float]) -> None:
             told.append(job)
 
         def measured(self, job: str, rows: Any) -> None:
@@ -35,7 +35,7 @@ def log(name: str, folder: Path) -> list[str]:
     with logging(Behind(), name, folder) as watch:
         watch.progressed("begins", 0.0)
         for step in (1, 2):
-            watch.trained("copy, rope", {"step": step, "loss": 3.0 - step})
+            watch.logged("copy, rope", {"step": step, "loss": 3.0 - step})
         watch.measured("copy, rope", ROWS)
     return told
 

@@ -65,7 +65,7 @@ def measure_each(
         running[job] = share * work(job)
         name = f"{jobs[job]}: {doing}" if doing else jobs[job]
         if numbers:
-            listener.trained(jobs[job], numbers)
+            listener.logged(jobs[job], numbers)
         listener.progressed(name, (done + sum(running.values())) / total)
 
     def finished(job: J, rows: Sequence[Row]) -> None:

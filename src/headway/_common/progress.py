@@ -60,7 +60,7 @@ class ProgressListener:
     def progressed(self, doing: str, share: float) -> None:
         """Is called with what is done at the moment, ``doing``, and the ``share`` of all work that is done, 0 … 1."""
 
-    def trained(self, job: str, numbers: Mapping[str, float]) -> None:
+    def logged(self, job: str, numbers: Mapping[str, float]) -> None:
         """Is called now and then in the training of a ``job`` with its ``numbers``: "step", "loss" and others."""
 
     def measured(self, job: str, rows: Sequence[Row]) -> None:

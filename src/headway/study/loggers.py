@@ -160,9 +160,9 @@ class _Logging(ProgressListener):
     def progressed(self, doing: str, share: float) -> None:
         self.watch.progressed(doing, share)
 
-    def trained(self, job: str, numbers: Mapping[str, float]) -> None:
+    def logged(self, job: str, numbers: Mapping[str, float]) -> None:
         self.logger.log(job, int(numbers["step"]), {name: x for name, x in numbers.items() if name != "step"})
-        self.watch.trained(job, numbers)
+        self.watch.logged(job, numbers)
 
     def measured(self, job: str, rows: Sequence[Row]) -> None:
         for row in rows:
