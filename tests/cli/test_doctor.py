@@ -98,12 +98,20 @@ def old_package(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setattr(_diagnosis, "_version", lambda name: "0.9.9+cpu" if name == "torch" else "99")
 
 
-def no_typer(monkeypatch: Patch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_diagnosis, "_version", lambda name: None if name in ("typer", "rich") else "99")
+def without(*packages: str) -> Callable[[Patch, Path], None]:
+    """All other packages are there, also those that no test has."""
+
+    def make(monkeypatch: Patch, tmp_path: Path) -> None:
+        monkeypatch.setattr(_diagnosis, "_version", lambda name: None if name in packages else "99")
+        monkeypatch.setattr(_diagnosis, "_found", lambda module: True)
+
+    return make
 
 
-def several_packages(monkeypatch: Patch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_diagnosis, "_version", lambda name: None if name in ("rich", "gguf", "gensim") else "99")
+no_typer = without("typer", "rich")
+
+
+several_packages = without("rich", "gguf", "gensim")
 
 
 def half_a_package(monkeypatch: Patch, tmp_path: Path) -> None:
