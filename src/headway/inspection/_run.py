@@ -113,8 +113,8 @@ def attention_statistics(
         v: values, of which only the shape is read. Default: as k.
         statistics: names of ``headway.inspection.STATISTICS``, or statistics such as ``TopKeys(4)``.
         queries: the queries that count, [n] or [batch, n] bool, True for those that do. Default: all but padding, which
-            is known of padded ``Coordinates``, and of a ``masks.Padding`` if the queries are the last of the keys.
-            Queries that see no key never count.
+            is known of padded ``Coordinates``, and of a ``masks.Padding`` if the queries are the last of the keys or
+            those of ``shards``. Queries that see no key never count.
         shards: which tokens each of several processes has, as for ``headway.parallel.attention``. q, k, v and queries
             are then this process's, and so are the results of each query. Sums over queries, such as ``received``, are
             those of all processes, of which every one makes the same call and gathers all keys.
@@ -136,6 +136,7 @@ def attention_statistics(
     from ..parallel._attention import call_with_weights  # here, since it imports process groups
 
     call = call_with_weights(q, k, v, shards, [one.name for one in wanted], kernel, arguments)
+    queries = real_queries(call, shards.runs) if queries is None else queries
     return _summed(statistics_of(call, wanted, queries, kernel), wanted, shards)
 
 

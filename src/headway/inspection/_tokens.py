@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from ..kernels import Call
@@ -17,13 +20,18 @@ def documents(call: Call) -> tuple[Tensor, Tensor] | None:
     return None if q.document is None or k.document is None else (q.document, k.document)
 
 
-def real_queries(call: Call) -> Tensor | None:
-    """The queries that are not padding, [batch or 1, n] bool; None if that is not known."""
+def real_queries(call: Call, slots: Sequence[tuple[int, int]] = ()) -> Tensor | None:
+    """The queries that are not padding, [batch or 1, n] bool; None if that is not known.
+
+    ``slots`` are the ranges (start, stop) of the keys that are the queries' tokens, the last ones by default.
+    """
     at, n, m = call.q_coordinates, call.q.shape[2], call.k.shape[2]
     if (stop := real_stop(at)) is not None:
         return (at.index >= 0) & (at.index < stop)
-    if call.aligned and n <= m:
-        for mask in conjuncts(call.mask):
-            if isinstance(mask, Padding):
-                return mask.allowed(at, call.k_coordinates)[:, 0, 0, m - n :]
+    if not slots and call.aligned and n <= m:
+        slots = [(m - n, m)]
+    for mask in conjuncts(call.mask) if slots else ():
+        if isinstance(mask, Padding):
+            real = mask.allowed(at, call.k_coordinates)[:, 0, 0]
+            return torch.cat([real[:, start:stop] for start, stop in slots], 1)
     return None

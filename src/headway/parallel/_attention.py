@@ -217,6 +217,8 @@ def call_with_weights(
             input.
     """
     given: dict[str, Any] = {**arguments}
+    if others := given.keys() - {*SIDES, *OPTIONS, "dropout_seed", "prepared_by"}:
+        refuse("attention", make_call, dict.fromkeys(sorted(others)))
     if given.get("prepared_by") is not None:
         raise HeadwayError("prepared_by is given with shards: give keys as they were before the encoding")
     encoding, terms, mask, q_at, k_at, q_input, k_input = map(given.get, SIDES)
@@ -371,8 +373,11 @@ def shared_call(
         raise HeadwayError("shards is no Shards: give headway.parallel.Shards.zigzag(n, mesh) or another layout")
     if k_shards is not None and k_shards.group is not shards.group and k_shards.group.size > 1:
         raise HeadwayError("k_shards are of another group of processes than shards: make both with one mesh")
+    shard = options["head_shard"]
+    if not isinstance(shard, (HeadShard, type(None))):
+        raise HeadwayError(f"head_shard is a {type(shard).__name__}: give HeadShard(first, count, total)")
     if isinstance(encoding, str):
-        encoding = encoding_for(encoding, q, options["head_shard"])
+        encoding = encoding_for(encoding, q, shard)
     k_side = shards if k_shards is None else k_shards
     for name, x, side in (("q", q, shards), ("k", k, k_side), ("v", v, k_side)):
         if not isinstance(x, Tensor) or x.ndim != 4 or x.is_nested:
@@ -391,7 +396,7 @@ def shared_call(
     checked = as_mask(mask)
     if checked is not None:
         n, m = q_at.index.shape[1], k_at.index.shape[1]
-        heads = q.shape[1] if options["head_shard"] is None else options["head_shard"].total
+        heads = q.shape[1] if shard is None else shard.total
         checked.check(q.shape[0], heads, n, m)
         checked = checked.for_call(q.shape[0], heads)
     return SharedCall(
