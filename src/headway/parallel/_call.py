@@ -183,7 +183,9 @@ class SharedCall:
                 q_positions=q_at, k_positions=q_at if self.itself else k_at, q_input=first(self.q_input, 1, count),
                 k_input=first(self.k_input, 1, count), **options,
             )  # fmt: skip
-        return call._with(terms=(*call.terms, *self.terms)).rotated(lambda x, rotation: rotation._of(x))
+        shard, terms = self.options.get("head_shard"), self.terms
+        own = terms if shard is None else shard.own_terms(terms, self.k.shape[1], "the call")
+        return call._with(terms=(*call.terms, *own)).rotated(lambda x, rotation: rotation._of(x))
 
 
 def why_not_pairs(terms: Sequence[Term]) -> str | None:
