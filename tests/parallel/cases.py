@@ -18,6 +18,7 @@ import headway as hw
 from headway import masks as M
 from headway import parallel
 from headway.attention import observers
+from headway.heads import HeadShard
 from headway.parallel import Shards
 from headway.parallel.methods import ring
 from headway.positions import ENCODINGS, PositionEncoding
@@ -483,6 +484,17 @@ def sent(group: Any, method: str, shape: str, mask: M.Mask | None, n: int = 64) 
     return between - start, shards.group.sent - between, parallel.explain(*leaves, **options).traffic[method]
 
 
+def sent_of_some_heads(group: Any) -> tuple[int, int]:
+    """The bytes that a ring sends with a bias for each of 8 heads, of which a process has 4; what ``explain`` says."""
+    shards = Shards.zigzag(16, group)
+    q, k, v, bias = (shards.take(torch.randn(1, heads, 16, 8), dim=2)[0] for heads in (4, 4, 4, 8))
+    options: dict[str, Any] = {"terms": [hw.terms.DenseBias(bias[..., :1].mT)], "head_shard": HeadShard(4, 4, 8)}
+    said = parallel.explain(q, k, v, shards=shards, method="ring", **options).traffic["ring"]
+    start = shards.group.sent
+    parallel.attention(q, k, v, shards=shards, method="ring", **options)
+    return shards.group.sent - start, said.forward
+
+
 @contextmanager
 def observed() -> Iterator[None]:
     """A block in which inspection observes calls."""
@@ -583,6 +595,10 @@ def refuses(group: Any, what: str) -> None:
         parallel.attention(*arguments_of(None)[0], shards=shards)
     elif what == "method":
         parallel.attention(q, k, v, shards=shards, method="rings")
+    elif what == "no argument of statistics":
+        hw.attention_statistics(q, k, v, shards=shards, method="ring")
+    elif what == "head_shard":
+        parallel.attention(q, k, v, shards=shards, head_shard=(0, 2, 4), mask=M.Causal())
     elif what == "twice":
         leaf = q.requires_grad_()
         out = parallel.attention(leaf, k, v, shards=shards, method="ring")

@@ -373,6 +373,8 @@ def measured(group: Any) -> dict[str, float]:
     cases: dict[str, dict[str, Any]] = {
         "rope": {"encoding": "rope", "mask": M.Causal(), "sink": sink, "soft_cap": 4.0},
         "alibi, padding": {"encoding": "alibi", "q_positions": places("left")},
+        "a mask of padding": {"mask": M.Causal() & M.Padding([LENGTH, LENGTH - 5])},
+        "a mask of padding on the left": {"encoding": "rope", "mask": M.Padding([LENGTH, LENGTH - 5], side="left")},
         "some queries": {"queries": counted, "mask": M.Window(5, 0)},
     }
     for name, given in cases.items():

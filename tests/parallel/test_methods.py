@@ -194,6 +194,11 @@ def test_bytes_are_what_explain_says(pool: Pool) -> None:
                         assert (forward, backward) == (shard, shard)
 
 
+def test_bytes_of_terms_of_some_heads(pool: Pool) -> None:
+    for sent, said in pool.run(2, cases.sent_of_some_heads):
+        assert sent == said
+
+
 def test_a_ring_sends_no_key_that_nobody_sees(pool: Pool) -> None:
     first, second = pool.run(2, cases.sent, "ring", "contiguous", M.Causal())
     assert first[0] > 0
@@ -221,6 +226,8 @@ SAID = {
     "pairs": "a tensor of all pairs",
     "whole": "give what Shards.take returns",
     "method": "rings",
+    "no argument of statistics": "there is no argument 'method'",
+    "head_shard": "head_shard is a tuple: give HeadShard(first, count, total)",
     "twice": "once_differentiable",
 }
 

@@ -56,19 +56,18 @@ class Ring(Method):
     def traffic(self, call: SharedCall) -> Traffic:
         schedule, size, rank = schedule_of(call), call.group.size, call.group.rank
         tensors, dims = keys_of(call.probe(), moved=False)
-        tokens = tensors[0].shape[2]
         packing = Packing.of(tensors, dims)
         gradients = packing.of_gradients([x.is_floating_point() for x in tensors])
-        key, gradient = (one.size(tokens) // tokens for one in (packing, gradients))
 
         def sent(hops: Sequence[Sequence[int]]) -> tuple[int, int]:
-            forward = back = 0
+            forward = backward = 0
             for of, runs in enumerate(hops):
                 step = (rank - of) % size
                 for (start, stop), last in zip(call.k_shards.layout[of], runs, strict=True):
-                    forward += (stop - start) * (last > step)
-                    back += (stop - start) * (last >= step > 0)
-            return forward * key, forward * key + back * gradient
+                    keys = packing.size(stop - start) * (last > step)
+                    forward += keys
+                    backward += keys + gradients.size(stop - start) * (last >= step > 0)
+            return forward, backward
 
         forward, backward = sent(schedule.hops)
         every = sum(sent([[size - 1] * len(runs) for runs in schedule.hops]))
