@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -454,10 +454,11 @@ class Computation:
     Args:
         call: the call.
         name: "auto", or the name of the kernel.
+        slots: the ranges (start, stop) of the keys that are the queries' tokens, if these are known and not the last.
     """
 
-    def __init__(self, call: Call, name: str) -> None:
-        self.call, self.name = call, name
+    def __init__(self, call: Call, name: str, slots: Sequence[tuple[int, int]] = ()) -> None:
+        self.call, self.name, self.slots = call, name, slots
 
     @cached_property
     def kernel(self) -> Kernel:

@@ -16,10 +16,10 @@ from ._watch import Frame
 CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
 
 
-def padding_of(stack: Sequence[Frame], call: Call) -> Tensor | None:
-    """The queries that are not padding, [batch, n] bool; None if that is not known."""
+def padding_of(stack: Sequence[Frame], call: Call, slots: Sequence[tuple[int, int]] = ()) -> Tensor | None:
+    """The queries that are not padding, [batch, n] bool; None if that is not known. ``real_queries`` has ``slots``."""
     batch, n, m = call.q.shape[0], call.q.shape[2], call.k.shape[2]
-    real = real_queries(call)
+    real = real_queries(call, slots)
     if real is None and (tokens := _tokens(stack, n, m)) is not None:
         stop = _total(stack, n) or tokens.shape[1]  # a mask may cover a whole cache that is not full
         real = tokens[:, min(stop, tokens.shape[1]) - n :][:, :n]

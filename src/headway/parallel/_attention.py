@@ -181,7 +181,7 @@ def _observed_here(call: SharedCall, note: Callable[[str, Traffic], None] | None
         gather, shares = METHODS["gather"], call.group.size > 1 and not call.has_all_keys
         note(*((gather.name, gather.traffic(call)) if shares else (LOCAL, Traffic(0, 0))))
     one = _with_weights(call, {})
-    return _observed(one, Computation(one, call.kernel))
+    return _observed(one, Computation(one, call.kernel, call.q_shards.runs if call.itself else ()))
 
 
 def _with_weights(call: SharedCall, facts: dict[str, object]) -> Call:

@@ -53,7 +53,7 @@ def _observe(finder: Finder, call: Call, compute: Callable[[], Computed]) -> Com
             _kind(frame, call),
             call,
             exact=True,
-            padding=padding_of(finder.stack, call),
+            padding=padding_of(finder.stack, call, compute.slots if isinstance(compute, Computation) else ()),
             replaces_output=_replaces_output(frame, call),
             run_and_reduce=partial(_run_and_reduce, compute),
         )
