@@ -356,7 +356,7 @@ INSPECTED: dict[str, Callable[[Any], dict[str, float]]] = {
     "none, contiguous": partial(inspected, encoding=None, shape="contiguous"),
     "rope": partial(inspected, encoding="rope"),
     "alibi, padding on the left": partial(inspected, encoding="alibi", at="left"),
-    "rope, a mask of padding": partial(inspected, encoding="rope", mask=M.Padding([LENGTH, LENGTH - 5], side="left")),
+    "rope, a mask of padding": partial(inspected, encoding="rope", mask=M.Padding([LENGTH, LENGTH - 5])),
     "t5, packed": partial(inspected, encoding="t5", at="packed", method="heads"),
     "rope, a window, a mask of the whole": partial(
         inspected, encoding="rope", masks=[M.Window(4, 0), None], mask=torch.arange(LENGTH**2).view(LENGTH, -1) % 3 != 1
