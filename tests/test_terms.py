@@ -331,6 +331,8 @@ def test_a_gated_bias_has_rows_and_a_factor_of_each_query() -> None:
         T.DistanceBias(T.Linear(torch.ones(4), torch.ones(4))).gated(gate, 0.25)
     with pytest.raises(HeadwayError, match=r"gate has shape \(8,\): give \[batch, heads, n\]"):
         T.DistanceBias(T.Rows(torch.ones(4, 3), T.Clip(-1, 1))).gated(gate[0, 0], 0.25)
+    with pytest.raises(HeadwayError, match="scale is 0, by which the gate would be divided"):
+        T.DistanceBias(T.Rows(torch.ones(4, 3), T.Clip(-1, 1))).gated(gate, 0.0)
     assert (
         hw.explain(
             *(torch.ones(1, 4, 8, 16),) * 3,
@@ -338,3 +340,33 @@ def test_a_gated_bias_has_rows_and_a_factor_of_each_query() -> None:
         ).kernel
         == "cpu"
     )
+
+
+def rotation_limited_to(window: float, layout: str = "half", pairs: int = 4) -> T.LimitedRotation:
+    q, k = torch.ones(3, 1, 1, 5, pairs), torch.ones(2, 1, 1, 5, pairs)
+    return T.LimitedRotation(window, q, q, k, k, layout)
+
+
+def test_terms_that_replace_the_product_are_checked() -> None:
+    with pytest.raises(HeadwayError, match="LimitedRotation has window 0: give a distance above 0"):
+        rotation_limited_to(0)
+    with pytest.raises(HeadwayError, match="LimitedRotation has layout 'pairs': give 'interleaved' or 'half'"):
+        rotation_limited_to(2, "pairs")
+    w, beta, sums = torch.ones(1, 1, 5, 8), torch.ones(1, 1, 5), torch.ones(1, 1, 5)
+    with pytest.raises(HeadwayError, match="q_sums or k_sums alone: give both, or neither"):
+        T.HouseholderPath(w, beta, k_sums=sums)
+    q, odd = torch.ones(1, 1, 5, 8), torch.ones(1, 1, 5, 9)
+    with pytest.raises(HeadwayError, match="head_dim is 9: give an even one"):
+        hw.attention(odd, odd, odd, terms=[rotation_limited_to(2)])
+    with pytest.raises(HeadwayError, match="HouseholderPath and LimitedRotation, each of which replaces ⟨q, k⟩"):
+        hw.attention(q, q, q, terms=[T.HouseholderPath(w, beta), rotation_limited_to(2)])
+
+
+def test_distances_of_positions_in_float64_are_not_rounded_with_the_positions() -> None:
+    at = torch.arange(5, dtype=torch.float64)[None] + 0.5
+    q, term = torch.randn(1, 1, 5, 8), T.ContentSlope(torch.ones(1), torch.ones(1, 8))
+    near, far = (
+        hw.attention(q, q, q, terms=[term], mask=hw.masks.Causal(), q_positions=x, k_positions=x, kernel="reference")
+        for x in (at, at + 2**40)
+    )
+    assert torch.equal(near, far)

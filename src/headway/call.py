@@ -20,7 +20,7 @@ from .positions import PositionEncoding
 from .positions._base import IN_ATTENTION, Restore, built_for_others
 from .positions._naming import shared_encoding
 from .records import Sizes
-from .terms import NORMALIZERS, RelativeKeys, RelativeQueries, Rotation, Sink, SoftCap, Term
+from .terms import NORMALIZERS, PRODUCTS, RelativeKeys, RelativeQueries, Rotation, Sink, SoftCap, Term
 from .terms import check as check_terms
 from .tracing import holds, refuse_tracers, to_onnx
 
@@ -235,6 +235,9 @@ def _call(given: Given, placed: Places, encoded: Encoded) -> Call:
         raise HeadwayError(f"terms hold {' and '.join(own)}, each of which replaces the softmax: keep one")
     if own and any(isinstance(term, Sink) for term in terms):
         raise HeadwayError(f"terms hold a {own[0]}, which replaces the softmax that a sink takes part in: drop one")
+    products = [type(term).__name__ for term in terms if isinstance(term, PRODUCTS)]
+    if len(products) > 1:
+        raise HeadwayError(f"terms hold {' and '.join(products)}, each of which replaces ⟨q, k⟩: keep one")
     return Call._made({
         "q": encoded.q, "k": encoded.k, "v": encoded.v, "q_coordinates": encoded.q_at, "k_coordinates": encoded.k_at,
         "terms": terms, "mask": placed.mask, "scale": given.scale, "dropout": given.dropout, "seed": given.seed,

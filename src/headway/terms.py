@@ -508,7 +508,7 @@ class DistanceBias(Part):
             The term that is given in place of this one.
 
         Raises:
-            HeadwayError: for a bias in closed form, and for a gate of another shape.
+            HeadwayError: for a bias in closed form, a gate of another shape, and a scale of 0.
         """
         if not isinstance(self.values, Rows):
             raise HeadwayError(
@@ -517,6 +517,8 @@ class DistanceBias(Part):
             )
         if gate.ndim != 3:
             raise HeadwayError(f"gate has shape {tuple(gate.shape)}: give [batch, heads, n]")
+        if scale == 0:
+            raise HeadwayError("scale is 0, by which the gate would be divided: give RelativeKeys with scaled=False")
         keys = Rows(self.values.table.unsqueeze(-1), self.values.map)
         return RelativeKeys(keys, query=(gate / scale).unsqueeze(-1))
 
@@ -779,6 +781,9 @@ class LimitedRotation(Part):
         k_sin: sines, likewise.
         layout: as in ``Rotation``.
         axis: the axis of the positions.
+
+    Raises:
+        HeadwayError: if the window is 0 or less, or the layout is unknown.
     """
 
     axes = named(
@@ -796,8 +801,15 @@ class LimitedRotation(Part):
     layout: str = "interleaved"
     axis: int = 0
 
+    def __post_init__(self) -> None:
+        if not self.window > 0:
+            raise HeadwayError(f"LimitedRotation has window {self.window}: give a distance above 0")
+        _check_layout(self)
+
     def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
         width = sizes["head_dim"]
+        if width is not None and width % 2:
+            raise HeadwayError(f"LimitedRotation turns pairs of dimensions and head_dim is {width}: give an even one")
         return {"of_queries": 3, "of_keys": 2, "one": 1, "pairs": None if width is None else width // 2}
 
     def functions(self, q: Coordinates, k: Coordinates) -> tuple[Product]:
@@ -808,7 +820,7 @@ class LimitedRotation(Part):
             k: coordinates of the keys.
         """
         tables = self.q_cos, self.q_sin, self.k_cos, self.k_sin
-        return (Product(self._product, (q.axis(self.axis), k.axis(self.axis), *tables)),)
+        return (Product(self._product, (*_positions(q, k, self.axis), *tables)),)
 
     def _product(
         self, q: Tensor, k: Tensor, rows: Tensor, q_position: Tensor, k_position: Tensor, *tables: Tensor
@@ -834,6 +846,9 @@ class HouseholderPath(Part):
         beta: β, [batch, kv_heads, m].
         q_sums: e of the queries, [batch, heads, n], or None.
         k_sums: e of the keys, [batch, heads, m], or None.
+
+    Raises:
+        HeadwayError: if one of both sums is given alone.
     """
 
     axes = named(
@@ -847,6 +862,10 @@ class HouseholderPath(Part):
     beta: Tensor
     q_sums: Tensor | None = None
     k_sums: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if (self.q_sums is None) != (self.k_sums is None):
+            raise HeadwayError("HouseholderPath has q_sums or k_sums alone: give both, or neither")
 
     def functions(self, q: Coordinates, k: Coordinates) -> tuple[Product]:
         """Returns the same for kernels that compute a row at once.
@@ -894,7 +913,16 @@ class ContentSlope(Part):
         """
         nothing = self.slope.new_zeros(0)
         weights = [nothing if weight is None else weight for weight in (self.key_weight, self.query_weight)]
-        return (Product(_with_penalty, (q.axis(self.axis), k.axis(self.axis), self.slope, *weights)),)
+        return (Product(_with_penalty, (*_positions(q, k, self.axis), self.slope, *weights)),)
+
+
+def _positions(q: Coordinates, k: Coordinates, axis: int) -> tuple[Tensor, Tensor]:
+    """Returns positions on an axis, those in float64 from the first key on, since a function gets them in float32."""
+    at, to = q.axis(axis), k.axis(axis)
+    if torch.float64 not in (at.dtype, to.dtype):
+        return at, to
+    first = to[:, :1].double().sum(1, keepdim=True)  # 0 if there is no key
+    return at - first, to - first
 
 
 def _with_penalty(
@@ -960,8 +988,7 @@ class Rotation(Part):
         """
         batch, heads, n, width = x.shape
         self.check_tensors({"batch": batch, "heads": heads, "tokens": n})
-        if self.layout not in LAYOUTS:
-            raise HeadwayError(f"Rotation has layout {self.layout!r}: give {' or '.join(map(repr, LAYOUTS))}")
+        _check_layout(self)
         pairs = self.cos.shape[3]
         if not 0 <= self.start <= width - 2 * pairs:
             raise HeadwayError(
@@ -972,6 +999,12 @@ class Rotation(Part):
     def _of(self, x: Tensor) -> Tensor:
         """Rotates ``x`` without ``check``, which must have been called unless headway made the rotation."""
         return rotate(x, self.cos, self.sin, self.layout, self.start)
+
+
+def _check_layout(part: Rotation | LimitedRotation) -> None:
+    if part.layout not in LAYOUTS:
+        choice = " or ".join(map(repr, LAYOUTS))
+        raise HeadwayError(f"{type(part).__name__} has layout {part.layout!r}: give {choice}")
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int = 0) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...masks import Bounds, Mask
-from ...terms import PRODUCTS, ContentSlope, QueryScale, RelativeKeys, Sink, Sinusoids
+from ...terms import ContentSlope, QueryScale, RelativeKeys, Sink, Sinusoids
 from .._problem import Call, Problem
 from .masks import lower_mask
 from .sinusoids import distances, without_sinusoids
@@ -53,9 +53,6 @@ def reasons_against(problem: Problem) -> Iterator[str]:
     Args:
         problem: the facts of the call.
     """
-    products = [type(term).__name__ for term in problem.terms if isinstance(term, PRODUCTS)]
-    if len(products) > 1:
-        yield f"{' and '.join(products)} each replace the products of queries and keys"
     for term in problem.terms:
         if type(term) is ContentSlope and not problem.positions_rise_by_one:
             yield "it has ContentSlope for positions that rise by one alone"
