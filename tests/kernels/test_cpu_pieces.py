@@ -10,8 +10,13 @@ from torch.nn import functional as F
 
 import headway as hw
 from headway import householder
+from headway.call import make_call
+from headway.coordinates import Coordinates
+from headway.kernels import _masks
+from headway.kernels._masks import shared_masks
 from headway.kernels.cpu import _library
-from headway.masks import Boolean, Causal, Documents, Mask, Window
+from headway.kernels.lowering import lower
+from headway.masks import Boolean, Causal, Documents, Mask, Padding, Window
 from headway.terms import (
     Clip,
     ContentSlope,
@@ -21,8 +26,11 @@ from headway.terms import (
     Linear,
     QueryScale,
     RelativeKeys,
+    RelativeQueries,
     RelativeValues,
     Rows,
+    Sinusoids,
+    StickWeights,
     Term,
 )
 
@@ -75,11 +83,13 @@ def results(
     leaves = [x.to(dtype if dtype == torch.float64 else torch.float32) for x in leaves_of(kind, n, generator)]
     leaves = [x.requires_grad_() for x in leaves]
     arguments = {"mask": Causal(), **arguments}
+    spoiled = arguments.pop("spoiled", torch.zeros(1, dtype=torch.bool))
     terms = [term_of(kind, leaves, torch.arange(n)[None] if positions is None else positions)]
     terms += arguments.pop("further", [])
     torch.manual_seed(5)
     placed: dict[str, Any] = {} if positions is None else {"q_positions": positions, "k_positions": positions}
-    out, lse = hw.attention_with_lse(q, k, v, terms=terms, kernel=kernel, **placed, **arguments)
+    spoilt = k.masked_fill(spoiled, math.nan), v.masked_fill(spoiled, math.nan)
+    out, lse = hw.attention_with_lse(q, *spoilt, terms=terms, kernel=kernel, **placed, **arguments)
     seen = lse.isfinite()
     upstream = [torch.linspace(-1, 1, x.numel(), dtype=torch.float64).view(x.shape).sin() for x in (out, lse)]
     loss = (out.double() * upstream[0]).sum() + (torch.where(seen, lse, 0).double() * upstream[1]).sum()
@@ -161,6 +171,62 @@ def test_a_path_is_made_of_few_pieces_that_hold_each_pair_once() -> None:
         assert torch.equal(count, torch.ones(n, n, dtype=torch.int64).tril())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_relative_terms_read_the_queries_and_keys_of_the_call(kind: str) -> None:
+    """Pieces have other queries and keys, of another width too."""
+    draw = torch.Generator().manual_seed(2)
+    table = torch.randn(HEADS, 9, WIDTH, generator=draw, dtype=torch.float64)
+    further: list[Term] = [RelativeKeys(Rows(table, Clip(-4, 4))), RelativeQueries(Rows(table.flip(1), Clip(-6, 2)))]
+    waves = Sinusoids(torch.randn(HEADS, WIDTH, 4, generator=draw, dtype=torch.float64), torch.tensor([1.0, 0.1]))
+    further.append(RelativeKeys(waves, query_bias=table[:, 0], scaled=False))
+    agree(kind, CHUNK + 9, further=further)
+
+
+@pytest.mark.parametrize("apart", [-10, 10])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_keys_that_a_causal_mask_shows_may_stand_far_ahead(apart: int, steps: int) -> None:
+    """The mask reads the order of the tokens, not their positions."""
+    q, k, v = (torch.randn(1, 2, 30, WIDTH, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    placed = {"q_positions": torch.arange(30)[None], "k_positions": torch.arange(30)[None] * steps + apart}
+    given: dict[str, Any] = {"encoding": hw.positions.ReRoPE(WIDTH, window=5), "mask": Causal(), **placed}
+    exact = hw.attention(q.double(), k.double(), v.double(), kernel="reference", **given)
+    torch.testing.assert_close(hw.attention(q, k, v, kernel="cpu", **given), exact.float())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_nobody_sees_reaches_no_gradient(kind: str) -> None:
+    n = CHUNK + 9
+    padded = Causal() & Padding(torch.tensor([n - 20, n]))
+    clean = results("cpu", kind, n, torch.float32, mask=padded)
+    unseen = torch.zeros(BATCH, 1, n, 1, dtype=torch.bool)
+    unseen[0, :, n - 20 :] = True
+    found = results("cpu", kind, n, torch.float32, mask=padded, spoiled=unseen)
+    for x, y in zip(found, clean, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_a_table_by_distance_holds_the_distances_of_the_call() -> None:
+    """Queries may stand far from all keys."""
+    q = torch.randn(1, 2, 6, WIDTH)
+    term = ContentSlope(torch.ones(2), torch.randn(2, WIDTH), torch.randn(2, WIDTH))
+    at, to = Coordinates.span(6, start=1 << 40), Coordinates.span(6)
+    call = make_call(q, q, q, terms=[term], mask=Causal(), q_positions=at, k_positions=to)
+    made = lower(call).terms
+    assert len(made) == 2
+    assert all(term.rows.table.shape[1] <= 11 for term in made)
+
+
+def test_layers_of_a_model_share_which_keys_are_near() -> None:
+    at = Coordinates.packed([20, 30])
+    q, encoding = torch.randn(1, 2, 50, WIDTH), hw.positions.ReRoPE(WIDTH, window=5)
+    with torch.no_grad(), shared_masks():
+        for _ in range(3):
+            hw.attention(q, q, q, encoding=encoding, mask=Causal(), q_positions=at, k_positions=at, kernel="cpu")
+        known = _masks._shared.get()
+        assert known is not None
+        assert len(known) == 3  # near, past and future
+
+
 def refused(kind: str, n: int = 5, m: int = 5, mask: Mask | None = Causal(), **arguments: Any) -> str:  # noqa: B008
     """Why the kernel does not run a call."""
     leaves = leaves_of(kind, m, torch.Generator().manual_seed(0))
@@ -181,5 +247,8 @@ def test_what_is_refused() -> None:
     assert "ContentSlope for positions that rise by one" in refused("slope by keys", **gaps)
     assert "not scaled beside a QueryScale" in refused("not scaled", further=scales)
     assert "a scale of 0" in refused("not scaled", scale=0.0)
+    for kind in ("path", "rotation"):
+        assert "beside StickWeights" in refused(kind, further=[StickWeights()])
     slope = term_of("slope by keys", leaves_of("slope by keys", 5, torch.Generator()), torch.arange(5))
-    assert "each replace the products" in refused("path", further=[slope])
+    with pytest.raises(hw.HeadwayError, match="HouseholderPath and ContentSlope, each of which replaces"):
+        refused("path", further=[slope])

@@ -47,6 +47,32 @@ def evaluated(call: Call) -> Call:
     return call._with(mask=_readable(mask, q, k))
 
 
+def without_unseen(call: Call) -> Call:
+    """Returns the call with 0 in queries that see no key and in keys that no query sees, if NaN or ∞ is anywhere.
+
+    Their gradients are 0, which products of lowering would multiply with what they hold.
+
+    Args:
+        call: the call, with a mask that kernels can read, on a CPU.
+    """
+    q, k, mask = call.q, call.k, call.mask
+    if mask is None or bool(q.isfinite().all() & k.isfinite().all()):
+        return call
+    (batch, heads, n, _), (_, kv_heads, m, _) = q.shape, k.shape
+    seeing, seen = [], torch.zeros(batch, heads, m, dtype=torch.bool)
+    rows = max(1, PAIRS // max(1, batch * heads * m))
+    for start in range(0, n, rows):
+        stop = min(start + rows, n)
+        allowed = mask.block(start, stop, n).allowed(call.q_coordinates.rows(start, stop), call.k_coordinates)
+        allowed = allowed.expand(batch, heads, stop - start, m)
+        seeing.append(allowed.any(-1))
+        seen |= allowed.any(-2)
+    seen = seen.unflatten(1, (kv_heads, -1)).any(2)
+    return call._with(
+        q=q.masked_fill(~torch.cat(seeing, dim=2)[..., None], 0) if seeing else q, k=k.masked_fill(~seen[..., None], 0)
+    )
+
+
 def bytes_of(problem: Problem, mask: Mask) -> int:
     """Returns the most bytes that evaluating a mask takes, as far as its tensors show it.
 
@@ -303,6 +329,9 @@ def _identity(mask: Mask, held: list[Any]) -> Hashable:
     if type(mask) is Function and mask.rows is not None and mask.heads is not None:  # made anew for each call
         held.append(mask.function)
         return id(mask.function), tuple(mask.rows.tolist()), tuple(mask.heads.tolist())
+    key = mask.plan_key()
+    if key is not None:
+        return key
     held.append(mask)
     tensors = [value for value in attributes(mask).values() if isinstance(value, Tensor) and not value.is_inference()]
     return id(mask), sum(map(writes_of, tensors))

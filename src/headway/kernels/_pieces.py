@@ -5,7 +5,7 @@ Their results are merged as those of disjoint keys are, and each computes its gr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +14,10 @@ from torch import Tensor
 from .. import householder
 from ..coordinates import Coordinates
 from ..masks import And, Causal, Interval, Mask, Window, conjuncts
-from ..terms import HouseholderPath, LimitedRotation, QueryScale, Term, TokenBias, distance, rotate
+from ..terms import HouseholderPath, LimitedRotation, QueryScale, StickWeights, Term, TokenBias, distance, rotate
 from ._masks import evaluated
 from ._problem import Call, Problem
+from .lowering.sinusoids import with_own
 
 IN_PIECES = (LimitedRotation, HouseholderPath)
 """The terms that make several calls of one."""
@@ -31,7 +32,10 @@ def reasons_against(problem: Problem) -> Iterator[str]:
     Args:
         problem: the facts of the call.
     """
+    sticks = any(type(term) is StickWeights for term in problem.terms)
     for term in problem.terms:
+        if sticks and type(term) in IN_PIECES:
+            yield f"it has no {type(term).__name__} beside StickWeights, which depend on the order of all keys"
         if type(term) is HouseholderPath:
             if problem.n != problem.m or not problem.aligned or not _is_causal(problem.mask):
                 yield "it has HouseholderPath for as many queries as keys and a causal mask alone"
@@ -51,7 +55,7 @@ def pieces_of(call: Call) -> list[Call]:
         call: the call, of whose terms one is in ``IN_PIECES``. Its rotations have been applied.
     """
     term = next(term for term in call.terms if isinstance(term, IN_PIECES))
-    others = tuple([one for one in call.terms if one is not term])
+    others = tuple([with_own(one, call.q, call.k) for one in call.terms if one is not term])
     made = _by_distance(call, term) if isinstance(term, LimitedRotation) else _along_path(call, term)
     return [
         evaluated(
@@ -69,7 +73,7 @@ def _is_causal(mask: Mask | None) -> bool:
 
 
 def _by_distance(call: Call, term: LimitedRotation) -> Iterator[Piece]:
-    """Yields near, past and future keys; no future ones if positions rise and the mask is causal."""
+    """Yields near, past and future keys; no future ones if positions rise and a causal mask hides them."""
     near: Mask
     past: Mask
     future: Mask
@@ -80,7 +84,9 @@ def _by_distance(call: Call, term: LimitedRotation) -> Iterator[Piece]:
         first = torch.searchsorted(k_at, q_at - term.window, right=True)
         last = torch.searchsorted(k_at, q_at + term.window)
         near, past, future = Interval(first, last), Interval(None, first), Interval(last, None)
-        ahead = not (_is_causal(call.mask) and call.aligned and call.q.shape[2] == call.k.shape[2])
+        n, m = call.q.shape[2], call.k.shape[2]
+        own = torch.arange(m - n, m)  # positions of queries need not be those of the keys in their slots
+        ahead = not (_is_causal(call.mask) and call.aligned) or bool((last <= own).any())
     else:
         near, past, future = (_Distances(side, term.window, term.axis) for side in (0, -1, 1))
         ahead = True
@@ -106,6 +112,9 @@ class _Distances(Mask):
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         delta = distance(q, k, self.axis)[:, None]
         return delta.abs() < self.window if self.side == 0 else self.side * delta >= self.window
+
+    def plan_key(self) -> Hashable:
+        return _Distances, self.side, self.window, self.axis
 
 
 # ---------------------------------------------------------------- along the path

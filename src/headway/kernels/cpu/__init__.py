@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from ...reductions import Reduction, TopKeys
-from ...terms import Rotation, Sink, StickWeights
+from ...terms import PRODUCTS, Rotation, Sink, StickWeights
 from ...tracing import watched
 from .. import _tuned
 from .._autograd import ORDINARY
 from .._base import Deferral, without_autocast
-from .._masks import evaluated
+from .._masks import evaluated, without_unseen
 from .._native import NativeKernel, NotOrdinaryError, recorded
 from .._parts import merged, sink_gradients, sinks_of
 from .._pieces import IN_PIECES, is_in_pieces, pieces_of
@@ -79,6 +79,8 @@ class CpuKernel(NativeKernel[LoweredCall | Pieces]):
         return RotationByRows.of(rotation)
 
     def lower(self, call: Call) -> LoweredCall | Pieces:
+        if torch.is_grad_enabled() and any(isinstance(term, PRODUCTS) for term in call.terms):
+            call = without_unseen(call)
         if not is_in_pieces(call.terms):
             return lower(call)
         return Pieces([lower(piece) for piece in pieces_of(call)], sinks_of(call) if call.include_sink else [])

@@ -161,12 +161,12 @@ def with_columns(call: C, terms: list[RelativeKeys]) -> C:
         q=torch.cat(q_columns, dim=-1),
         k=torch.cat(k_columns, dim=-1),
         v=v,
-        terms=tuple(_with_own(term, q, k) for term in call.terms),
+        terms=tuple(with_own(term, q, k) for term in call.terms),
     )
 
 
-def _with_own(term: Any, q: Tensor, k: Tensor) -> Any:
-    """Gives a relative term that reads the call's q or k a copy of it without the additional columns."""
+def with_own(term: Any, q: Tensor, k: Tensor) -> Any:
+    """Returns a term with the q or k that it reads, so that those of the call may change."""
     if isinstance(term, RelativeKeys) and term.query is None:
         return term._with(query=q)
     return term._with(key=k) if isinstance(term, RelativeQueries) and term.key is None else term

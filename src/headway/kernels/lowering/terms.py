@@ -46,7 +46,6 @@ def as_rows(term: ContentSlope, q: Tensor, k: Tensor, low: int, high: int) -> tu
         low: the smallest distance.
         high: the largest distance.
     """
-    low, high = min(low, 0), max(high, 0)
     back = torch.arange(low, high + 1, device=q.device).clamp(max=0)
     penalty = math.sqrt(q.shape[-1]) * term.slope[:, None] * back  # [heads, distances]
     clip = Clip(low, high, term.axis)
