@@ -807,6 +807,15 @@ class LimitedRotation(Part):
         _check_layout(self)
 
     def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
+        """Returns the sizes of dimensions that the call does not have.
+
+        Args:
+            sizes: those of the call.
+            around: those of the term.
+
+        Raises:
+            HeadwayError: if the head_dim is odd.
+        """
         width = sizes["head_dim"]
         if width is not None and width % 2:
             raise HeadwayError(f"LimitedRotation turns pairs of dimensions and head_dim is {width}: give an even one")
