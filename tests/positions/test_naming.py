@@ -264,9 +264,12 @@ def test_citations_of_objects() -> None:
 def test_a_label_is_what_tables_call_an_encoding() -> None:
     assert label_of("rope(base=5000, label='RoPE 5k')") == "RoPE 5k"
     assert label_of("rope(base=5000)") == "rope(base=5000)"
-    assert label_of("no name at all (") == "no name at all ("
+    for wrong in ("no name at all (", "rope(label=)", "rope(label=mine)", "RoPE(no label)"):
+        assert label_of(wrong) == wrong
     built = encoding("rope(base=5000, label='RoPE 5k')", head_dim=8)
     assert isinstance(built, RoPE)
     assert encoding_name(built) == "rope(base=5000)"
     with pytest.raises(HeadwayError, match="has the label 3: give a text"):
         label_of("rope(label=3)")
+    with pytest.raises(HeadwayError, match="give arguments as literals"):
+        encoding("rope(label=mine)", head_dim=8)

@@ -157,11 +157,14 @@ def label_of(spec: str) -> str:
     match = SPEC.fullmatch(spec.strip())
     if match is None or not match["arguments"] or LABEL not in match["arguments"]:
         return spec
-    call = ast.parse(f"_({match['arguments']}\n)", mode="eval").body
-    labels = [one.value for one in call.keywords if one.arg == LABEL] if isinstance(call, ast.Call) else []
-    if not labels:
+    try:
+        call = ast.parse(f"_({match['arguments']}\n)", mode="eval").body
+        labels = [one.value for one in call.keywords if one.arg == LABEL] if isinstance(call, ast.Call) else []
+        if not labels:
+            return spec
+        label = ast.literal_eval(labels[0])
+    except (SyntaxError, ValueError):  # no name of an encoding, as ``encoding`` says
         return spec
-    label = ast.literal_eval(labels[0])
     if not isinstance(label, str) or not label.strip():
         raise HeadwayError(f"encoding {spec!r} has the label {label!r}: give a text")
     return label
