@@ -95,10 +95,11 @@ def run(made: Any) -> None:
     from nbclient import NotebookClient
     from traitlets.config import Config
 
-    with TemporaryDirectory() as sockets:
+    with TemporaryDirectory() as sockets, TemporaryDirectory() as folder:  # cells write files
+        Path(folder, "examples").symlink_to(ROOT / "examples", target_is_directory=True)
         # files, where there are such sockets, and no ports that others could reach
         private = {"transport": "ipc", "ip": f"{sockets}/kernel"} if os.name == "posix" else {}
-        options = {"resources": {"metadata": {"path": str(ROOT)}}, "config": Config({"KernelManager": private})}
+        options = {"resources": {"metadata": {"path": folder}}, "config": Config({"KernelManager": private})}
         NotebookClient(made, timeout=900, record_timing=False, **options).execute()
 
 

@@ -162,6 +162,7 @@ export class Painter {
       if (raster) this.remember(name, () => picture(raster, this.colours));
     }
     if (raster || painted !== this.painted) this.repaint();
+    else this.work(); // a question without an answer is asked again when the map is painted again
   }
 
   private compute(): void {

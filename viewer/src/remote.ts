@@ -35,20 +35,21 @@ class Lines {
     while (this.wanted !== null) {
       this.asked = this.wanted;
       this.wanted = null;
-      const found = await this.load(this.asked);
+      const found = await this.load(this.asked).catch(() => null);
       this.asked = null;
       if (found) this.arrived();
     }
   }
 
-  /** Asks for a line, unless it is there; returns whether it is there now. */
-  async load(token: number): Promise<boolean> {
-    if (this.lines.has(token)) return true;
-    const weights = await this.ask(token).catch(() => null);
-    if (!weights) return false;
-    this.lines.set(token, { tokens: null, weights: weights.map((weight) => (weight < 0 ? 0 : weight)) });
+  /** Asks for a line, unless it is there. */
+  async load(token: number): Promise<Line> {
+    const known = this.lines.get(token);
+    if (known) return known;
+    const weights = await this.ask(token);
+    const line = { tokens: null, weights: weights.map((weight) => (weight < 0 ? 0 : weight)) };
+    this.lines.set(token, line);
     if (this.lines.size > KEPT) this.lines.delete(this.lines.keys().next().value!);
-    return true;
+    return line;
   }
 }
 
@@ -78,9 +79,9 @@ export class Remote implements HeadWeights {
     return this.rows.get(query);
   }
 
-  /** Asks for the rows of up to as many queries as are kept. */
-  async load(from: number, to: number): Promise<void> {
-    for (let query = from; query < Math.min(to, from + KEPT); query++) await this.rows.load(query);
+  /** A row or a column, however many are kept. */
+  load(what: "row" | "column", token: number): Promise<Line> {
+    return (what === "row" ? this.rows : this.columns).load(token);
   }
 
   column(key: number): Line | undefined {

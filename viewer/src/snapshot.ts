@@ -157,18 +157,19 @@ async function tableOf(state: State): Promise<Row[]> {
   }
   const pairs: Row[] = [];
   const weights = known?.weights;
+  const line = (what: "row" | "column", token: number) =>
+    weights instanceof Remote ? weights.load(what, token) : weights?.[what](token);
   const add = (query: number, key: number, weight: number) =>
     pairs.push([head.layer, head.head, query, name(query), key, name(key), weight]);
   const kept = state.token.peek();
   if (weights && state.view.peek() === "explore" && kept !== null) {
-    for (const [key, weight] of largest(weights.row(kept), text.length)) add(kept, key, weight);
-    for (const [query, weight] of largest(weights.column(kept), text.length)) if (query !== kept) add(query, kept, weight);
+    for (const [key, weight] of largest(await line("row", kept), text.length)) add(kept, key, weight);
+    for (const [query, weight] of largest(await line("column", kept), text.length)) if (query !== kept) add(query, kept, weight);
   } else if (weights) {
     const { query, key, span } = state.window.peek();
     const last = (edge: number) => Math.min(text.length, Math.ceil(edge + span));
-    if (weights instanceof Remote) await weights.load(Math.floor(query), last(query));
     for (let i = Math.floor(query); i < last(query); i++) {
-      for (const [j, weight] of largest(weights.row(i), span > 512 ? 8 : text.length)) {
+      for (const [j, weight] of largest(await line("row", i), span > 512 ? 8 : text.length)) {
         if (j >= Math.floor(key) && j < last(key)) add(i, j, weight);
       }
     }

@@ -16,16 +16,13 @@ interface Reply {
   error?: string;
 }
 
-let views = 0;
-
 /** The report of a model as a source, and what ends its listening. */
 export function sourceOf(model: Model): { source: Source; close: () => void } {
   const report = JSON.parse(model.get("report")) as Report;
-  const view = ++views;
   const waiting = new Map<number, { resolve: (bytes: Uint8Array) => void; reject: (error: Error) => void }>();
-  let questions = 0;
-  // Several views of one widget hear all replies: each knows its own questions.
-  const number = () => view * 2 ** 32 + ++questions;
+  // All views of a widget hear all replies, those in other windows and before a page was loaded again too. Each has to
+  // know its own questions, so that their numbers begin at random.
+  let questions = Math.floor(Math.random() * 2 ** 52);
   const listener = ({ reply, error }: Reply, [buffer]: DataView[]) => {
     const question = waiting.get(reply);
     waiting.delete(reply);
@@ -35,7 +32,7 @@ export function sourceOf(model: Model): { source: Source; close: () => void } {
   model.on("msg:custom", listener);
   const ask = (question: Question | { what: "chunk"; id: string }) =>
     new Promise<Uint8Array>((resolve, reject) => {
-      const ask = number();
+      const ask = ++questions;
       waiting.set(ask, { resolve, reject });
       model.send({ ...question, ask });
     });

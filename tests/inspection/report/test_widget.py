@@ -167,7 +167,8 @@ def test_without_anywidget_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 # ---------------------------------------------------------------- in a browser, with a model in place of anywidget's
 
 SHOW = """async ([script, report]) => {
-    const { default: widget } = await import("data:text/javascript;base64," + script);
+    // another window, or the page before it was loaded again, has a module of its own
+    const { default: widget } = await import("data:text/javascript;base64," + script + "#" + (window.views = (window.views ?? 0) + 1));
     const listeners = new Set();
     const model = {
         get: (name) => ({ report, height: 800 })[name],
@@ -226,17 +227,26 @@ def test_a_viewer_asks_the_kernel(chromium: Any, tmp_path: Path) -> None:
 
     weights = captured.weights(1, 2)[0]
     compared = 0
-    for view in ("explore", "map"):
-        page.locator(f"[data-view={view}]").click()
+    for view in ("explore", "whole map", "map"):
+        page.locator(f"[data-view={view.split()[-1]}]").click()
         if view == "map":
             page.locator(".plot canvas").focus()
             for _ in range(8):
                 page.keyboard.press("+")
-        for row in saved():
-            assert abs(float(row["weight"]) - float(weights[int(row["query"]), int(row["key"])])) <= 1e-6
+        rows = saved()
+        for row in rows:
+            weight = float(weights[int(row["query"]), int(row["key"])])
+            assert float(row["weight"]) == pytest.approx(weight, rel=1e-5, abs=1e-6)
             compared += 1
+        if view == "whole map":  # of more rows than the viewer keeps
+            assert {int(row["query"]) for row in rows} == set(range(n))
     assert compared >= 1000
     page.wait_for_function("document.querySelectorAll('.plot canvas').length === 1")
     assert {question["what"] for question in asked} == {"chunk", "row", "column", "tile"}
     assert page.evaluate("gone()") == [0, 0]
+    before = {question["ask"] for question in asked}
+    page.evaluate(SHOW, [script, json.dumps(kernel.report.json)])
+    page.wait_for_selector(".heads canvas, [data-head]")
+    assert before.isdisjoint(question["ask"] for question in asked[len(before) :])
+    assert len(asked) > len(before)
     assert complaints == []
