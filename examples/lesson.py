@@ -42,7 +42,6 @@ from headway._common.files import atomic_write, need_file_place
 from headway._common.language import of_environment
 from headway._common.pictures import AMOUNT, BASELINE, COLOURS, INK, colour_bar, style
 from headway._common.pictures import FAINT as FAINT
-from headway.study import planted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -306,9 +305,8 @@ def halves(tensors: dict[str, Tensor]) -> dict[str, str]:
     return {name: base64.b64encode(one.half().numpy().tobytes()).decode("ascii") for name, one in tensors.items()}
 
 
-def planted_data(small: planted.Pretrained) -> dict[str, Any]:
+def planted_data(small: Any, words: dict[str, int]) -> dict[str, Any]:
     """Returns a small model that comes with headway, and its words, as the pages compute it; tensors have 16 bits."""
-    words = planted.tokenizer(small.language).get_vocab()
     model, (encoding,) = small.model, small.model.stack.encodings
     reach = torch.arange(2 * LONGEST + 1)
     nothing = torch.zeros(1, encoding.num_heads, len(reach), 1)

@@ -120,7 +120,7 @@ def look(small: Pretrained, sentence: Sentence) -> dict[str, Any]:
 
 def page_data() -> dict[str, Any]:
     """The three models, and the article's sentences with the word that is decided and the one that decides it."""
-    models = [pretrained(ARTICLE, number) for number in range(MODELS)]
+    models, words = [pretrained(ARTICLE, number) for number in range(MODELS)], tokenizer(ARTICLE).get_vocab()
     rows = []
     for sentence in ARTICLE.examples:
         (link,) = sentence.links
@@ -136,7 +136,7 @@ def page_data() -> dict[str, Any]:
         )
     return {
         "title": ["Lesson 15: four relations and the heads", "第 15 课：四种关系和各个头"],
-        "models": [planted_data(small) | {"seed": small.seed} for small in models],
+        "models": [planted_data(small, words) | {"seed": small.seed} for small in models],
         "sentences": rows,
     }
 

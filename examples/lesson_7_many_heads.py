@@ -287,7 +287,7 @@ def small_model(language: str) -> dict[str, Any]:
     pronouns = [word for relation in small.language.relations if "pronoun" in relation.name for word in relation.nouns]
     decided = [word for relation in small.language.relations for word in relation.nouns]
     between = " " if small.language.spaced else ""
-    return planted_data(small) | {
+    return planted_data(small, planted.tokenizer(small.language).get_vocab()) | {
         "examples": [between.join(sentence.words) for sentence in small.language.examples],
         "decided": [*pronouns, *decided],
     }

@@ -198,7 +198,7 @@ GROUPS = {
     ),
     "trainings on engines": Group(
         ("tests/study/test_engines.py", "tests/study/test_losses_of_a_suite.py"),
-        (COMMON, STUDY, f"{CLI}compare.py", "docs/scaling.md"),
+        (*CALL, COMMON, NN, MODELS, POSITIONS, STUDY, CLI, "docs/scaling.md"),
     ),
     "models over several processes": Group(
         tuple(f"tests/parallel/test_{name}.py" for name in ("scaling_page", "tensor", "training")),
@@ -229,6 +229,14 @@ GROUPS = {
         (
             *(*CALL, COMMON, INSPECTION, "viewer/", *encodings("rope", "alibi")),
             *(f"tests/inspection/report/{name}.py" for name in ("browser", "drawn_reports", "reports")),
+        ),
+    ),
+    "pages of lessons in a browser": Group(
+        ("tests/examples/test_pages.py",),
+        (
+            *(*CALL, COMMON, NN, MODELS, CHECKPOINTS, INSPECTION, VECTORS, STUDY, BENCH, POSITIONS),
+            *("examples/*.py", "examples/pages/", "examples/measured/", "examples/claims/"),
+            "tests/inspection/report/browser.py",
         ),
     ),
     "training, and what is killed": Group(
@@ -315,7 +323,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/parallel/test_plan.py": (CLI,),
     "tests/inspection/": (
         *(*ABOVE, CHECKPOINTS, INTEGRATIONS, INSPECTION),
-        *("tests/inspection/report/decoded.py", "tests/inspection/report/reports.py"),
+        *(f"tests/inspection/report/{name}.py" for name in ("browser", "decoded", "reports")),
     ),
     "tests/vectors/": (*ABOVE, CHECKPOINTS, VECTORS),
     "tests/study/": (*ABOVE, CHECKPOINTS, INSPECTION, VECTORS, STUDY),

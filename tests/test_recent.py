@@ -176,11 +176,11 @@ def test_a_room_runs_what_depends_on_it() -> None:
 
     assert whole("src/headway/vectors/glove.py", "CHANGELOG.md") == {
         *("training, and what is killed", "training of word vectors", "damaged files"),
-        "code of the pages that compiles or trains",
+        *("code of the pages that compiles or trains", "pages of lessons in a browser"),
         *("lesson 10", "lesson 11", "lesson 14"),
     }
     assert whole("tests/study/conftest.py") >= {"small models that come along", "training, and what is killed"}
-    assert whole("examples/lesson_1_weighted_lookup.py") == {"lesson 1"}
+    assert whole("examples/lesson_1_weighted_lookup.py") == {"lesson 1", "pages of lessons in a browser"}
     assert whole("tests/families/inputs.py") == {"architectures of transformers"}
     assert whole("tests/vectors/test_glove.py", "docs/zh-CN/claims.md") == set()
 

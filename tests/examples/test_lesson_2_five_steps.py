@@ -86,7 +86,8 @@ def test_figures(learn: Learn) -> None:
 def test_a_sentence_of_ones_own(page: str, language: str, sentence: str, word: str, nouns: dict[str, str]) -> None:
     """The function of the page on its sentences: a head of layer 1 finds the noun that the last word decides."""
     text = (DOCS / page / "lessons.md").read_text(encoding="utf-8")
-    assert f'headway inspect "{sentence.format(next(iter(nouns)))}"' in text
+    command = "headway --language zh inspect" if page else "headway inspect"
+    assert f'{command} "{sentence.format(next(iter(nouns)))}"' in text
     (block,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def attention_on" in code]
     held: dict[str, Any] = {"torch": torch, "hw": hw}
     exec(block, held)

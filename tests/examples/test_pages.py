@@ -92,6 +92,7 @@ def test_a_page_is_in_both_languages_and_fits_a_phone(opened: Open, name: str) -
     assert page.evaluate("document.documentElement.style.colorScheme") == "dark"
 
 
+@pytest.mark.slow
 def test_lesson_0_follows_a_sentence(opened: Open) -> None:
     import lesson_0_whole_flow as lesson_0
 
@@ -142,6 +143,7 @@ def test_lesson_1_looks_up_a_waist(opened: Open) -> None:
     assert shown(page, "answer") == f"{hw.attention(query, keys, values, terms=[bias], scale=1 / 64).item():.4f}"
 
 
+@pytest.mark.slow
 def test_lesson_2_shows_the_row_of_a_word(opened: Open) -> None:
     import lesson_2_five_steps as lesson_2
 
@@ -165,6 +167,7 @@ def test_lesson_2_shows_the_row_of_a_word(opened: Open) -> None:
     assert changed.argmax() == 2
 
 
+@pytest.mark.slow
 def test_lesson_3_saturates_a_softmax(opened: Open) -> None:
     import lesson_3_scaling as lesson_3
 
@@ -181,6 +184,7 @@ def test_lesson_3_saturates_a_softmax(opened: Open) -> None:
     assert by == math.sqrt(1024)
 
 
+@pytest.mark.slow
 def test_lesson_4_exchanges_words(opened: Open) -> None:
     import lesson_4_order as lesson_4
 
@@ -211,6 +215,7 @@ def test_lesson_4_exchanges_words(opened: Open) -> None:
     assert changes() == pytest.approx((after - before[exchanged]).abs().amax(-1).tolist(), abs=6e-5)
 
 
+@pytest.mark.slow
 def test_lesson_5_moves_two_tokens(opened: Open) -> None:
     import lesson_5_marking_positions as lesson_5
 
@@ -229,6 +234,7 @@ def test_lesson_5_moves_two_tokens(opened: Open) -> None:
     assert [float(shown(page, f"sum {i}")) for i in range(4)] == pytest.approx(total.tolist(), abs=6e-5)
 
 
+@pytest.mark.slow
 def test_lesson_6_rotates_a_query_and_a_key(opened: Open) -> None:
     import lesson_6_relative_and_rotary as lesson_6
 
@@ -254,6 +260,7 @@ def test_lesson_6_rotates_a_query_and_a_key(opened: Open) -> None:
         assert [shown(page, f"weight {j}") for j in range(16)] == [f"{weight:.4f}" for weight in weights.tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", planted.LANGUAGES)
 def test_lesson_7_computes_the_small_model(opened: Open, language: str) -> None:
     page = opened("lesson_7_many_heads", {"chinese": "zh", "english": "en"}[language])
@@ -279,6 +286,7 @@ def test_lesson_7_computes_the_small_model(opened: Open, language: str) -> None:
         torch.testing.assert_close(torch.tensor(computed["probabilities"]), probabilities, atol=2e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_lesson_7_hovers_masks_and_silences(opened: Open) -> None:
     page = opened("lesson_7_many_heads", "zh")
     page.get_by_role("button", name="小猫吃苹果因为它很甜。").click()
@@ -319,6 +327,7 @@ def test_the_command_writes_a_page_alone(tmp_path: Path, monkeypatch: pytest.Mon
         lesson.run("lesson_1_weighted_lookup", ["--page", "one.txt"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", lesson.LANGUAGES)
 def test_claims_are_guessed_before_the_measurement_is_shown(opened: Open, language: str) -> None:
     """What is shown of a claim is what its row of docs/claims.md says."""
@@ -351,6 +360,7 @@ def test_the_command_of_claims_writes_the_page_alone(tmp_path: Path, capsys: pyt
         claims_command(["--page", str(tmp_path / "nowhere" / "claims.html")])
 
 
+@pytest.mark.slow
 def test_lesson_8_reads_words_in_another_order_and_counts_costs(opened: Open) -> None:
     import lesson_8_recurrence as lesson_8
 
@@ -391,6 +401,7 @@ def test_lesson_8_reads_words_in_another_order_and_counts_costs(opened: Open) ->
             assert shown(page, f"kept {kind}") == f"{kept[place]:,}"
 
 
+@pytest.mark.slow
 def test_lesson_9_follows_a_character_to_its_word(opened: Open) -> None:
     import lesson_9_encoder_decoder as lesson_9
 
@@ -414,6 +425,7 @@ def test_lesson_9_follows_a_character_to_its_word(opened: Open) -> None:
     assert translations[0] == translations[1]
 
 
+@pytest.mark.slow
 def test_lesson_10_finds_neighbours_and_analogies(opened: Open) -> None:
     import lesson_10_words as lesson_10
 
@@ -439,6 +451,7 @@ def test_lesson_10_finds_neighbours_and_analogies(opened: Open) -> None:
         assert float(shown(page, "answer cosine 0")) == pytest.approx(cosine, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_lesson_11_learns_as_the_lesson_does(opened: Open) -> None:
     import lesson_11_learning_words as lesson_11
 
@@ -468,6 +481,7 @@ def test_lesson_11_learns_as_the_lesson_does(opened: Open) -> None:
     assert shown(page, "epochs") == "0"
 
 
+@pytest.mark.slow
 def test_lesson_12_reaches_as_far_as_gradients_do(opened: Open) -> None:
     import lesson_12_span_depth_dimension as lesson_12
 
@@ -500,6 +514,7 @@ def test_lesson_12_reaches_as_far_as_gradients_do(opened: Open) -> None:
     assert shown(page, "right 3") == f"{sorted(row[3] for row in rows)[1]:.0%}"
 
 
+@pytest.mark.slow
 def test_lesson_13_reads_what_is_drawn(opened: Open) -> None:
     import lesson_13_images as lesson_13
 
@@ -523,6 +538,7 @@ def test_lesson_13_reads_what_is_drawn(opened: Open) -> None:
     assert [float(shown(page, f"share {i}")) for i in range(10)] != pytest.approx(shares.tolist(), abs=2e-3)
 
 
+@pytest.mark.slow
 def test_lesson_14_aligns_and_scores(opened: Open) -> None:
     import lesson_14_translation as lesson_14
 
@@ -539,6 +555,7 @@ def test_lesson_14_aligns_and_scores(opened: Open) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_lesson_15_silences_a_head(opened: Open) -> None:
     page = opened("lesson_15_four_relations", "zh")
     words = planted.tokenizer(planted.ARTICLE)
