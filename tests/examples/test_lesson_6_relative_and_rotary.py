@@ -73,8 +73,8 @@ def test_figures(learn: Learn) -> None:
     assert set(found["with_function"]) <= set(found["relative"])
     assert {"shaw", "gopher", "t5", "alibi", "rope", "dynamic-position-bias"} <= set(found["relative"])
     assert not {"sinusoidal", "learned", "fire", "tupe", "cope", "sink"} & set(found["relative"])
-    assert {"dape", "relative-projection"} <= set(found["with_function"])
-    assert not {"shaw", "gopher", "t5", "alibi", "rope"} & set(found["with_function"])
+    assert {"dape", "dape-v2"} <= set(found["with_function"])
+    assert not {"shaw", "gopher", "t5", "alibi", "rope", "relative-projection"} & set(found["with_function"])
 
 
 def test_gopher_looks_at_sinusoids() -> None:
