@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -69,6 +70,25 @@ def test_a_missing_library_is_named(module: str, spec: str, tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(HeadwayError, match=f"--on {spec} needs {module}: "):
         engine_named(spec, 1, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "address", "said"),
+    [
+        ("nowhere.py", None, "nowhere.py is not a file: give the path of a Python file"),
+        ("../mine.py", None, "--on ray sends files below this folder alone, not ../mine.py"),
+        ("{folder}/mine.py", "ray://head:10001", "--on ray://head:10001 sends files below this folder alone, not /"),
+    ],
+)
+def test_files_that_do_not_go_along_are_named(
+    file: str, address: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    with pytest.raises(HeadwayError, match=re.escape(said)):
+        Ray(1, address, [file.format(folder=tmp_path)])
 
 
 # ------------------------------------------------------------ the page

@@ -95,7 +95,7 @@ def test_results_without_settings_are_not_mixed_with_others(tmp_path: Path) -> N
 def test_a_file_of_an_encoding_may_not_change_between_runs(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("first")
-    specs = ["rope", f"{file}:Mine", f"{file}:Mine(width=3)", str(file)]
+    specs = ["rope", f"{file}:Mine", f"{file}:Mine(width=3)", str(file), f"randomized + {file}:Mine"]
     with Store(tmp_path / "out") as store:
         store.agree_on_sources(specs)
     file.write_text("second")

@@ -77,7 +77,7 @@ def measure_each(
         listener.measured(jobs[job], rows)
 
     missing = [job for job in jobs if not has(job)]
-    if engine is not None and states is not None:
+    if missing and engine is not None and states is not None:
         engine.run({job: states[job] for job in missing}, measure, told=told, finished=finished)
         return
     for job in missing:

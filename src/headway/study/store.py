@@ -14,6 +14,7 @@ from .._common.files import from_json, make_folder, write_text
 from .._common.kinds import Kind, fits
 from .._common.store import ResultStore, Row
 from ..errors import HeadwayError
+from ..positions._naming import split_outside
 
 KEYS = ("encoding", "seed", "length")
 """What tells the rows of ``compare`` apart; the last is one of the lengths in the settings."""
@@ -182,8 +183,9 @@ class Store(ResultStore):
 
 
 def own_files(specs: Sequence[str]) -> dict[str, str]:
-    """Returns the files that define some encodings or tasks, by those, such as "mine.py:Mine"."""
-    return {spec: file[1] for spec in specs if (file := re.match(r"(.+?\.py)(?=$|[:(])", spec)) is not None}
+    """Returns the files that define some encodings or tasks, or parts of them, by those, such as "mine.py:Mine"."""
+    parts = [part for spec in specs for part in split_outside(spec, " + ")[0]]
+    return {part: file[1] for part in parts if (file := re.match(r"(.+?\.py)(?=$|[:(])", part)) is not None}
 
 
 def checkpoint_path(out: Path, name: str, seed: int, task: str, learning_rate: str | None = None) -> Path:

@@ -43,12 +43,14 @@ class Ray(Engine):
             os.environ.update({name: os.environ.get(name, value) for name, value in VARIABLES.items()})
         self._ray = need("ray", "--on ray", "ray")
         self.jobs, self.address = jobs, address
-        elsewhere = [name for name in files if Path(name).is_absolute() or ".." in Path(name).parts]
-        if elsewhere and address is not None:
-            raise HeadwayError(
-                f"--on {address} sends files below this folder alone, not {elsewhere[0]}: start it there"
-            )
-        self._files = {name: Path(name).read_bytes() for name in files if name not in elsewhere}
+        for name in files:
+            if not Path(name).is_file():
+                raise HeadwayError(f"{name} is not a file: give the path of a Python file, such as mine.py:Mine")
+            if ".." in Path(name).parts or (Path(name).is_absolute() and address is not None):
+                raise HeadwayError(
+                    f"--on {address or 'ray'} sends files below this folder alone, not {name}: start it there"
+                )
+        self._files = {name: Path(name).read_bytes() for name in files if not Path(name).is_absolute()}
 
     def run(
         self,

@@ -43,7 +43,9 @@ class Live:
         self._strip = lru_cache(STRIPS)(self._computed_strip)
 
     def answer(self, asked: Mapping[str, Any]) -> bytes:
-        """Returns the bytes of a chunk, which zlib has compressed; or weights in float32, −1 where the mask hides one.
+        """Returns the bytes of a chunk, which zlib has compressed; or weights in float32.
+
+        What the mask hides is −1 in rows and tiles, and has no weight in columns.
 
         Args:
             asked: ``what``: "chunk" with ``id``; "row" or "column" with ``head`` and ``token``; "tile" with ``head``,
