@@ -168,7 +168,8 @@ def test_without_anywidget_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 SHOW = """async ([script, report]) => {
     // another window, or the page before it was loaded again, has a module of its own
-    const { default: widget } = await import("data:text/javascript;base64," + script + "#" + (window.views = (window.views ?? 0) + 1));
+    window.views = (window.views ?? 0) + 1;
+    const { default: widget } = await import(`data:text/javascript;base64,${script}#${window.views}`);
     const listeners = new Set();
     const model = {
         get: (name) => ({ report, height: 800 })[name],
