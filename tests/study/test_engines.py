@@ -58,6 +58,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         ("pbs", "there is no engine 'pbs'"),
         ("slurm(5)", "give parameters as literals"),
         ("slurm(timeout_min=x)", "give parameters as literals"),
+        ("slurm(jobs=3)", "jobs is no parameter of submitit: give --jobs and --out"),
     ],
 )
 def test_wrong_names_are_refused(spec: str, said: str, tmp_path: Path) -> None:

@@ -35,7 +35,11 @@ def engine_named(spec: str, jobs: int, out: Path, files: Sequence[str] = ()) -> 
     if spec == "ray" or spec.startswith("ray://"):
         return Ray(jobs, None if spec == "ray" else spec, files)
     if named := re.fullmatch(r"slurm(?:\((.*)\))?", spec, re.DOTALL):
-        return Slurm(jobs, out / "slurm", **_parameters(spec, named[1] or ""))
+        parameters = _parameters(spec, named[1] or "")
+        for name in ("jobs", "folder", "self"):
+            if name in parameters:
+                raise HeadwayError(f"--on {spec!r}: {name} is no parameter of submitit: give --jobs and --out")
+        return Slurm(jobs, out / "slurm", **parameters)
     raise HeadwayError(f"there is no engine {spec!r}: give slurm, slurm(timeout_min=30), ray or ray://address")
 
 
