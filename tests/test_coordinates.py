@@ -337,7 +337,9 @@ def test_consecutive_is_a_fact_of_the_positions_it_was_made_with() -> None:
     assert not span._with(start=None).consecutive
     assert not Coordinates.of(torch.arange(6), 6).consecutive
     assert not Coordinates.packed([2, 4]).consecutive
-    assert not span.append(Coordinates.span(2, start=9)).consecutive
+    assert span.append(Coordinates.span(2, start=9)).consecutive
+    assert not span.append(Coordinates.span(2, start=10)).consecutive
+    assert not span.append(Coordinates.of(torch.arange(9, 11), 2)).consecutive
     assert copy.deepcopy(span).consecutive
     assert pickle.loads(pickle.dumps(span)).consecutive
 

@@ -459,14 +459,16 @@ class Coordinates(Record):
         unknown = self.start is None and other.start is None
         # "if" makes a plain bool, where a compiler would return a symbol for the comparison of symbolic sizes
         follows = True if self.start is not None and other.start == self.start + self.index.shape[1] else False  # noqa: SIM210
+        position = join(self.position, other.position)
         return Coordinates(
-            position=join(self.position, other.position),
+            position=position,
             index=join(self.index, other.index),
             document=documents,
             length=length,
             ordered=self.ordered and other.ordered and (follows or unknown),
             start=self.start if follows else None,
             padding=self.padding or other.padding,
+            spanned=position if follows and self.consecutive and other.consecutive else None,
         )
 
     def select(self, rows: Tensor) -> Coordinates:
