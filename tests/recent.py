@@ -126,7 +126,10 @@ GROUPS = {
             "tests/parallel/test_methods.py::test_every_encoding_on_two_processes",
             "tests/parallel/test_methods.py::test_masks_paddings_heads_and_sinks_on_two_processes",
         ),
-        (*CALL, POSITIONS, TESTING, "src/headway/parallel/", "tests/parallel/cases.py", "tests/parallel/processes.py"),
+        (
+            *(*CALL, POSITIONS, TESTING, PARALLEL, f"{INSPECTION}_run.py"),
+            *("tests/parallel/cases.py", "tests/parallel/processes.py"),
+        ),
     ),
     "FlexAttention": Group(
         ("tests/kernels/test_flex.py",),

@@ -4,6 +4,7 @@ import pydoc
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -147,6 +148,34 @@ FITTING: dict[str, list[tuple[Callable[..., Divisible], dict[str, tuple[Shape, S
     "DenseBias": [(terms.DenseBias, {"values": ((2, 4, 5, 7)[drop:], (1, 1, 1, 1)[drop:])}) for drop in range(5)],
     "Sink": [(terms.Sink, {"logits": ((4,), (4,))}), (terms.Sink, {"logits": ((2, 4, 5), (1, 1, 1))})],
     "Rotation": [(terms.Rotation, {"cos": ((2, 4, 9, 3), (1, 1, 9, 3)), "sin": ((2, 4, 9, 3), (1, 1, 9, 3))})],
+    "LimitedRotation": [
+        (
+            partial(terms.LimitedRotation, 2.0),
+            dict.fromkeys(("q_cos", "q_sin"), ((3, 2, 1, 5, 4), (3, 1, 1, 5, 4)))
+            | dict.fromkeys(("k_cos", "k_sin"), ((2, 2, 1, 7, 4), (2, 1, 1, 7, 4))),
+        )
+    ],
+    "HouseholderPath": [
+        (
+            terms.HouseholderPath,
+            {
+                "w": ((2, 3, 7, 8), (1, 3, 7, 8)),
+                "beta": ((2, 3, 7), (1, 3, 7)),
+                "q_sums": ((2, 4, 5), (1, 4, 5)),
+                "k_sums": ((2, 4, 7), (1, 4, 7)),
+            },
+        )
+    ],
+    "ContentSlope": [
+        (
+            terms.ContentSlope,
+            {
+                "slope": ((4,), (4,)),
+                "key_weight": ((4, 8), (4, 8)),
+                "query_weight": ((4, 8), (4, 8)),
+            },
+        )
+    ],
     "Prefix": [(lambda length: masks.Prefix(length.long()), {"length": ((2,), (1,))})],
     "Documents": [
         (lambda ids: masks.Documents(ids.long()), {"ids": ((7,), (7,))}),
