@@ -16,8 +16,8 @@ from .slurm import Slurm
 
 __all__ = ["ENGINES", "Engine", "Processes", "Ray", "Report", "Slurm", "engine_named", "processors"]
 
-ENGINES = {"slurm": Slurm, "ray": Ray}
-"""The engines by the names that --on takes."""
+ENGINES = ("slurm", "ray")
+"""The names that --on takes; those of Slurm and Ray may have parameters and an address."""
 
 
 def engine_named(spec: str, jobs: int, out: Path, files: Sequence[str] = ()) -> Engine:
