@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import re
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._common.literals import arguments_in
 from .._common.own_files import module_of_file, one_line
 from .._torch import constant_in_graphs
 from ..errors import HeadwayError, right_call, unknown
@@ -155,16 +155,10 @@ def label_of(spec: str) -> str:
         HeadwayError: if the label is no text.
     """
     match = SPEC.fullmatch(spec.strip())
-    if match is None or not match["arguments"] or LABEL not in match["arguments"]:
+    found = None if match is None else arguments_in(match["arguments"] or "")
+    if found is None or LABEL not in found[1]:  # perhaps no name of an encoding, as ``encoding`` says
         return spec
-    try:
-        call = ast.parse(f"_({match['arguments']}\n)", mode="eval").body
-        labels = [one.value for one in call.keywords if one.arg == LABEL] if isinstance(call, ast.Call) else []
-        if not labels:
-            return spec
-        label = ast.literal_eval(labels[0])
-    except (SyntaxError, ValueError):  # no name of an encoding, as ``encoding`` says
-        return spec
+    label = found[1][LABEL]
     if not isinstance(label, str) or not label.strip():
         raise HeadwayError(f"encoding {spec!r} has the label {label!r}: give a text")
     return label
@@ -262,17 +256,10 @@ def _arguments(cls: type, spec: str, text: str | None) -> dict[str, Any]:
     """The arguments in brackets by name: literals only, nothing is evaluated."""
     if not text:
         return {}
-    wrong = HeadwayError(f"encoding {spec!r}: give arguments as literals, such as base=500000 or layout='half'")
-    try:
-        call = ast.parse(f"_({text}\n)", mode="eval").body
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-            raise wrong
-        values = [ast.literal_eval(value) for value in call.args]
-        named = {keyword.arg or "**": ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        raise wrong from None
-    if "**" in named:
-        raise wrong
+    found = arguments_in(text)
+    if found is None:
+        raise HeadwayError(f"encoding {spec!r}: give arguments as literals, such as base=500000 or layout='half'")
+    values, named = found
     signature = _signature(cls)
     if LABEL not in signature.parameters:
         named.pop(LABEL, None)

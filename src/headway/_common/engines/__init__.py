@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ...errors import HeadwayError
+from ..literals import arguments_in
 from ._base import Engine, Report
 from .processes import Processes, processors
 from .ray import Ray
@@ -45,10 +45,7 @@ def engine_named(spec: str, jobs: int, out: Path, files: Sequence[str] = ()) -> 
 
 def _parameters(spec: str, text: str) -> dict[str, Any]:
     """The parameters in brackets by name: literals only, nothing is evaluated."""
-    try:
-        call = ast.parse(f"_({text}\n)", mode="eval").body
-        if isinstance(call, ast.Call) and not call.args and all(one.arg for one in call.keywords):
-            return {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
-    except (SyntaxError, ValueError):
-        pass
+    found = arguments_in(text)
+    if found is not None and not found[0]:
+        return found[1]
     raise HeadwayError(f"--on {spec!r}: give parameters as literals, such as slurm(timeout_min=30)")
