@@ -159,15 +159,13 @@ def measure(
         HeadwayError: before any training, if a task or an encoding is unknown, an encoding only places tokens, the
             share has no training, or the folder has other measurements.
     """
+    same: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "engine": engine, "share": share}
     if watch is None:
         with notebook_bar() as tell:
-            telling = Telling(tell)
-            how: dict[str, Any] = {"jobs": jobs, "engine": engine, "share": share, "watch": telling}
-            return measure(tasks, encodings, protocol, seeds=seeds, out=out, **how)
+            return measure(tasks, encodings, protocol, out=out, watch=Telling(tell), **same)
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
-            how = {"jobs": jobs, "engine": engine, "share": share, "watch": watch}
-            return measure(tasks, encodings, protocol, seeds=seeds, out=folder, **how)
+            return measure(tasks, encodings, protocol, out=folder, watch=watch, **same)
     protocol = protocol or SuiteProtocol()
     need_positive(jobs=jobs, steps=protocol.steps)
     if not tasks or not encodings or not seeds:

@@ -34,6 +34,12 @@ it. It is sent to other processes by pickle, and so is a function of a module, o
 """
 
 
+Told = Callable[[J, str, float, "Mapping[str, float] | None"], None]
+"""Receives a job and its reports."""
+Finished = Callable[[J, Any], None]
+"""Receives a job and its result."""
+
+
 class Engine(ABC):
     """Does jobs in other processes, perhaps on other machines.
 
@@ -42,14 +48,7 @@ class Engine(ABC):
     """
 
     @abstractmethod
-    def run(
-        self,
-        jobs: Mapping[J, Path],
-        work: Work[J],
-        *,
-        told: Callable[[J, str, float, Mapping[str, float] | None], None],
-        finished: Callable[[J, Any], None],
-    ) -> None:
+    def run(self, jobs: Mapping[J, Path], work: Work[J], *, told: Told[J], finished: Finished[J]) -> None:
         """Does each job.
 
         Args:

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Generic
 
-from ._base import Engine, J, Losses, Work, now_and_then, outcome
+from ._base import Engine, Finished, J, Losses, Told, Work, now_and_then, outcome
 
 
 def processors() -> int:
@@ -33,14 +33,7 @@ class Processes(Engine):
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
 
-    def run(
-        self,
-        jobs: Mapping[J, Path],
-        work: Work[J],
-        *,
-        told: Callable[[J, str, float, Mapping[str, float] | None], None],
-        finished: Callable[[J, Any], None],
-    ) -> None:
+    def run(self, jobs: Mapping[J, Path], work: Work[J], *, told: Told[J], finished: Finished[J]) -> None:
         """Does each job; see ``Engine``."""
         waiting, losses = deque(jobs), Losses()
         running: dict[Connection, _Worker[J]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ...errors import HeadwayError
 from ..extras import need
 from ..files import make_folder, write_content
 from ..own_files import one_line
-from ._base import Engine, J, Losses, Work, now_and_then, outcome
+from ._base import Engine, Finished, J, Losses, Told, Work, now_and_then, outcome
 
 BETWEEN_LOOKS = 0.5
 """Seconds between two looks at the tasks."""
@@ -52,14 +52,7 @@ class Ray(Engine):
                 )
         self._files = {name: Path(name).read_bytes() for name in files if not Path(name).is_absolute()}
 
-    def run(
-        self,
-        jobs: Mapping[J, Path],
-        work: Work[J],
-        *,
-        told: Callable[[J, str, float, Mapping[str, float] | None], None],
-        finished: Callable[[J, Any], None],
-    ) -> None:
+    def run(self, jobs: Mapping[J, Path], work: Work[J], *, told: Told[J], finished: Finished[J]) -> None:
         """Does each job; see ``Engine``."""
         with self.connected():
             tasks = _Tasks(self._ray, work, self._files)
@@ -70,7 +63,7 @@ class Ray(Engine):
             finally:
                 tasks.end()
 
-    def _run(self, tasks: _Tasks, jobs: Mapping[J, Path], told: Any, finished: Callable[[J, Any], None]) -> None:
+    def _run(self, tasks: _Tasks, jobs: Mapping[J, Path], told: Told[J], finished: Finished[J]) -> None:
         waiting, losses = deque(jobs), Losses()
         while waiting or tasks.running:
             while waiting and len(tasks.running) < self.jobs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic
 
@@ -11,7 +11,7 @@ from ...errors import HeadwayError
 from ..extras import need
 from ..files import make_folder
 from ..own_files import one_line
-from ._base import Engine, J, Losses, Work, outcome
+from ._base import Engine, Finished, J, Losses, Told, Work, outcome
 
 BETWEEN_LOOKS = 1.0
 """Seconds between two looks at the jobs."""
@@ -44,14 +44,7 @@ class Slurm(Engine):
             raise HeadwayError("--on slurm: there is no srun here: start it on a machine of the cluster")
         self._lost = submitit.core.utils.UncompletedJobError
 
-    def run(
-        self,
-        jobs: Mapping[J, Path],
-        work: Work[J],
-        *,
-        told: Callable[[J, str, float, Mapping[str, float] | None], None],
-        finished: Callable[[J, Any], None],
-    ) -> None:
+    def run(self, jobs: Mapping[J, Path], work: Work[J], *, told: Told[J], finished: Finished[J]) -> None:
         """Does each job; see ``Engine``. Those that are under way when this process ends in order are cancelled."""
         task, losses = _Task(work), Losses()
         waiting = dict(zip(self._executor.map_array(task, jobs, jobs.values()), jobs, strict=True))
