@@ -121,21 +121,17 @@ def compiles() -> bool:
     return torch.compiler.is_dynamo_compiling() or callable(_frame_callback())
 
 
-jit_traces: Callable[[], bool] = getattr(torch._C, "_is_tracing", torch.jit.is_tracing)
-"""Returns whether torch.jit.trace follows this thread; faster than the documented function."""
 _global_hooks: Callable[[], bool] = getattr(module_of_torch, "_has_any_global_hook", lambda: True)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def calls_forward_alone(module: torch.nn.Module) -> bool:
     """Returns whether calling a module calls the ``forward`` of its class and nothing else."""
     own = module.__dict__
-    try:  # written out, since a step of a model asks for each of its modules
-        hooked = own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"]
-        if hooked or own["_backward_pre_hooks"] or "forward" in own or "_compiled_call_impl" in own:
+    for name in _HOOKS:
+        if own.get(name, True):
             return False
-    except KeyError:
-        return False
-    return not _global_hooks()
+    return "forward" not in own and "_compiled_call_impl" not in own and not _global_hooks()
 
 
 def is_batched_by_autograd(x: Tensor) -> bool:

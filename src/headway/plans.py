@@ -168,9 +168,7 @@ class Step:
             key: the ``plan_key`` of the encoding.
         """
         if self.preparing is not None:
-            first = m - q.shape[2]
-            rotated = rotated_by_rows(self.preparing, self.kernel, "query", q, first, key=key)
-            q = self._prepared("query", q, None, first, m) if rotated is None else rotated
+            q = self._prepared("query", q, None, m - q.shape[2], m, key)
         terms = self._terms(None)
         return None if terms is None else run(q, m, terms)
 
@@ -181,7 +179,7 @@ class Step:
         terms = self.encoding.terms(*self.sides) if given is None else given
         return terms if tuple(map(type, terms)) == self.kinds else None
 
-    def _prepared(self, side: str, x: Tensor, at: Any, first: int, m: int) -> Tensor:
+    def _prepared(self, side: str, x: Tensor, at: Any, first: int, m: int, key: Hashable = None) -> Tensor:
         """Returns queries or keys as the encoding prepares them.
 
         Args:
@@ -190,10 +188,12 @@ class Step:
             at: their coordinates; None for consecutive ones.
             first: the position of the first of them, if ``at`` is None.
             m: the number of keys.
+            key: the ``plan_key`` of the encoding, if the caller knows it.
         """
         preparing = self.preparing
         assert preparing is not None
-        out = rotated_by_rows(preparing, self.kernel, side, x, first if at is None else _first_of(at, preparing))
+        first_of = first if at is None else _first_of(at, preparing)
+        out = rotated_by_rows(preparing, self.kernel, side, x, first_of, None, key)
         if out is not None:
             return out
         at = stream(x.shape[2], first, m, CPU) if at is None else at

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from .._common import processor
-from .._torch import ONEDNN_LINEAR, any_autocast, calls_forward_alone, jit_traces, onednn_in_float32, onednn_linear
+from .._torch import ONEDNN_LINEAR, any_autocast, calls_forward_alone, onednn_in_float32, onednn_linear
 from ..errors import HeadwayError
 from ..kernels import _tuned
 from ..kernels._autograd import ORDINARY, eager_apply
@@ -238,7 +238,7 @@ def _measured(isa: str) -> Least:
 
 def _compiled() -> bool:
     """Returns whether a compiler, which chooses products itself, reads the code, or sizes are traced."""
-    return torch.compiler.is_dynamo_compiling() or jit_traces()
+    return torch.compiler.is_dynamo_compiling() or torch.jit.is_tracing()
 
 
 def _known(name: str, argument: str) -> str:
