@@ -264,12 +264,16 @@ def test_citations_of_objects() -> None:
 def test_a_label_is_what_tables_call_an_encoding() -> None:
     assert label_of("rope(base=5000, label='RoPE 5k')") == "RoPE 5k"
     assert label_of("rope(base=5000)") == "rope(base=5000)"
+    assert label_of("randomized + rope(base=5000, label='RoPE 5k')") == "randomized + RoPE 5k"
+    assert label_of("mine.py:A(label='a + b') + mine.py:B(width=3)") == "a + b + mine.py:B(width=3)"
+    assert label_of("randomized  +  rope") == "randomized  +  rope"
     for wrong in ("no name at all (", "rope(label=)", "rope(label=mine)", "RoPE(no label)"):
         assert label_of(wrong) == wrong
     built = encoding("rope(base=5000, label='RoPE 5k')", head_dim=8)
     assert isinstance(built, RoPE)
     assert encoding_name(built) == "rope(base=5000)"
-    with pytest.raises(HeadwayError, match="has the label 3: give a text"):
-        label_of("rope(label=3)")
+    for wrong in ("rope(label=3)", "randomized + rope(label=3)"):
+        with pytest.raises(HeadwayError, match="has the label 3: give a text"):
+            label_of(wrong)
     with pytest.raises(HeadwayError, match="give arguments as literals"):
         encoding("rope(label=mine)", head_dim=8)

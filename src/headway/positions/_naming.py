@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,7 +43,8 @@ def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
     Args:
         spec: a name of ``ENCODINGS``, ``file.py:Class`` (or ``file.py``, if it has one encoding) or ``module:Class``,
             each with or without arguments in brackets; a class; or an encoding, which is returned as it is. A label
-            in the brackets, as in "rope(base=5000, label='RoPE 5k')", is what tables of a comparison call it.
+            in the brackets, as in "rope(base=5000, label='RoPE 5k')", is what tables of a comparison call it, also as
+            a part of others.
         **sizes: arguments of the constructor. num_heads, head_dim, embed_dim, max_length and bidirectional are passed
             to the constructors that take them, so that a model may give them all; everything else must be an argument
             of this encoding. Arguments in brackets take precedence.
@@ -147,6 +149,7 @@ def label_of(spec: str) -> str:
     """Returns what tables call an encoding: the label in its brackets, or else the name that was given.
 
         label_of("mine.py:Mine(width=3, label='gated')") == "gated"
+        label_of("randomized + rope(base=5000, label='RoPE 5k')") == "randomized + RoPE 5k"
 
     Args:
         spec: a name, as in ``encoding``.
@@ -154,6 +157,9 @@ def label_of(spec: str) -> str:
     Raises:
         HeadwayError: if the label is no text.
     """
+    if len(parts := _joined(spec)) > 1:
+        labels = [label_of(part) for part in parts]
+        return spec if labels == parts else " + ".join(labels)
     match = SPEC.fullmatch(spec.strip())
     found = None if match is None else arguments_in(match["arguments"] or "")
     if found is None or LABEL not in found[1]:  # perhaps no name of an encoding, as ``encoding`` says
@@ -162,6 +168,18 @@ def label_of(spec: str) -> str:
     if not isinstance(label, str) or not label.strip():
         raise HeadwayError(f"encoding {spec!r} has the label {label!r}: give a text")
     return label
+
+
+def unique_labels(names: Sequence[str], others: Sequence[str] = ()) -> dict[str, str]:
+    """Returns the labels of encodings by their names, without those that two of them, or one of ``others``, have.
+
+    Args:
+        names: the names of encodings.
+        others: other names in the same tables.
+    """
+    labels = {name: label_of(name) for name in names}
+    shown = [*labels.values(), *others]
+    return {name: label for name, label in labels.items() if shown.count(label) == 1}
 
 
 def citation(spec: Spec) -> str:
