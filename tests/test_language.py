@@ -3,19 +3,52 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from pathlib import Path
 from string import Formatter
+from types import ModuleType
 
 import pytest
 
 import headway
-from headway._common._chinese import CHINESE
-from headway._common.language import of_environment, said, speaking
-from headway.cli import main
+from headway._common import _chinese
+from headway._common._chinese import CHINESE, REASONS
+from headway._common.extras import PACKAGES
+from headway._common.language import columns_of, listed, of_environment, padded, retold, said, speaking, wrapped
+from headway.cli import encodings, main
+from headway.cli._diagnosis import CHECKS, VARIABLES
+from headway.positions import EVIDENCE, KINDS
+from headway.study._word_vectors_results import COLUMNS
+from headway.study.tasks import SEQUENCE_TASKS
 
 SOURCES = Path(headway.__file__).parent
-SAID_BY_NAME = {"Chinese", "English", "chinese", "english"}
-"""Names of languages, which are values."""
+TABLES = {
+    *encodings.PLACES.values(),
+    *encodings.COLUMNS,
+    *KINDS,
+    *KINDS.values(),
+    *EVIDENCE,
+    *EVIDENCE.values(),
+    *CHECKS,
+    *VARIABLES.values(),
+    *(package.needed_for for package in PACKAGES.values()),
+    *(task.counts for task in SEQUENCE_TASKS.values()),
+}
+"""What ``said`` gets from tables."""
+COLUMN_TITLES = {column.title for column in COLUMNS}
+"""Titles, of which names of test sets and units have no translation."""
+SAID_BY_NAME = {
+    *("Chinese", "English", "chinese", "english"),  # languages
+    *("language model", "recall"),  # tasks of a comparison
+    *("inference", "training"),  # directions of calls
+    *("Chinese or Japanese",),  # scripts
+    *("system", "processor", "cores", "threads", "float32 matmul precision", "file", "interface", "instruction set"),
+    *("loaded", "compiler", "bounds", "cache of headway", "published weights", "weights there", "cache of the hub"),
+    *("cache of the Hugging Face hub", "models there", "Chinese in pictures", "error"),  # facts of ``headway doctor``
+    *("yes", "no", "not its job", "unknown"),  # verdicts on encodings
+}
+"""Values that are said by a name."""
 
 
 def strings(node: ast.AST) -> set[str]:
@@ -23,19 +56,20 @@ def strings(node: ast.AST) -> set[str]:
 
 
 def sentences(path: Path) -> set[str]:
-    """The first arguments of ``said`` in a file, and the strings that ``map(said, …)`` goes through."""
+    """The first arguments of ``said`` and ``to_say`` in a file, and the strings that ``map`` hands to them."""
     found: set[str] = set()
     assigned: dict[str, set[str]] = {}
     calls = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Constant, ast.IfExp)):
+            either = (node.value.body, node.value.orelse) if isinstance(node.value, ast.IfExp) else (node.value,)
             for name in node.targets:
-                assigned.setdefault(getattr(name, "id", ""), set()).update(strings(node.value))
+                assigned.setdefault(getattr(name, "id", ""), set()).update(*map(strings, either))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id == "said":
+            if node.func.id in ("said", "to_say"):
                 calls.append(node.args[0])
-            if node.func.id == "map" and isinstance(node.args[0], ast.Name) and node.args[0].id == "said":
-                found |= strings(node.args[1])
+            if node.func.id == "map" and getattr(node.args[0], "id", "") in ("said", "to_say"):
+                found |= strings(node.args[1]) if isinstance(node.args[1], (ast.Tuple, ast.IfExp)) else set()
     for asked in calls:
         if isinstance(asked, ast.Constant):
             found.add(str(asked.value))
@@ -50,10 +84,54 @@ def fields(sentence: str) -> set[str | None]:
     return {name for _, name, _, _ in Formatter().parse(sentence) if name}
 
 
+def spoken() -> set[str]:
+    every: set[str] = set().union(*(sentences(path) for path in SOURCES.rglob("*.py")))
+    return every
+
+
 def test_the_table_has_every_sentence_and_no_other() -> None:
-    spoken: set[str] = set().union(*(sentences(path) for path in SOURCES.rglob("*.py")))
-    assert spoken | SAID_BY_NAME == set(CHINESE)
+    assert (spoken() | TABLES | SAID_BY_NAME) - CHINESE.keys() == set()
+    assert CHINESE.keys() - spoken() - TABLES - SAID_BY_NAME - COLUMN_TITLES == set()
     assert all(fields(english) == fields(chinese) for english, chinese in CHINESE.items())
+
+
+def test_no_sentence_is_in_two_files_of_the_table() -> None:
+    files = [vars(module)[name.upper()] for name, module in vars(_chinese).items() if isinstance(module, ModuleType)]
+    counts = Counter(key for table in files for key in table)
+    assert counts.keys() == CHINESE.keys() | REASONS.keys()
+    assert [key for key, count in counts.items() if count > 1] == []
+
+
+def skeleton(node: ast.AST) -> str | None:
+    """A string of the sources with {} for each value."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    return None
+
+
+def test_reasons_are_those_of_the_sources() -> None:
+    made = {skeleton(node) for path in SOURCES.rglob("*.py") for node in ast.walk(ast.parse(path.read_text("utf-8")))}
+    assert [one for one in REASONS if re.sub(r"\{\w+\}", "{}", one) not in made] == []
+    assert all(fields(chinese) <= fields(english) for english, chinese in REASONS.items())
+
+
+def test_a_reason_is_told_again_with_its_values() -> None:
+    reason = "more than 200 different tokens: they have 171"
+    assert retold(reason) == reason
+    with speaking("zh"):
+        assert retold(reason) == "多于 200 个不同的词元，而这里只有 171 个"
+        assert retold("a reason of nobody {x}") == "a reason of nobody {x}"
+
+
+def test_lists_and_columns() -> None:
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    with speaking("zh"):
+        assert listed(["a", "b", "c"]) == "a、b 和 c"
+    assert columns_of("小猫 e\u0301") == 6
+    assert padded("小猫", 6) == "小猫  "
 
 
 def test_a_sentence_is_said_in_the_chosen_language() -> None:
@@ -101,3 +179,35 @@ def test_commands_speak_by_option_and_by_environment(
     assert "latin" in capsys.readouterr().err
     assert main([*asked, "--language", "zh"]) == 2
     assert "headway --language zh inspect" in capsys.readouterr().err
+
+
+ENGLISH = re.compile(r"[A-Za-z]{2,}(?: [a-z]{2,}){2,}")
+"""Three words of a sentence."""
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["encodings"],
+        ["plan", "--tokens", "1M", "--heads", "32", "--head-dim", "128", "--ranks", "64", "--flops", "h100"],
+        ["plan", "--tokens", "4k", "--heads", "6", "--head-dim", "64", "--ranks", "4"],
+        ["compare", "--tasks", "help"],
+    ],
+    ids=" ".join,
+)
+def test_chinese_commands_print_no_english_sentence(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--language", "zh", *asked]) == 0
+    shown = capsys.readouterr().out
+    assert re.search("[\u4e00-\u9fff]", shown)
+    assert ENGLISH.findall(shown) == []
+
+
+@pytest.mark.parametrize("columns", [20, 47, 120])
+def test_chinese_lines_are_full_and_lose_nothing(columns: int) -> None:
+    text = "文本：book.txt，按字节读，sha256 71f2ff5d99bd。最后十分之一整段留出（什么都不凭它来选），"
+    text += "长度为 1,024、2,048 字节。"
+    lines = wrapped(text, columns).split("\n")
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert max(map(columns_of, lines)) <= columns + 4  # a sign that ends something stays on its line
+    assert all(columns_of(line) > columns - 16 for line in lines[:-1])
+    assert not any(line[0] in "，。；：、）”" for line in lines)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from ._common.language import said, to_say
 from .attention import attention_steps
 from .biases import rows_of_pairs
 from .call import Arguments, make_call
@@ -188,7 +189,7 @@ class _Probe:
         """The largest values at position or distance ``far``, by (what, "position" or "distance")."""
         found: dict[tuple[str, str], float] = {}
         if "embed" in self.encoding.acts:
-            found["value of a code", "position"] = float(self.codes(far, 1, far + 1).abs().max())
+            found[to_say("value of a code"), to_say("position")] = float(self.codes(far, 1, far + 1).abs().max())
         if not self.acts_in_attention:
             return found
         if self.encoding.reads_input:  # such an encoding depends on every token in between
@@ -203,14 +204,14 @@ class _Probe:
         if "terms" in self.encoding.acts:
             added = [pairs.scores() - pairs.content() for pairs in both]
             added += [values for pairs in both for values in pairs.values()]
-            found["change of a score", "distance"] = max(float(part.abs().max()) for part in added)
+            found[to_say("change of a score"), to_say("distance")] = max(float(part.abs().max()) for part in added)
         if "values" in self.encoding.acts:
             changed = [values for pairs in both for values in self.changes_of_values(pairs)]
-            found["change of a value", "distance"] = max(float(part.abs().max()) for part in changed)
+            found[to_say("change of a value"), to_say("distance")] = max(float(part.abs().max()) for part in changed)
         if "prepare" in self.encoding.acts:
             turned = [(p.prepared_q, self.q) for p in both] + [(p.prepared_k, self.k) for p in both]
             longer = max(float((after.norm(dim=-1) / before.norm(dim=-1)).max()) for after, before in turned)
-            found["prepared query or key, of length 1 before", "position"] = longer
+            found[to_say("prepared query or key, of length 1 before"), to_say("position")] = longer
         return found
 
     def everywhere(self) -> list[Tensor]:
@@ -258,48 +259,54 @@ def _spread(*windows: Tensor) -> float:
 
 
 def _distinct(probe: _Probe, window: Tensor, spread: float) -> Property:
-    demand = "each position is distinct from every other"
+    demand = said("each position is distinct from every other")
     if "embed" in probe.encoding.acts:
         n = _largest((1024, 512, 256, 128, 64, 32, 16, 8, 4, 2), lambda size: probe.codes(0, size, size))
         codes = probe.codes(0, n, n)
         number = float(torch.pdist(codes).min() / codes.norm(dim=-1).max())
-        what = f"smallest difference between the codes of {n} positions, the longest being 1"
+        what = said("smallest difference between the codes of {count} positions, the longest being 1", count=n)
     elif not window.any():
-        return Property(demand, NO, 0.0, "the encoding has no effect")
+        return Property(demand, NO, 0.0, said("the encoding has no effect"))
     elif spread <= SAME:
-        return Property(demand, NOT_ITS_JOB, spread, "difference between places: scores depend on distance alone")
+        what = said("difference between places: scores depend on distance alone")
+        return Property(demand, NOT_ITS_JOB, spread, what)
     else:
         half = window.shape[0] // 2
         rows = torch.stack([window[p, p : p + half].flatten() for p in range(half)])
         number = float(torch.pdist(rows).min())
-        what = f"smallest difference between the scores seen from {half} positions, the largest being 1"
+        seen = "smallest difference between the scores seen from {count} positions, the largest being 1"
+        what = said(seen, count=half)
     return Property(demand, YES if number > 1e-6 else NO, number, what)
 
 
 def _distance(window: Tensor) -> Property:
-    demand = "the distance between two positions is visible"
+    demand = said("the distance between two positions is visible")
     groups = list(_diagonals(window))
     total = torch.cat(groups, dim=-1)
     within = sum(float(((pairs - pairs.mean(-1, keepdim=True)) ** 2).sum()) for pairs in groups)
     whole = float(((total - total.mean(-1, keepdim=True)) ** 2).sum())
     differ = float((total.amax(-1) - total.amin(-1)).max()) > ROUNDING
     number = 1 - within / whole if differ else 0.0
-    what = "share of the differences between pairs that their distance explains"
+    what = said("share of the differences between pairs that their distance explains")
     return Property(demand, YES if number > 0.5 else NO, number, what)
 
 
 def _alike(windows: list[Tensor], reads_input: bool) -> Property:
-    demand = "a distance has the same effect everywhere"
+    demand = said("a distance has the same effect everywhere")
     if not any(window.any() for window in windows):
-        return Property(demand, NOT_ITS_JOB, 0.0, "the encoding has no effect, so nothing can differ")
+        return Property(demand, NOT_ITS_JOB, 0.0, said("the encoding has no effect, so nothing can differ"))
     number = _spread(*windows)
-    places = f"over {len(windows)} places and lengths{', for equal tokens' if reads_input else ''}"
-    what = f"largest difference at one distance {places}, the largest value being 1"
+    equal = said(", for equal tokens") if reads_input else ""
+    what = said(
+        "largest difference at one distance over {count} places and lengths{equal}, the largest value being 1",
+        count=len(windows),
+        equal=equal,
+    )
     return Property(demand, YES if number <= SAME else NO, number, what)
 
 
 def _bounded(probe: _Probe) -> Property:
-    demand = "the values stay bounded"
+    demand = said("the values stay bounded")
     looked: list[dict[tuple[str, str], float]] = []
     for exponent in range(FARTHEST + 1):
         try:
@@ -307,7 +314,7 @@ def _bounded(probe: _Probe) -> Property:
         except HeadwayError:  # the table ends before
             break
     if not looked[0]:
-        return Property(demand, YES, 0.0, "nothing is added")
+        return Property(demand, YES, 0.0, said("nothing is added"))
     for what, where in looked[0]:
         sizes = [found[what, where] for found in looked[1:]]
         # The largest up to 2⁴, 2⁸ … 2²⁰. Bounded values level off; even a logarithm grows by a quarter at the end.
@@ -315,12 +322,19 @@ def _bounded(probe: _Probe) -> Property:
         if len(sizes) == FARTHEST and all(
             later > 0 and not later < 1.15 * sooner for sooner, later in itertools.pairwise(tops)
         ):
-            measured = f"largest {what}, at {where} {2**FARTHEST}; at {2 ** (FARTHEST - 4)} it is {tops[-2]:.6g}"
+            measured = said(
+                "largest {what}, at {where} {far}; at {near} it is {then:.6g}",
+                what=said(what),
+                where=said(where),
+                far=2**FARTHEST,
+                near=2 ** (FARTHEST - 4),
+                then=tops[-2],
+            )
             return Property(demand, NO, tops[-1], measured)
     what, where = first = next(iter(looked[0]))
     number = max(found[first] for found in looked)
+    far = 2 ** (len(looked) - 1)
+    measured = said("largest {what}, up to {where} {far}", what=said(what), where=said(where), far=far)
     if len(looked) <= FARTHEST and probe.encoding.reads_input:  # too few distances to tell a logarithm from a bound
-        return Property(
-            demand, UNKNOWN, number, f"largest {what}, up to {where} {2 ** (len(looked) - 1)}, the last measured"
-        )
-    return Property(demand, YES, number, f"largest {what}, up to {where} {2 ** (len(looked) - 1)}")
+        return Property(demand, UNKNOWN, number, measured + said(", the last measured"))
+    return Property(demand, YES, number, measured)

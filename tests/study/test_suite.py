@@ -239,3 +239,10 @@ def test_suites_are_made_of_what_there_is() -> None:
         assert [spec for spec, acts in built.items() if acts <= {"locate"}] == ["none"]
     assert SUITES["paper"].tasks == tuple(SEQUENCE_TASKS)
     assert SUITES["paper"].seeds == 5
+
+
+def test_labels_stand_in_place_of_the_names_of_encodings() -> None:
+    found = results({("copy", "rope(base=5000, label='RoPE 5k')"): [(0.9, 0.8)], ("copy", "alibi"): [(0.9, 0.7)]})
+    assert found.labelled().encodings == ["RoPE 5k", "alibi"]
+    assert "RoPE 5k" in found.files()["suite.md"]()
+    assert "base=5000" not in found.files()["suite.md"]()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..errors import HeadwayError
 from .engines import Engine
 from .files import make_folder, write_text
+from .language import said, speaking
 from .pictures import save
 from .progress import ProgressListener
 from .store import ResultStore, Row
@@ -63,7 +64,7 @@ def measure_each(
 
     def told(job: J, doing: str, share: float, numbers: Mapping[str, float] | None = None) -> None:
         running[job] = share * work(job)
-        name = f"{jobs[job]}: {doing}" if doing else jobs[job]
+        name = jobs[job] + said(": ") + doing if doing else jobs[job]
         if numbers:
             listener.logged(jobs[job], numbers)
         listener.progressed(name, (done + sum(running.values())) / total)
@@ -89,6 +90,8 @@ def measure_each(
 def write_report(files: Files, out: str | Path, rows: str = RESULTS) -> None:
     """Writes the files of a report to the folder ``out``, in which the file ``rows`` has the rows.
 
+    They are in English whatever commands print, for papers and programs.
+
     Raises:
         HeadwayError: if a file cannot be made; the message says where the rows are.
     """
@@ -96,7 +99,8 @@ def write_report(files: Files, out: str | Path, rows: str = RESULTS) -> None:
     try:
         for name, make in files.items():
             make_folder((out / name).parent)
-            made = make()
+            with speaking("en"):
+                made = make()
             if isinstance(made, str):
                 write_text(out / name, made)
             elif made is not None:

@@ -1,18 +1,23 @@
 """The language of what commands print and draw: English, or Chinese where the environment is Chinese.
 
-Sentences stand in the code in English, as templates of ``str.format``; the table has each of them in Chinese.
+Sentences stand in the code in English, as templates of ``str.format``; the table has each of them in Chinese. Errors
+are in English, as those of torch are.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
+from string import Formatter
 from typing import Any
 
 from ..errors import unknown
-from ._chinese import CHINESE
+from ._chinese import CHINESE, REASONS
 
 LANGUAGES = ("en", "zh")
 
@@ -32,6 +37,11 @@ def choose(language: str) -> None:
     _language.set(language)
 
 
+def chosen() -> str:
+    """Returns the language that is set."""
+    return _language.get()
+
+
 @contextmanager
 def speaking(language: str) -> Iterator[None]:
     """Sets the language, and afterwards what it was before."""
@@ -45,4 +55,75 @@ def speaking(language: str) -> Iterator[None]:
 def said(sentence: str, /, **values: Any) -> str:
     """Returns a sentence in the chosen language, with the values in its braces; one without a translation stays."""
     template = CHINESE.get(sentence, sentence) if _language.get() == "zh" else sentence
-    return template.format(**values)
+    return template.format(**values) if values else template
+
+
+def to_say(sentence: str) -> str:
+    """Returns a sentence as it is, and marks it as one that stands in a table, from which ``said`` gets it later."""
+    return sentence
+
+
+def retold(sentence: str) -> str:
+    """Returns an English sentence whose values are filled in, such as one from a file, in the chosen language.
+
+    Its template is among ``REASONS``; a sentence of none stays as it is.
+    """
+    if _language.get() == "en":
+        return sentence
+    found = ((template, pattern.fullmatch(sentence)) for template, pattern in _reasons().items())
+    return next((REASONS[template].format(**match.groupdict()) for template, match in found if match), sentence)
+
+
+@cache
+def _reasons() -> dict[str, re.Pattern[str]]:
+    """The sentences that each template of ``REASONS`` makes."""
+    made = {}
+    for template in REASONS:
+        parts = [
+            re.escape(words) + (f"(?P<{name}>.+)" if name else "") for words, name, _, _ in Formatter().parse(template)
+        ]
+        made[template] = re.compile("".join(parts))
+    return made
+
+
+def listed(names: Iterable[str]) -> str:
+    """Returns names as a list in a sentence: "a, b and c"."""
+    *before, last = names
+    return said("{names} and {last}", names=said(", ").join(before), last=last) if before else last
+
+
+def padded(text: str, columns: int) -> str:
+    """Returns a text with blanks up to a number of columns of a terminal; a Chinese character takes two of them."""
+    return text + " " * max(0, columns - columns_of(text))
+
+
+def wrapped(text: str, columns: int) -> str:
+    """Returns a text with line breaks after at most so many columns of a terminal.
+
+    Chinese breaks between any two characters, but no line begins with a sign that ends something.
+    """
+    lines, room = [""], columns
+    for unit in _UNITS.findall(text):
+        wide = columns_of(unit.rstrip())
+        if wide > room and lines[-1]:
+            lines[-1] = lines[-1].rstrip()
+            lines.append("")
+            room, unit = columns, unit.lstrip()
+        lines[-1] += unit
+        room -= columns_of(unit)
+    return "\n".join(lines).rstrip()
+
+
+_WIDE = "\u2e80-\u9fff\uff00-\uffef"
+_UNITS = re.compile(
+    rf"[（“《]*(?:[{_WIDE}]|[^\s{_WIDE}（）“”《》，。；：、！？]+|[（“《])[），。；：、”！？》]*\s*|[），。；：、”！？》]+\s*|\s+"
+)
+"""The parts between which a line may break: a Chinese character or a word, with the signs around it."""
+
+
+def columns_of(text: str) -> int:
+    """Returns the number of columns that a text takes in a terminal."""
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from .._common.language import columns_of, said, wrapped
 from .._common.progress import ProgressListener
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def going_on(out: str | Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print(f"headway: stopped; the same command resumes from {out}", file=sys.stderr)
+        stopped = said("stopped; the same command resumes from {out}", out=out)
+        print(f"headway: {stopped}", file=sys.stderr)
         raise typer.Exit(130) from None
 
 
@@ -96,8 +98,12 @@ def points(out: Console, sentences: Sequence[str], style: str = "") -> None:
     from rich.table import Table
 
     for sentence in sentences:
+        # rich breaks lines at blanks alone, of which Chinese has none
+        text = wrapped(sentence, out.width - 3) if columns_of(sentence) > len(sentence) else sentence
         line = Table.grid(padding=(0, 1))
-        line.add_row("•", escape(sentence), style=style)
+        line.add_column()
+        line.add_column(overflow="fold")
+        line.add_row("•", escape(text), style=style)
         out.print(line)
 
 
@@ -135,7 +141,7 @@ class Screen(ProgressListener):
         self.say(note, "yellow")
 
     def planned(self, settings: Sequence[str], done: int, total: int) -> None:
-        heading(self.out, "The protocol, fixed before any result is seen", settings)
+        heading(self.out, said("The protocol, fixed before any result is seen"), settings)
         self.first_share, self.began = done / max(1, total), time.monotonic()
 
     def expected(self, seconds: Mapping[str, float]) -> None:
@@ -156,10 +162,14 @@ class Screen(ProgressListener):
         gone = time.monotonic() - self.began
         share = (self.share - self.first_share) / max(1e-9, 1 - self.first_share)
         if self.share >= 1:
-            return "writing the report"
+            return said("writing the report")
         if share < EARLY and self.seconds:
-            return f"time left: about {duration(max(self.seconds - gone, 0.0))}"
-        return f"time left: about {duration(gone * (1 - share) / share)}" if share > 0 else ""
+            seconds = max(self.seconds - gone, 0.0)
+        elif share > 0:
+            seconds = gone * (1 - share) / share
+        else:
+            return ""
+        return said("time left: about {time}", time=duration(seconds))
 
     def say(self, text: str, style: str = "") -> None:
         """Prints a line as it is."""
@@ -170,5 +180,7 @@ def duration(seconds: float) -> str:
     """Returns seconds, minutes or hours in words."""
     minutes, seconds = divmod(round(seconds), 60)
     if not minutes:
-        return f"{seconds} s"
-    return f"{minutes} min {seconds:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+        return said("{seconds} s", seconds=seconds)
+    if minutes < 60:
+        return said("{minutes} min {seconds:02d} s", minutes=minutes, seconds=seconds)
+    return said("{hours} h {minutes:02d} min", hours=minutes // 60, minutes=minutes % 60)

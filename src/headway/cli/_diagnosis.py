@@ -25,6 +25,7 @@ import headway
 
 from .._common.extras import PACKAGES, Package, install_command, library_command, pip_install
 from .._common.files import cache_folder, given_path
+from .._common.language import chosen, columns_of, padded, said, speaking, to_say
 from ..attention import attention, attention_steps, explain
 from ..bench.machine import cores, processor
 from ..errors import HeadwayError, nearest
@@ -98,21 +99,23 @@ class Diagnosis:
     def __str__(self) -> str:
         lines = []
         for title, section in self.sections.items():
-            width = max(map(len, section.facts), default=0)
-            lines.append(title)
-            for name, value in section.facts.items():
-                said = (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
-                note = f" ({section.notes[name]})" if name in section.notes else ""
-                lines.append(f"  {name:<{width}}  {said}{note}")
-            lines += [] if section.facts else ["  none"]
+            named = {said(name): (name, value) for name, value in section.facts.items()}
+            width = max(map(columns_of, named), default=0)
+            lines.append(said(title))
+            for shown, (name, value) in named.items():
+                fact = (", ".join(map(str, value)) or said("none")) if isinstance(value, list) else str(value)
+                if name in section.notes:
+                    fact = said("{fact} ({note})", fact=fact, note=said(section.notes[name]))
+                lines.append(f"  {padded(shown, width)}  {fact}")
+            lines += [] if section.facts else [f"  {said('none')}"]
             lines.append("")
-        for title, broken in (("broken", True), ("missing, or to be improved", False)):
+        for title, broken in ((said("broken"), True), (said("missing, or to be improved"), False)):
             its = [fault for fault in self.faults if fault.broken == broken]
             lines += [title] if its else []
             for fault in its:
                 lines += [f"  • {fault.what}", *([] if fault.remedy in fault.what else [f"    → {fault.remedy}"])]
             lines += [""] if its else []
-        lines.append("What is installed works." if self.works else "Something is broken; see above.")
+        lines.append(said("What is installed works." if self.works else "Something is broken; see above."))
         return "\n".join(lines)
 
 
@@ -123,23 +126,26 @@ def examine() -> Diagnosis:
         try:
             sections[title] = check()
         except Exception as error:  # an installation can be wrong in any way
-            said = " ".join(f"{type(error).__name__}: {error}".split())
+            why = " ".join(f"{type(error).__name__}: {error}".split())
             # headway's own errors end with a remedy
             remedy = str(error) if isinstance(error, HeadwayError) else _reported()
-            fault = Fault(f"{title} cannot be examined: {said}", remedy, True)
-            sections[title] = Section({"error": said}, faults=[fault])
+            fault = Fault(said("{title} cannot be examined: {why}", title=said(title), why=why), remedy, True)
+            sections[title] = Section({"error": why}, faults=[fault])
     return Diagnosis(sections)
 
 
 def show(as_json: bool) -> int:
     """Examines the installation, prints the result, and returns the exit code: 0, or 1 if something is broken."""
-    diagnosis = examine()
-    print(json.dumps(diagnosis.json(), indent=2, ensure_ascii=False) if as_json else diagnosis)
+    with speaking("en" if as_json else chosen()):
+        diagnosis = examine()
+        print(json.dumps(diagnosis.json(), indent=2, ensure_ascii=False) if as_json else diagnosis)
     return 0 if diagnosis.works else 1
 
 
 def _reported() -> str:
-    return f"{library_command()} builds the library again; if that does not help, report it with this page"
+    return said(
+        "{command} builds the library again; if that does not help, report it with this page", command=library_command()
+    )
 
 
 # ---------------------------------------------------------------- versions
@@ -147,31 +153,38 @@ def _reported() -> str:
 
 def versions() -> Section:
     """The versions of headway, Python and the packages, and the purpose of each missing package."""
-    section = Section({"headway": f"{headway.__version__}, in {Path(headway.__file__).parent}"})
+    place = said("{version}, in {folder}", version=headway.__version__, folder=Path(headway.__file__).parent)
+    section = Section({"headway": place})
     section.facts["Python"] = f"{platform.python_version()}, {sys.executable}"
     lacking: list[Package] = []
     wanted = _least_versions()
     for module, package in {"torch": None, **PACKAGES, "transformers": None}.items():
         name = module if package is None else package.name
         there, least = _version(name), wanted.get(_key(name))
-        section.facts[name] = there or "missing"
+        section.facts[name] = there or said("missing")
         if package is not None:
             section.notes[name] = package.needed_for
         elif there is None:
-            section.notes[name] = f"models of transformers on headway's attention: {pip_install(name)}"
+            section.notes[name] = said(
+                "models of transformers on headway's attention: {command}", command=pip_install(name)
+            )
         if there is None:
             if package is not None:
                 lacking.append(package)
         elif least is not None and _numbers(there) < _numbers(least):
             remedy = pip_install("--upgrade", f"{name}>={least}")
-            section.faults.append(Fault(f"{name} {there} is older than {least}, which headway needs", remedy, True))
+            older = "{name} {there} is older than {least}, which headway needs"
+            section.faults.append(Fault(said(older, name=name, there=there, least=least), remedy, True))
         elif not _found(module):
             remedy = pip_install("--force-reinstall", name)
-            section.faults.append(Fault(f"{name} {there} is installed, and Python does not find it", remedy, True))
+            lost = said("{name} {there} is installed, and Python does not find it", name=name, there=there)
+            section.faults.append(Fault(lost, remedy, True))
     if lacking:
-        names = ", ".join(f"{package.name} ({package.needed_for})" for package in lacking)
+        names = said(", ").join(
+            said("{fact} ({note})", fact=package.name, note=said(package.needed_for)) for package in lacking
+        )
         extras = ",".join(dict.fromkeys(package.extra for package in lacking))
-        section.faults.append(Fault(f"not installed: {names}", install_command(extras)))
+        section.faults.append(Fault(said("not installed: {names}", names=names), install_command(extras)))
     return section
 
 
@@ -218,8 +231,10 @@ def machine() -> Section:
     if threads > there:
         section.faults.append(
             Fault(
-                f"torch has {threads} threads for {there} cores, which slows it down",
-                f"set OMP_NUM_THREADS={there}, or call torch.set_num_threads({there})",
+                said(
+                    "torch has {threads} threads for {cores} cores, which slows it down", threads=threads, cores=there
+                ),
+                said("set OMP_NUM_THREADS={cores}, or call torch.set_num_threads({cores})", cores=there),
             )
         )
     return section
@@ -230,26 +245,26 @@ def graphics() -> Section:
     section = Section({"float32 matmul precision": torch.get_float32_matmul_precision()})
     driver = shutil.which("nvidia-smi") is not None
     if torch.version.cuda is None:
-        section.facts["CUDA"] = "none: this torch was built without it"
+        section.facts["CUDA"] = said("none: this torch was built without it")
         if driver:
             section.faults.append(
                 Fault(
-                    "this machine has an NVIDIA driver, and this torch was built without CUDA",
-                    "install another build of torch: https://pytorch.org/get-started/locally",
+                    said("this machine has an NVIDIA driver, and this torch was built without CUDA"),
+                    said("install another build of torch: https://pytorch.org/get-started/locally"),
                 )
             )
         return section
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         there = torch.cuda.is_available()
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if there else []
-    section.facts["CUDA"] = f"{torch.version.cuda}, {', '.join(devices) if devices else 'no device'}"
+    section.facts["CUDA"] = f"{torch.version.cuda}, {', '.join(devices) if devices else said('no device')}"
     if driver and not there:
-        why = " ".join(str(said[0].message).split()) if said else "it gives no reason"
+        why = " ".join(str(warned[0].message).split()) if warned else said("it gives no reason")
         section.faults.append(
             Fault(
-                f"this machine has an NVIDIA driver, but torch finds no device: {why}",
-                "run nvidia-smi; if it shows a device, install the build of torch for its CUDA version",
+                said("this machine has an NVIDIA driver, but torch finds no device: {why}", why=why),
+                said("run nvidia-smi; if it shows a device, install the build of torch for its CUDA version"),
             )
         )
     return section
@@ -265,21 +280,23 @@ def library() -> Section:
     try:
         loaded = _library.load()
     except HeadwayError as error:  # HEADWAY_ISA
-        section.faults.append(Fault(f"the kernel cpu cannot run: {error}", "unset HEADWAY_ISA", True))
+        cannot = said("the kernel cpu cannot run: {why}", why=error)
+        section.faults.append(Fault(cannot, said("unset {variable}", variable="HEADWAY_ISA"), True))
         return section
     if loaded.c is None:
         there = place.exists() or "HEADWAY_LIBRARY" in os.environ
         compiler = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
-        section.facts |= {"loaded": "no", "compiler": compiler or "none found"}
-        remedy = "unset HEADWAY_LIBRARY" if "HEADWAY_LIBRARY" in os.environ else library_command()
-        section.faults.append(
-            Fault(f"the kernel cpu cannot run, and auto takes slower ones: {loaded.why_not}", remedy, there)
-        )
+        section.facts |= {"loaded": said("no"), "compiler": compiler or said("none found")}
+        remedy = library_command()
+        if "HEADWAY_LIBRARY" in os.environ:
+            remedy = said("unset {variable}", variable="HEADWAY_LIBRARY")
+        slower = said("the kernel cpu cannot run, and auto takes slower ones: {why}", why=loaded.why_not)
+        section.faults.append(Fault(slower, remedy, there))
         return section
-    section.facts["instruction set"] = f"{_library.isa()}, of {', '.join(loaded.isas)}"
+    section.facts["instruction set"] = said("{isa}, of {isas}", isa=_library.isa(), isas=", ".join(loaded.isas))
     if note := _library.note():
         section.faults.append(
-            Fault(f"the kernel cpu {note}", "report it with this page, which names the build of torch")
+            Fault(f"the kernel cpu {note}", said("report it with this page, which names the build of torch"))
         )
     return section
 
@@ -290,7 +307,7 @@ def kernels() -> Section:
     q, k, v = _inputs(torch.float32, "cpu")
     for name, reasons in explain(q, k, v, **_arguments("cpu")).reasons.items():
         reasons = [reason.removesuffix(", and q is on cpu") for reason in reasons]  # the q of this function
-        section.facts[name] = "available" if not reasons else "; ".join(reasons)
+        section.facts[name] = said("available") if not reasons else "; ".join(reasons)
     return section
 
 
@@ -301,22 +318,31 @@ def tables() -> Section:
         own, shipped, dropped = _tuned.known(place)
         if own is not None:
             wrong = {name: parts for name, parts in own.failed.items() if parts}
-            found.facts[place] = f"verified and measured on {own.date}, {len(own.rows)} rows"
+            found.facts[place] = said(
+                "verified and measured on {date}, {count} rows", date=own.date, count=len(own.rows)
+            )
             for name, parts in wrong.items():
-                what = "; ".join(f"{part}: {said}" for part, said in parts.items())
-                found.faults.append(Fault(f"the kernel {name} is wrong on {place}: {what}", _reported(), True))
+                what = "; ".join(f"{part}: {why}" for part, why in parts.items())
+                wrongly = said("the kernel {name} is wrong on {place}: {what}", name=name, place=place, what=what)
+                found.faults.append(Fault(wrongly, _reported(), True))
         else:
-            known = f"as measured on other machines ({', '.join(table.name for table in shipped)})" if shipped else ""
-            found.facts[place] = f"not verified on this machine: {known or 'auto leaves what it can to torch'}"
+            known = said("auto leaves what it can to torch")
+            if shipped:
+                known = said(
+                    "as measured on other machines ({names})", names=said(", ").join(table.name for table in shipped)
+                )
+            found.facts[place] = said("not verified on this machine: {known}", known=known)
             if dropped or not shipped:
-                found.faults.append(Fault(dropped or f"nothing was measured on {place}", "headway tune"))
+                nothing = dropped or said("nothing was measured on {place}", place=place)
+                found.faults.append(Fault(nothing, "headway tune"))
     return found
 
 
 def results() -> Section:
     """Output and gradients of each kernel against float64, as multiples of the naive error (DESIGN.md)."""
-    section = Section({"bounds": f"{OUTPUT_FACTOR:g} for outputs, {GRADIENT_FACTOR:g} for gradients"})
-    section.notes["bounds"] = "times the error of the naive computation in the same dtype"
+    bounds = "{output:g} for outputs, {gradient:g} for gradients"
+    section = Section({"bounds": said(bounds, output=OUTPUT_FACTOR, gradient=GRADIENT_FACTOR)})
+    section.notes["bounds"] = to_say("times the error of the naive computation in the same dtype")
     exact = _computed(torch.float64, "cpu", "reference")
     for device, dtype, name in product(("cpu", "cuda") if torch.cuda.is_available() else ("cpu",), DTYPES, KERNELS):
         q, k, v = _inputs(dtype, device)
@@ -325,11 +351,13 @@ def results() -> Section:
         what = f"{name}, {str(dtype).removeprefix('torch.')}" + (f", {device}" if device != "cpu" else "")
         try:
             output, *gradients = _errors(_computed(dtype, device, name), _computed(dtype, device, None), exact)
-            section.facts[what] = f"right: output {output:.2f}, gradients {max(gradients):.2f}"
+            right = "right: output {output:.2f}, gradients {gradients:.2f}"
+            section.facts[what] = said(right, output=output, gradients=max(gradients))
         except Exception as error:  # also of a kernel that cannot be called
-            said = " ".join(f"{error}".split())
-            section.facts[what] = f"wrong: {said}"
-            section.faults.append(Fault(f"the kernel {what} computes wrong numbers: {said}", _reported(), True))
+            why = " ".join(f"{error}".split())
+            section.facts[what] = said("wrong: {why}", why=why)
+            wrong = said("the kernel {what} computes wrong numbers: {why}", what=what, why=why)
+            section.faults.append(Fault(wrong, _reported(), True))
     return section
 
 
@@ -378,10 +406,13 @@ def settings() -> Section:
     for name in sorted(os.environ):
         if name.startswith("HEADWAY_") and name not in VARIABLES:
             near = nearest(name, VARIABLES)
-            meant = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(VARIABLES)}"
-            section.faults.append(Fault(f"{name} is set, and headway does not read it", meant))
+            meant = said("there are {names}", names=", ".join(VARIABLES))
+            if near:
+                meant = said("did you mean {names}?", names=said(" or ").join(near))
+            section.faults.append(Fault(said("{name} is set, and headway does not read it", name=name), meant))
     if (data := os.environ.get("HEADWAY_DATA")) and not os.path.isdir(given_path(data)):
-        section.faults.append(Fault(f"HEADWAY_DATA is {data}, which is no folder", "name a folder, or unset it"))
+        no_folder = said("HEADWAY_DATA is {data}, which is no folder", data=data)
+        section.faults.append(Fault(no_folder, said("name a folder, or unset it")))
     return section
 
 
@@ -393,7 +424,7 @@ def files() -> Section:
     try:
         folders["cache of headway"] = cache_folder(), "HEADWAY_CACHE"
     except HeadwayError as error:
-        section.faults.append(Fault(f"{error}", "set HEADWAY_CACHE to a folder", True))
+        section.faults.append(Fault(f"{error}", said("set HEADWAY_CACHE to a folder"), True))
     section.facts |= {what: str(folder) for what, (folder, _) in folders.items()}
     section.facts["published weights"] = str(weights)
     section.facts["weights there"] = sorted(path.parent.name for path in weights.glob("*/headway.json"))
@@ -407,8 +438,9 @@ def files() -> Section:
         folders["cache of the Hugging Face hub"] = hub, "HF_HOME"
     for what, (folder, variable) in folders.items():
         if (why := _not_writable(folder)) is not None:
-            remedy = f"make it writable, or set {variable} to another folder"
-            section.faults.append(Fault(f"the {what}, {folder}, cannot be written to: {why}", remedy, True))
+            remedy = said("make it writable, or set {variable} to another folder", variable=variable)
+            refused = said("the {what}, {folder}, cannot be written to: {why}", what=said(what), folder=folder, why=why)
+            section.faults.append(Fault(refused, remedy, True))
     return section
 
 
@@ -416,7 +448,7 @@ def _not_writable(folder: Path) -> str | None:
     """Why a folder, or the one in which it would be made, cannot be written to; None if it can."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir():
-        return f"{there} is a file"
+        return said("{there} is a file", there=there)
     try:
         with tempfile.TemporaryFile(dir=there):
             return None
@@ -429,14 +461,14 @@ def fonts() -> Section:
     from .._common.fonts import fonts_for
 
     if _version("matplotlib") is None:
-        return Section({"Chinese in pictures": "no pictures without matplotlib"})
+        return Section({"Chinese in pictures": said("no pictures without matplotlib")})
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
             return Section({"Chinese in pictures": fonts_for(["中文"])})
     except UserWarning as warning:
         what = str(warning).partition(":")[0]
-        return Section({"Chinese in pictures": "none"}, faults=[Fault(what, install_command("plot"))])
+        return Section({"Chinese in pictures": said("none")}, faults=[Fault(what, install_command("plot"))])
 
 
 CHECKS: dict[str, Callable[[], Section]] = {

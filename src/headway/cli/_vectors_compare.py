@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .._common.files import need_folder_place
+from .._common.language import retold, said
 from .._common.templates import need_reports
 from ..errors import HeadwayError
 from ..study.word_vectors import QUICK, Protocol
@@ -118,10 +119,11 @@ def _show(out: Console, found: Comparison) -> None:
     for title, table in found.parts().items():
         out.print(f"\n[bold]{title}[/bold]")
         out.print(table.rich(overflow="fold"))
-    for note in found.footnotes():
-        out.print(note, style="dim", markup=False)
+    for number, reason in found.reasons_by_number().items():
+        out.print(f"{number} {retold(reason)}", style="dim", markup=False)
     for word, its in found.neighbours().items():
-        out.print(f"\n[bold]Nearest to “{escape(word)}”[/bold]")
+        nearest = said("Nearest to “{word}”", word=escape(word))
+        out.print(f"\n[bold]{nearest}[/bold]")
         for method, near in its.items():
             out.print(f"  {method:<20} {near}", markup=False, soft_wrap=True)
-    heading(out, "\nConclusions", found.conclusions())
+    heading(out, "\n" + said("Conclusions"), found.conclusions())

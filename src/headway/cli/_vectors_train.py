@@ -14,6 +14,7 @@ import typer
 
 from .._common.extras import install_command, need
 from .._common.files import LockedFolder, need_file_place, need_folder_place, remove_folder
+from .._common.language import said
 from ..errors import HeadwayError, unknown
 from ..vectors import VECTORS
 from ._console import Screen, consoles, going_on
@@ -93,24 +94,36 @@ def train(
             raise HeadwayError(f"{error}, as in --option min_count=1") from None
         made.save(out)
     say.print(
-        f"{out}: {len(made):,} words, {made.dim:,} numbers each, from {len(texts):,} documents in "
-        f"{time.monotonic() - began:.1f} s",
+        said(
+            "{out}: {words:,} words, {dim:,} numbers each, from {documents:,} documents in {seconds:.1f} s",
+            out=out,
+            words=len(made),
+            dim=made.dim,
+            documents=len(texts),
+            seconds=time.monotonic() - began,
+        ),
         soft_wrap=True,
     )
     epochs = made.options.get("epochs")
     words = 0 if made.counts is None else int(made.counts.sum())
     if isinstance(epochs, int) and "epochs" not in options and words < SMALL_TEXT:
         say.print(
-            f"the text has {words:,} words and was read {epochs} times: for so few, --option epochs={4 * epochs} may "
-            "give better vectors",
+            said(
+                "the text has {words:,} words and was read {epochs} times: for so few, --option epochs={more} may give "
+                "better vectors",
+                words=words,
+                epochs=epochs,
+                more=4 * epochs,
+            ),
             markup=False,
             soft_wrap=True,
         )
     if any(has_short_words([word]) for word in made.words):
         by = "into words, by jieba" if tokenizer.chinese == "words" else "into single characters"
-        wanted = chinese is None and tokenizer.chinese != "words"
-        more = f"; {install_command('chinese')} for words" if wanted else ""
-        say.print(f"Chinese was cut {by}{more}", markup=False, soft_wrap=True)
+        cut = said("Chinese was cut {by}", by=said(by))
+        if chinese is None and tokenizer.chinese != "words":
+            cut += said("; {command} for words", command=install_command("chinese"))
+        say.print(cut, markup=False, soft_wrap=True)
 
 
 class _Training(LockedFolder):

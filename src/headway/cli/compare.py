@@ -14,6 +14,7 @@ import typer
 from .._common.engines import ENGINES
 from .._common.experiment import RESULTS
 from .._common.files import need_folder_place
+from .._common.language import columns_of, padded, said
 from ..errors import HeadwayError, need_positive, unknown
 from ..positions._naming import split_outside
 from ..study import DEFAULT_ENCODINGS, Protocol
@@ -215,8 +216,8 @@ def _refuse_others(context: typer.Context, fitting: Sequence[str], flags: str) -
     for one in context.command.params:
         name = one.name or ""
         if name not in fitting and _given(context, name):
-            said = one.opts[0] if one.opts[0].startswith("-") else f"a {name}"
-            raise HeadwayError(f"{said} does not go with {flags}: leave it out, or {flags}")
+            what = one.opts[0] if one.opts[0].startswith("-") else f"a {name}"
+            raise HeadwayError(f"{what} does not go with {flags}: leave it out, or {flags}")
 
 
 def _merge(folders: Sequence[str], out: str, *, as_json: bool, quiet: bool) -> None:
@@ -307,11 +308,13 @@ def _tell_of_tasks(say: Console, found: SuiteResults, out: str, as_json: bool) -
         notes = [*found.summary(), *found.conclusions(), *found.protocol()]
         print_json("compare", suite_rows_of(found), notes=notes, files=files)
         return
+    found = found.labelled()
     for task in found.tasks:
-        say.print(f"\n[bold]{_plain(task)}[/bold], exact match in per cent by length")
+        title = said("{task}, exact match in per cent by length", task=f"[bold]{_plain(task)}[/bold]")
+        say.print(f"\n{title}")
         say.print(found.table(task).rich(no_wrap=True))
     points(say, found.conclusions())
-    say.print("\n[bold]What may be concluded[/bold]")
+    say.print(f"\n[bold]{said('What may be concluded')}[/bold]")
     points(say, found.summary())
     say.print(f"\n{', '.join(files)}", markup=False, soft_wrap=True)
 
@@ -344,17 +347,22 @@ def _list_tasks(say: Console, as_json: bool) -> None:
         facts = {"trained": task.trained, "counts": task.counts, "scored": task.scored, "source": task.source}
         example = task.written(max(4, task.shortest))
         rows.append({"task": name, "asks": first_sentence(kind), **facts, **references, "example": example})
-        cells.append([Cell(name), f"{task.trained} {task.counts}", *map(share, references.values()), example])
+        trained = said("{length} {unit}", length=task.trained, unit=said(task.counts))
+        cells.append([Cell(name), trained, *map(share, references.values()), example])
     if as_json:
         print_json("compare", rows)
         return
     say.print(
-        Table(["task", "trained up to", "guessing", "no order", "example → what is scored"], cells, right=()).rich()
+        Table(
+            [*map(said, ("task", "trained up to", "guessing", "no order", "example → what is scored"))], cells, right=()
+        ).rich()
     )
     say.print(
-        "Guessing and the best rule that knows no order: examples that are right in every token, at the trained length "
-        "(for sums of more than three digits a bound above it). "
-        "A task of your own: path.py:Class, derived from headway.study.tasks.SequenceTask.",
+        said(
+            "Guessing and the best rule that knows no order: examples that are right in every token, at the trained "
+            "length (for sums of more than three digits a bound above it). A task of your own: path.py:Class, derived "
+            "from headway.study.tasks.SequenceTask."
+        ),
         soft_wrap=True,
     )
 
@@ -425,13 +433,15 @@ class LossScreen(Screen):
 
     def planned(self, settings: Sequence[str], done: int, total: int) -> None:
         super().planned(settings, done, total)
-        known = f", {done} of them done before" if done else ""
-        self.out.print(f"\n{total} trainings{known}, {total - done} to go; held-out bits per byte at each length.")
+        known = said(", {done} of them done before", done=done) if done else ""
+        sentence = "{total} trainings{known}, {left} to go; held-out bits per byte at each length."
+        self.out.print("\n" + said(sentence, total=total, known=known, left=total - done))
 
     def expected(self, seconds: Mapping[str, float]) -> None:
         super().expected(seconds)
-        parts = ", ".join(f"{part} {duration(value)}" for part, value in seconds.items())
-        self.out.print(f"Expected, by the speed of a few steps: {duration(self.seconds)} ({parts}).")
+        parts = said(", ").join(f"{said(part)} {duration(value)}" for part, value in seconds.items())
+        expected = "Expected, by the speed of a few steps: {time} ({parts})."
+        self.out.print(said(expected, time=duration(self.seconds), parts=parts))
 
     def progressed(self, doing: str, share: float) -> None:
         self.show(doing, share)
@@ -439,7 +449,7 @@ class LossScreen(Screen):
     def measured(self, job: str, rows: Sequence[Row]) -> None:
         if not self.header_printed:
             lengths = dict.fromkeys(f"{row['length']:,}" for row in rows)
-            self.say(_line("encoding", [*lengths], "seed"))
+            self.say(_line(said("encoding"), [*lengths], said("seed")))
             self.header_printed = True
         for name in dict.fromkeys(row["encoding"] for row in rows):
             losses = [_loss(row["bits_per_byte"]) for row in rows if row["encoding"] == name]
@@ -453,18 +463,20 @@ def conclude(say: Console, results: ComparisonResults, out: str) -> None:
     from ..study import tables
 
     results = results.labelled()
-    over = "one seed" if len(results.seeds) == 1 else f"mean of {len(results.seeds)} seeds"
-    say.print(f"\n[bold]Held-out bits per byte[/bold], {over}, by length in {results.unit}")
+    over = said("one seed") if len(results.seeds) == 1 else said("mean of {count} seeds", count=len(results.seeds))
+    unit = said("bytes" if results.unit == "bytes" else "tokens")
+    losses = said("[bold]Held-out bits per byte[/bold], {over}, by length in {unit}", over=over, unit=unit)
+    say.print(f"\n{losses}")
     say.print(tables.losses(results, spread=False).rich(no_wrap=True))
     if (recall := tables.recall(results, spread=False)).rows:
-        say.print("[bold]Recall[/bold], right answers in per cent")
+        say.print(said("[bold]Recall[/bold], right answers in per cent"))
         say.print(recall.rich(no_wrap=True))
     if (rates := tables.learning_rates(results)).rows:
-        say.print("[bold]Learning rates[/bold], bits per byte of a part for validation")
+        say.print(said("[bold]Learning rates[/bold], bits per byte of a part for validation"))
         say.print(rates.rich(no_wrap=True))
-    say.print("[bold]What it took[/bold]")
+    say.print(f"[bold]{said('What it took')}[/bold]")
     say.print(tables.costs(results, brief=True).rich(overflow="fold"))
-    say.print("[bold]What may be concluded[/bold]; report.html has all of it, with intervals")
+    say.print(said("[bold]What may be concluded[/bold]; report.html has all of it, with intervals"))
     points(say, [*results.warnings(), *results.summary()])
     say.print(f"\n{_written(results, out)}", markup=False, soft_wrap=True)
 
@@ -482,7 +494,8 @@ def _written(results: ComparisonResults, out: str) -> str:
 
 
 def _line(name: str, cells: Sequence[str], last: str) -> str:
-    return f"{name:<36}" + "".join(f"{cell:>9}" for cell in cells) + f"{last:>6}"
+    end = " " * max(0, 6 - columns_of(last)) + last
+    return padded(name, 36) + "".join(f"{cell:>9}" for cell in cells) + end
 
 
 def _loss(value: float | None) -> str:

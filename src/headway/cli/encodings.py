@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._common.files import need_file_place
+from .._common.language import columns_of, padded, said, to_say
 from .._common.table import Cell, Table
 from ..errors import HeadwayError
 from ._console import consoles, print_json
@@ -80,11 +81,19 @@ def run(
         say.print(_table(positions.ENCODINGS, say.width).rich(no_wrap=True, overflow="ellipsis"))
         kinds, functions = _counted(positions.ENCODINGS)
         say.print(
-            f"{kinds}; {functions} distinct functions whose numbers were compared with the authors' or another "
-            "implementation.\n[dim]parameters: for 8 heads of 64 and a length of 512, with a causal mask. beyond: "
-            "whether longer inputs produce no values unseen in training, by construction. kernels: those that take it "
-            "in training. Details of one encoding: headway encodings NAME[/dim]"
+            said(
+                "{kinds}; {functions} distinct functions whose numbers were compared with the authors' or another "
+                "implementation.",
+                kinds=kinds,
+                functions=functions,
+            )
         )
+        about = said(
+            "parameters: for 8 heads of 64 and a length of 512, with a causal mask. beyond: whether longer inputs "
+            "produce no values unseen in training, by construction. kernels: those that take it in training. Details "
+            "of one encoding: headway encodings NAME"
+        )
+        say.print(f"[dim]{about}[/dim]")
 
 
 def _show(say: Console, name: str, out: Path | None, as_json: bool) -> None:
@@ -98,22 +107,29 @@ def _show(say: Console, name: str, out: Path | None, as_json: bool) -> None:
         print_json("encodings", [_facts(name, encoding, detailed=True)], files=[out] if out else [])
         return
     kind = type(encoding)
-    say.print(f"[bold]{kind.__name__}[/bold]: acts on {', '.join(_places(encoding)) or 'nothing'}\n")
-    say.print(inspect.cleandoc(inspect.getdoc(kind) or "It has no docstring."), markup=False)
-    say.print(f"\n[bold]Arguments[/bold]  {_arguments(encoding)}", highlight=False)
-    say.print(f"[bold]Kind[/bold]       {encoding.kind}: {positions.KINDS[encoding.kind]}", highlight=False)
-    say.print(f"[bold]Evidence[/bold]   {positions.EVIDENCE[encoding.evidence]}", highlight=False)
-    say.print(f"[bold]Kernels[/bold]    {_kernels(encoding)}", highlight=False)
+    acts = said(", ").join(map(said, _places(encoding))) or said("nothing")
+    say.print(f"[bold]{kind.__name__}[/bold]{said(': ')}{said('acts on {places}', places=acts)}\n")
+    say.print(inspect.cleandoc(inspect.getdoc(kind) or said("It has no docstring.")), markup=False)
+    kinds, evidence = said(positions.KINDS[encoding.kind]), said(positions.EVIDENCE[encoding.evidence])
+    say.print()
+    for title, fact in {
+        said("Arguments"): _arguments(encoding),
+        said("Kind"): said(encoding.kind) + said(": ") + kinds,
+        said("Evidence"): evidence,
+        said("Kernels"): said(_kernels(encoding)),
+    }.items():
+        say.print(f"[bold]{title}[/bold]{padded('', 11 - columns_of(title))}{fact}", highlight=False)
     if encoding.acts != {"locate"}:
-        say.print("\n[bold]Properties[/bold], measured")
+        say.print("\n" + said("[bold]Properties[/bold], measured"))
         say.print(str(encoding.properties()), markup=False, soft_wrap=True)
     if cited := positions.citation(encoding):
         say.print(f"\n{inspect.cleandoc(cited)}", markup=False)
     if out is not None:
         _draw(encoding, name, out)
-        say.print(f"\npicture: {out}", markup=False, soft_wrap=True)
+        say.print("\n" + said("picture: {out}", out=out), markup=False, soft_wrap=True)
     elif encoding.acts:
-        say.print(f"\n[dim]to draw it: headway encodings {name!r} --out {kind.__name__.lower()}.png[/dim]")
+        draw = said("to draw it: {command}", command=f"headway encodings {name!r} --out {kind.__name__.lower()}.png")
+        say.print(f"\n[dim]{draw}[/dim]")
 
 
 def _draw(encoding: PositionEncoding, name: str, out: Path) -> None:
@@ -129,7 +145,7 @@ def _facts(name: str, built: PositionEncoding | None = None, detailed: bool = Fa
 
     encoding = positions.encoding(name, **SIZES) if built is None else built
     kind = type(encoding)
-    said = inspect.cleandoc(inspect.getdoc(kind) or "")
+    text = inspect.cleandoc(inspect.getdoc(kind) or "")
     facts: dict[str, Any] = {
         "name": name,
         "class": kind.__name__,
@@ -140,10 +156,10 @@ def _facts(name: str, built: PositionEncoding | None = None, detailed: bool = Fa
         "beyond": encoding.extrapolates,
         "kernels": _kernels(encoding).split(", "),
         "evidence": encoding.evidence,
-        "what_it_is": said.split("\n")[0],
+        "what_it_is": text.split("\n")[0],
     }
     if detailed:
-        facts |= {"description": said, "arguments": _arguments(encoding), "citation": positions.citation(encoding)}
+        facts |= {"description": text, "arguments": _arguments(encoding), "citation": positions.citation(encoding)}
         if encoding.acts != {"locate"}:
             measured = asdict(encoding.properties())
             facts["properties"] = {name: one for name, one in measured.items() if name != "encoding"}
@@ -160,11 +176,11 @@ def _rows(encodings: dict[str, type[PositionEncoding]]) -> Iterator[tuple[str, .
         yield (
             facts["name"],
             str(facts["year"] or "–"),
-            ", ".join(facts["acts_on"]) or "nothing",
+            said(", ").join(map(said, facts["acts_on"])) or said("nothing"),
             f"{facts['parameters']:,}",
-            "yes" if facts["beyond"] else "no",
-            ", ".join(facts["kernels"]),
-            facts["evidence"],
+            said("yes" if facts["beyond"] else "no"),
+            said(", ".join(facts["kernels"])),
+            said(facts["evidence"]),
             facts["what_it_is"],
         )
 
@@ -176,7 +192,7 @@ def _table(encodings: dict[str, type[PositionEncoding]], width: int) -> Table:
     for row in _rows(encodings):
         cells = dict(zip(COLUMNS, row, strict=True))
         rows.append([Cell(cells[column], style="bold" if column == "name" else "") for column in shown])
-    return Table(shown, rows, right=[shown.index("parameters")] if "parameters" in shown else [])
+    return Table([*map(said, shown)], rows, right=[shown.index("parameters")] if "parameters" in shown else [])
 
 
 def markdown(encodings: dict[str, type[PositionEncoding]]) -> str:
@@ -189,9 +205,11 @@ def _counted(encodings: dict[str, type[PositionEncoding]]) -> tuple[str, int]:
     from ..positions import KINDS
 
     count = {kind: sum(cls.kind == kind for cls in encodings.values()) for kind in KINDS}
-    said = ", ".join(f"{number} of kind {kind}" for kind, number in count.items() if number)
+    each = said(", ").join(
+        said("{number} of kind {kind}", number=number, kind=said(kind)) for kind, number in count.items() if number
+    )
     proven = [cls for cls in encodings.values() if cls.evidence != "formula" and cls.same_function_as is None]
-    return f"{len(encodings)} rows: {said}", len(proven)
+    return said("{count} rows: {kinds}", count=len(encodings), kinds=each), len(proven)
 
 
 def _places(encoding: PositionEncoding) -> list[str]:
@@ -201,7 +219,7 @@ def _places(encoding: PositionEncoding) -> list[str]:
 def _arguments(encoding: PositionEncoding) -> str:
     """The constructor's arguments with their defaults."""
     parameters = inspect.signature(type(encoding)).parameters.values()
-    return ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters) or "none"
+    return ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters) or said("none")
 
 
 def _kernels(encoding: PositionEncoding) -> str:
@@ -214,9 +232,9 @@ def _kernels(encoding: PositionEncoding) -> str:
     from ..positions._base import IN_ATTENTION
 
     if encoding.acts == {"locate"}:
-        return "of the other part"
+        return to_say("of the other part")
     if "embed" in encoding.acts and not encoding.acts & IN_ATTENTION:
-        return "all"
+        return to_say("all")
     n, heads, head_dim = 4, SIZES["num_heads"], SIZES["head_dim"]
     q, k, v = (torch.zeros(1, heads, n, head_dim, requires_grad=True) for _ in range(3))
     x = torch.zeros(1, n, SIZES["embed_dim"])

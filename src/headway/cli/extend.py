@@ -12,6 +12,7 @@ from .._common.devices import device_named
 from .._common.experiment import RESULTS
 from .._common.extras import need
 from .._common.files import atomic_folder, need_folder_place
+from .._common.language import said
 from .._common.templates import need_reports
 from .._common.text_files import read_text
 from ..errors import HeadwayError
@@ -139,7 +140,8 @@ def run(
         with atomic_folder(save) as part:
             checkpoints.save(extension.extend(loaded, methods[0], factor, window), part)
             write_texts(model, part)
-        say.print(f"{save}: the model with {methods[0]}, for headway.load and transformers", soft_wrap=True)
+        saved = "{save}: the model with {method}, for headway.load and transformers"
+        say.print(said(saved, save=save, method=methods[0]), soft_wrap=True)
         files.append(str(save))
     if as_json:
         print_json("extend", rows, notes=notes, files=files)
@@ -168,6 +170,6 @@ def _tokens(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
 
 def _show(out: Console, found: Extension) -> None:
     points(out, found.protocol(), style="dim")
-    out.print("\n[bold]Perplexity by position[/bold]")
+    out.print(f"\n[bold]{said('Perplexity by position')}[/bold]")
     out.print(found.table().rich(no_wrap=True))
     points(out, found.conclusions())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._common.devices import device_named
+from .._common.language import said
 from ..errors import HeadwayError
 from ._console import console
 from ._options import Device, Dtype, dtype_named
@@ -95,13 +96,14 @@ def run(
         return
     if checkpoints.conversation(model, [{"role": "user", "content": ""}]) is None or chat is False:
         raise HeadwayError(f"{model} has no chat template: give a prompt to continue")
-    say.print(f"[dim]{model_name(model)}. An empty line ends the conversation.[/dim]")
-    said: list[dict[str, str]] = []
+    ends = said("{model}. An empty line ends the conversation.", model=model_name(model))
+    say.print(f"[dim]{ends}[/dim]")
+    turns: list[dict[str, str]] = []
     while question_line := _asked():
-        said.append({"role": "user", "content": question_line})
-        form = checkpoints.conversation(model, said)
+        turns.append({"role": "user", "content": question_line})
+        form = checkpoints.conversation(model, turns)
         assert form is not None
-        said.append({"role": "assistant", "content": _write(loaded, tokenizer, form, options, plain=False)})
+        turns.append({"role": "assistant", "content": _write(loaded, tokenizer, form, options, plain=False)})
 
 
 def _asked() -> str:

@@ -12,7 +12,7 @@ import typer
 
 from .._common.devices import device_named
 from .._common.files import given_path, make_folder, need_file_place, need_folder_place
-from .._common.language import LANGUAGES, said
+from .._common.language import LANGUAGES, retold, said
 from .._common.table import Table
 from ..errors import HeadwayError, unknown
 from ._console import Screen, consoles, points, print_json
@@ -238,7 +238,7 @@ def _measured(
         inspected.texts() if texts is None else texts,
         roles,
         seed=seed,
-        watch=lambda done, every: progress.progressed("measuring roles", done / every),
+        watch=lambda done, every: progress.progressed(said("measuring roles"), done / every),
     )
 
 
@@ -310,7 +310,7 @@ def _print_roles(say: Console, measured: HeadRoles) -> None:
     titles = [*map(said, ("role", "for", "best head", "figure (95 %)", "baseline", "cases", "holds"))]
     say.print(Table(titles, rows).rich(no_wrap=True))
     lacking = [
-        said("{role}: needs {what}", role=role.replace("_", " "), what=said(what))
+        said("{role}: needs {what}", role=role.replace("_", " "), what=retold(what))
         for role, what in measured.not_measured.items()
     ]
     if lacking:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from .._common.language import said
 from ._console import console
 
 
@@ -84,8 +85,10 @@ def run(
         write_text(path, text)
     file, test = sources
     console().print(
-        f"{file}: {class_name}, a working encoding to change\n{test}: its test\n\n"
-        f"python -m pytest {test}    # after pip install pytest\n"
+        said("{file}: {name}, a working encoding to change", file=file, name=class_name)
+        + "\n"
+        + said("{test}: its test", test=test)
+        + f"\n\npython -m pytest {test}    # {said('after pip install pytest')}\n"
         f"headway encodings {file}:{class_name} --out {module}.png\n"
         f"headway compare --encodings {file}:{class_name},alibi,rope --out compare-{known}",
         markup=False,

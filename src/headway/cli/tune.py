@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .._common.devices import device_named
+from .._common.language import said
 from ..bench.machine import busy
 from ..errors import HeadwayError
 from ._console import Screen, consoles, print_json
@@ -50,12 +51,14 @@ def run(
         if as_json:
             print_json("tune", [], files=[written])
         else:
-            say.print(f"{source} is now in {written}", soft_wrap=True, markup=False)
+            say.print(
+                said("{source} is now in {written}", source=source, written=written), soft_wrap=True, markup=False
+            )
         return
     device = device_named(device)
     with Screen(telling) as screen:
-        if said := busy():
-            screen.noted(said)
+        if load := busy():
+            screen.noted(load)
         tuned = tune(device, minutes=minutes, watch=screen.progressed)
     if as_json:
         print_json("tune", tuned.content["rows"], notes=str(tuned).splitlines(), files=[tuned.file])

@@ -11,7 +11,7 @@ import typer
 
 from .._common.extras import need
 from .._common.files import atomic_write, need_file_place, write_tensors
-from .._common.language import said
+from .._common.language import padded, retold, said
 from .._common.table import Table
 from .._common.text_files import read_text
 from ..errors import HeadwayError
@@ -167,7 +167,7 @@ def encode(
     for token, row in zip(tokens, rows.tolist(), strict=True):
         numbers = " ".join(f"{value:8.4f}" for value in row[:SHOWN]) + (" …" if len(row) > SHOWN else "")
         say.print(
-            f"{_wide(token, 16)} {numbers}{'' if any(row) else said('   (no vector)')}", markup=False, soft_wrap=True
+            f"{padded(token, 16)} {numbers}{'' if any(row) else said('   (no vector)')}", markup=False, soft_wrap=True
         )
     say.print(f"[{len(tokens)}, {rows.shape[1]}]", markup=False)
     for token in dict.fromkeys(without):
@@ -281,7 +281,7 @@ def evaluate(
             continue
         result = test(found, path) if given else attempt(test, found, path)
         if isinstance(result, dict):
-            reasons.append(f"{path.name}: {result['reason']}")
+            reasons.append(path.name + said(": ") + retold(result["reason"]))
             continue
         if test is word_similarity:
             rows.append({"test": path.name, "measure": "spearman", "value": result.spearman})
@@ -400,13 +400,6 @@ def _frequent(found: Vectors) -> list[str]:
 
 def _complain(line: str) -> None:
     typer.echo(f"headway: {line}", err=True)
-
-
-def _wide(text: str, columns: int) -> str:
-    """Fills a text with blanks; a Chinese character takes two columns of a terminal."""
-    from rich.cells import cell_len
-
-    return text + " " * max(0, columns - cell_len(text))
 
 
 def _ranked(title: str, found: Sequence[tuple[str, float]]) -> None:

@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .._common.language import columns_of, padded, said
 from .._common.table import Cell, Table
 from ..errors import HeadwayError, need_positive, need_whole, unknown
 from ._attention import SHORT
@@ -121,14 +122,18 @@ class Plan:
         tokens = self.tokens / self.ranks
         return [
             self.because,
-            f"A rank has {tokens:,.0f} tokens; each layer holds {in_bytes(self.held)} of q, k, v and output for its "
-            "backward pass. Memory is what a layer takes beyond q, k and v while it computes.",
+            said(
+                "A rank has {tokens:,.0f} tokens; each layer holds {held} of q, k, v and output for its backward pass. "
+                "Memory is what a layer takes beyond q, k and v while it computes.",
+                tokens=tokens,
+                held=in_bytes(self.held),
+            ),
         ]
 
     @property
     def table(self) -> Table:
         """The costs, with the chosen method marked."""
-        titles = ["method", "sent forward", "sent backward", "memory", "link"]
+        titles = [*map(said, ("method", "sent forward", "sent backward", "memory", "link"))]
         timed = any(cost.seconds is not None for cost in self.costs)
         rows: list[list[str | Cell]] = []
         for cost in self.costs:
@@ -139,16 +144,14 @@ class Plan:
             cells = [in_bytes(cost.forward), in_bytes(cost.backward), in_bytes(cost.memory)]
             cells += [] if not timed else ["—" if cost.seconds is None else in_seconds(cost.seconds)]
             rows.append([Cell(cost.method, best=best), *map(Cell, cells), Cell(_link(cost))])
-        titles[4:4] = ["time"] if timed else []
+        titles[4:4] = [said("time")] if timed else []
         return Table(titles, rows, right=range(1, len(titles) - 1))
 
     def __str__(self) -> str:
         table = self.table
         lines = [[cell.text for cell in row] for row in (table.titles, *table.rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = [
-            "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-        ]
+        widths = [max(map(columns_of, column)) for column in zip(*lines, strict=True)]
+        text = ["  ".join(map(padded, line, widths)).rstrip() for line in lines]
         return "\n".join([*text, *self.notes])
 
     def _repr_html_(self) -> str:
@@ -162,8 +165,10 @@ class Plan:
 
 def _link(cost: MethodCost) -> str:
     if cost.hides_from is not None:
-        return f"hidden from {in_rate(cost.hides_from)}"
-    return "—" if cost.small_from is None else f"a tenth of the time from {in_rate(cost.small_from)}"
+        return said("hidden from {rate}", rate=in_rate(cost.hides_from))
+    if cost.small_from is None:
+        return "—"
+    return said("a tenth of the time from {rate}", rate=in_rate(cost.small_from))
 
 
 def in_bytes(count: float) -> str:
@@ -309,8 +314,11 @@ def _why_not_heads(kv_heads: int, ranks: int) -> str | None:
     if kv_heads % ranks == 0:
         return None
     choices = [count for count in range(2, kv_heads + 1) if kv_heads % count == 0]
-    instead = f"use {', '.join(map(str, choices))} ranks" if choices else "one key head cannot be divided"
-    return f"{kv_heads} key heads do not divide among {ranks} ranks: {instead}"
+    instead = said("one key head cannot be divided")
+    if choices:
+        instead = said("use {counts} ranks", counts=", ".join(map(str, choices)))
+    why = "{heads} key heads do not divide among {ranks} ranks: {instead}"
+    return said(why, heads=kv_heads, ranks=ranks, instead=instead)
 
 
 def _cost(
@@ -333,11 +341,13 @@ def _cost(
 
 def _chosen(costs: tuple[MethodCost, ...], longest: int, ranks: int) -> tuple[str | None, str]:
     if ranks == 1:
-        return None, "One rank has the whole sequence: an ordinary call computes it."
+        return None, said("One rank has the whole sequence: an ordinary call computes it.")
     able = [cost for cost in costs if cost.reason is None]
     if all(cost.seconds is not None for cost in able):
         best = min(able, key=lambda cost: (cost.seconds or 0.0, cost.memory))
-        return best.method, f"{best.method} takes the least time at these speeds."
+        return best.method, said("{method} takes the least time at these speeds.", method=best.method)
     if longest <= SHORT:
-        return "gather", f"gather: a rank has at most {SHORT:,} tokens, so that few messages matter more than bytes."
-    return "ring", f"ring: a rank has more than {SHORT:,} tokens, whose computing can hide the messages."
+        few = "gather: a rank has at most {count:,} tokens, so that few messages matter more than bytes."
+        return "gather", said(few, count=SHORT)
+    many = "ring: a rank has more than {count:,} tokens, whose computing can hide the messages."
+    return "ring", said(many, count=SHORT)

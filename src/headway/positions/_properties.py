@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .._common.language import padded, said
+
 
 @dataclass(frozen=True)
 class Property:
@@ -50,5 +52,6 @@ class Properties:
     def __str__(self) -> str:
         lines = [self.encoding]
         for row in self:
-            lines.append(f"  {row.demand:<45} {row.verdict:<12} {row.number:>11.6g}  {row.measured}")
+            what = f"  {padded(row.demand, 45)} {padded(said(row.verdict), 12)}"
+            lines.append(f"{what} {row.number:>11.6g}  {row.measured}")
         return "\n".join(lines)

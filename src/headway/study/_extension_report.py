@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .._common.experiment import Files
+from .._common.language import said
 from .._common.table import Cell, Table
 from .._common.templates import render
 from ._extension_picture import draw
@@ -21,45 +22,58 @@ class Extension(ExtensionResults):
     def conclusions(self) -> list[str]:
         """Returns the conclusions that the results support, in sentences."""
         if self.length <= self.window:
-            return [f"No position lies beyond the window of {self.window:,}."]
+            return [said("No position lies beyond the window of {window:,}.", window=self.window)]
         beyond = {name: self.perplexity(name, self.window, self.length)[0] for name in self.methods}
         inside = self.perplexity("none", 0, self.window)[0]
         sentences = [
-            f"The unchanged model has a perplexity of {_number(beyond['none'])} beyond the window, and "
-            f"{_number(inside)} within it."
+            said(
+                "The unchanged model has a perplexity of {beyond} beyond the window, and {inside} within it.",
+                beyond=_number(beyond["none"]),
+                inside=_number(inside),
+            )
         ]
         base = beyond.get(RESTARTED)
         ours = sorted((value, name) for name, value in beyond.items() if name not in ("none", RESTARTED))
         if base is not None:
             apart = [f"{name} {self.against(name, RESTARTED, self.window, self.length)}" for _, name in ours]
-            said = ", ".join(apart)
-            sentences.append(f"The restarted model has {_number(base)} beyond the window. Compared with that: {said}.")
+            restarted = "The restarted model has {base} beyond the window. Compared with that: {which}."
+            sentences.append(said(restarted, base=_number(base), which=said(", ").join(apart)))
         if ours:
             cost = [f"{name} {self.against(name, 'none', 0, self.window)}" for _, name in ours]
-            sentences.append(f"Change within the window, compared with the unchanged model: {', '.join(cost)}.")
+            change = "Change within the window, compared with the unchanged model: {which}."
+            sentences.append(said(change, which=said(", ").join(cost)))
         if self.windows == 1:
             sentences.append(
-                "There is one window of text: it is not known whether these differences hold for other texts."
+                said("There is one window of text: it is not known whether these differences hold for other texts.")
             )
         return sentences
 
     def protocol(self) -> list[str]:
         """Returns the settings in sentences."""
-        said = self.settings
-        number = self.windows
-        quick = ["A quick measurement, of few methods and a short text."] if said["quick"] else []
+        of = self.settings
+        windows = said("{count} window", count=1) if self.windows == 1 else said("{count} windows", count=self.windows)
         return [
-            *quick,
-            f"{said['model']} ({said['dtype']}), trained for {self.window:,} tokens; factor {said['factor']:g}; no "
-            "training.",
-            f"{said['text']}: {number} window{'s' * (number > 1)} of {self.length:,} tokens, the same for all, read in "
-            f"pieces of {self.window:,} with a cache.",
-            "Perplexity is exp of the mean −ln p of the next token, by how many are known.",
+            *([said("A quick measurement, of few methods and a short text.")] if of["quick"] else []),
+            said(
+                "{model} ({dtype}), trained for {window:,} tokens; factor {factor:g}; no training.",
+                model=of["model"],
+                dtype=of["dtype"],
+                window=self.window,
+                factor=of["factor"],
+            ),
+            said(
+                "{text}: {windows} of {length:,} tokens, the same for all, read in pieces of {window:,} with a cache.",
+                text=of["text"],
+                windows=windows,
+                length=self.length,
+                window=self.window,
+            ),
+            said("Perplexity is exp of the mean −ln p of the next token, by how many are known."),
         ]
 
     def table(self) -> Table:
         """Returns the perplexity of each method by position, and its standard error; the best of a column is marked."""
-        titles = ["method", *(f"{a:,}–{b - 1:,}" for a, b in self.columns), "seconds"]
+        titles = [said("method"), *(f"{a:,}–{b - 1:,}" for a, b in self.columns), said("seconds")]
         values = {name: [self.perplexity(name, a, b) for a, b in self.columns] for name in self.methods}
         best = [min(row[column][0] for row in values.values()) for column in range(len(self.columns))]
         rows: list[list[str | Cell]] = []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from statistics import mean
 
 from .._common.experiment import Files, write_report
+from .._common.language import listed, said
 from .._common.table import Cell, Table
 from .._common.templates import render
+from ..positions._naming import unique_labels
 from . import charts
 from ._suite_picture import draw
 from ._suite_results import FEWEST_SEEDS, SuiteNumbers
@@ -22,6 +23,12 @@ MOST_LISTED = 4
 class SuiteResults(SuiteNumbers):
     """The results of ``measure``, and what they show."""
 
+    def labelled(self) -> SuiteResults:
+        """Returns the same results with the labels of encodings in place of their names, for tables and pictures."""
+        labels = unique_labels(self.encodings)
+        rows = [{**row, "encoding": labels.get(row["encoding"], row["encoding"])} for row in self.rows]
+        return SuiteResults(rows, self.settings, [labels.get(name, name) for name in self.encodings])
+
     def summary(self) -> list[str]:
         """Returns three sentences: what is best at the trained length, what beyond it, and what is not separated."""
         return [self._at_the_trained_length(), self._beyond(), self._not_separated()]
@@ -32,22 +39,42 @@ class SuiteResults(SuiteNumbers):
 
     def protocol(self) -> list[str]:
         """Returns the settings in sentences."""
-        said = self.settings
-        times = ", ".join(f"{times}" for times in said["times"])
+        of = self.settings
         return [
-            f"Model: a causal Transformer of {said['layers']} layers, {said['width']} wide, {said['heads']} heads, one "
-            "for each task, encoding and seed. With one seed all encodings get the same examples in the same order, "
-            "and parameters of the same name start alike.",
-            f"Training: {said['batch']} examples in a step, of one length that is drawn up to the trained one; AdamW, "
-            f"learning rate {said['learning_rate']:g} with warm-up and a cosine to zero, the same for all.",
-            f"Budget: a training ends when {said['enough']:.0%} of 256 validation examples of the trained length "
-            f"are right in every token, which is tried every 50 steps, or after {said['steps']:,} steps.",
-            f"Measured: 256 other examples, the same for all, at {times} times the trained length. An answer is right "
-            "if all of its tokens are, as in greedy generation.",
-            "A model that has not learned the trained length says nothing about longer ones, and has no score "
-            "there. A length that an encoding refuses, such as one beyond a table of positions, counts as 0.",
-            f"Two encodings are separated if both learned the task with at least {FEWEST_SEEDS} seeds, and the "
-            "bootstrap's and Student's 95 % intervals of their difference, paired over the seeds, exclude 0.",
+            said(
+                "Model: a causal Transformer of {layers} layers, {width} wide, {heads} heads, one for each task, "
+                "encoding and seed. With one seed all encodings get the same examples in the same order, and "
+                "parameters of the same name start alike.",
+                layers=of["layers"],
+                width=of["width"],
+                heads=of["heads"],
+            ),
+            said(
+                "Training: {batch} examples in a step, of one length that is drawn up to the trained one; AdamW, "
+                "learning rate {rate:g} with warm-up and a cosine to zero, the same for all.",
+                batch=of["batch"],
+                rate=of["learning_rate"],
+            ),
+            said(
+                "Budget: a training ends when {enough:.0%} of 256 validation examples of the trained length are right "
+                "in every token, which is tried every 50 steps, or after {steps:,} steps.",
+                enough=of["enough"],
+                steps=of["steps"],
+            ),
+            said(
+                "Measured: 256 other examples, the same for all, at {times} times the trained length. An answer is "
+                "right if all of its tokens are, as in greedy generation.",
+                times=said(", ").join(map(str, of["times"])),
+            ),
+            said(
+                "A model that has not learned the trained length says nothing about longer ones, and has no score "
+                "there. A length that an encoding refuses, such as one beyond a table of positions, counts as 0."
+            ),
+            said(
+                "Two encodings are separated if both learned the task with at least {seeds} seeds, and the bootstrap's "
+                "and Student's 95 % intervals of their difference, paired over the seeds, exclude 0.",
+                seeds=FEWEST_SEEDS,
+            ),
         ]
 
     def table(self, task: str) -> Table:
@@ -62,7 +89,7 @@ class SuiteResults(SuiteNumbers):
         rows = []
         for name in self.encodings:
             learned, runs = self.learned(task, name), self.runs(task, name)
-            cells: list[Cell | str] = [Cell(name), Cell(f"{len(learned)} of {len(runs)}")]
+            cells: list[Cell | str] = [Cell(name), Cell(said("{count} of {runs}", count=len(learned), runs=len(runs)))]
             for times in self.times:
                 score = self.score(task, name, times)
                 mark = score is not None and score.mean == best[times] and score.mean > 0 and bool(learned)
@@ -71,7 +98,7 @@ class SuiteResults(SuiteNumbers):
             cells.append(Cell.of(mean(seeds) if seeds else None, ",.0f"))
             rows.append(cells)
         titles = [f"{length:,} ({times}×)" for length, times in zip(lengths, self.times, strict=True)]
-        return Table(["encoding", "learned", *titles, "steps"], rows)
+        return Table([said("encoding"), said("learned"), *titles, said("steps")], rows)
 
     def differences(self) -> Table:
         """Returns all pairs of encodings that learned the same task: the difference beyond the trained length."""
@@ -117,8 +144,9 @@ class SuiteResults(SuiteNumbers):
 
     def files(self) -> Files:
         """Returns the files of the report by name, with what makes each."""
-        pictures = {f"suite.{kind}": partial(draw, self) for kind in ("png", "svg")}
-        return {"suite.html": self.html, "suite.md": self.markdown, **pictures}
+        shown = self.labelled()
+        pictures = {f"suite.{kind}": partial(draw, shown) for kind in ("png", "svg")}
+        return {"suite.html": shown.html, "suite.md": shown.markdown, **pictures}
 
     def write(self, out: str | Path) -> None:
         """Writes the report to the folder ``out``, in which the rows are.
@@ -146,39 +174,63 @@ class SuiteResults(SuiteNumbers):
         shares = {name: counts[name] / runs[name] for name in self.encodings}
         most = max(shares.values())
         if not most:
-            return "At the trained length no model learned a task within the budget."
+            return said("At the trained length no model learned a task within the budget.")
         best = [name for name in self.encodings if shares[name] == most]
         others = sorted((name for name in self.encodings if name not in best), key=lambda name: -shares[name])
-        rest = ", ".join(f"{name} {counts[name]} of {runs[name]}" for name in others)
-        said = f"At the trained length {listed(best)} learned most: {counts[best[0]]} of {runs[best[0]]} trainings"
-        return f"{said}{' each' if len(best) > 1 else ''}" + (f"; {rest}." if rest else ".")
+        of = "{names} learned most: {count} of {runs} trainings"
+        if len(best) > 1:
+            of = "{names} learned most: {count} of {runs} trainings each"
+        found = said(of, names=listed(best), count=counts[best[0]], runs=runs[best[0]])
+        rest = said(", ").join(
+            said("{name} {count} of {runs}", name=name, count=counts[name], runs=runs[name]) for name in others
+        )
+        return said("At the trained length {found}.", found=found + (said("; ") + rest if rest else ""))
 
     def _beyond(self) -> str:
         best = {task: found for task in self.tasks if (found := self.best_beyond(task)) is not None}
         if not best:
-            return "Beyond it nothing can be said, since no task was learned."
-        longest = max(self.times)
+            return said("Beyond it nothing can be said, since no task was learned.")
         if len(best) <= MOST_LISTED:
-            said = ", ".join(f"{name} on {task} ({value:.0%})" for task, (name, value) in best.items())
-            return f"Beyond it, up to {longest} times as long, the best mean exact match has {said}."
-        wins = {name: [task for task, (one, value) in best.items() if one == name and value] for name in self.encodings}
-        order = sorted((name for name in wins if wins[name]), key=lambda name: -len(wins[name]))
-        said = "; ".join(f"{name} on {', '.join(wins[name])}" for name in order)
-        return f"Beyond it, up to {longest} times as long, the best mean exact match has {said}."
+            has = said(", ").join(
+                said("{name} on {task} ({value:.0%})", name=name, task=task, value=value)
+                for task, (name, value) in best.items()
+            )
+        else:
+            wins = {
+                name: [task for task, (one, value) in best.items() if one == name and value] for name in self.encodings
+            }
+            order = sorted((name for name in wins if wins[name]), key=lambda name: -len(wins[name]))
+            has = said("; ").join(
+                said("{name} on {tasks}", name=name, tasks=said(", ").join(wins[name])) for name in order
+            )
+        return said(
+            "Beyond it, up to {times} times as long, the best mean exact match has {has}.",
+            times=max(self.times),
+            has=has,
+        )
 
     def _not_separated(self) -> str:
         pairs = [pair for task in self.tasks for pair in self.pairs(task)]
         if not pairs:
-            return "No two encodings learned the same task with the same seed, so that none can be compared."
+            return said("No two encodings learned the same task with the same seed, so that none can be compared.")
         if len(self.seeds) == 1:
-            return "There is one seed, which separates nothing: every difference may be chance."
+            return said("There is one seed, which separates nothing: every difference may be chance.")
         apart = [pair for pair in pairs if pair.separated]
-        said = f"The {len(self.seeds)} seeds separate {len(apart)} of {len(pairs)} pairs of encodings on the same task"
+        found = said(
+            "The {seeds} seeds separate {apart} of {pairs} pairs of encodings on the same task",
+            seeds=len(self.seeds),
+            apart=len(apart),
+            pairs=len(pairs),
+        )
         if not apart:
-            return f"{said}: every difference may be chance."
+            return said("{found}: every difference may be chance.", found=found)
         near = {task: self._near_the_best(task) for task in self.tasks}
-        open_ones = "; ".join(f"on {task} {listed(names)}" for task, names in near.items() if names)
-        return f"{said}" + (f"; not separated from the best: {open_ones}." if open_ones else ".")
+        open_ones = said("; ").join(
+            said("on {task} {names}", task=task, names=listed(names)) for task, names in near.items() if names
+        )
+        if not open_ones:
+            return said("{found}.", found=found)
+        return said("{found}; not separated from the best: {which}.", found=found, which=open_ones)
 
     def _near_the_best(self, task: str) -> list[str]:
         best = self.best_beyond(task)
@@ -187,17 +239,24 @@ class SuiteResults(SuiteNumbers):
     def _of_task(self, task: str) -> str:
         learned = {name: len(self.learned(task, name)) for name in self.encodings}
         if not any(learned.values()):
-            return f"{task}: no model learned the trained length within the budget, so that nothing follows."
+            return said(
+                "{task}: no model learned the trained length within the budget, so that nothing follows.", task=task
+            )
         scores = {name: mean(self.beyond(task, name).values()) for name in self.encodings if learned[name]}
         order = sorted(scores, key=lambda name: -scores[name])
-        said = ", ".join(f"{name} {scores[name]:.0%}" for name in order)
-        never = [name for name in self.encodings if not learned[name] and self.runs(task, name)]
-        missing = f" {listed(never)} did not learn the trained length." if never else ""
-        apart = [pair for pair in self.pairs(task) if pair.separated]
-        pairs = ", ".join(f"{pair.better} over {pair.worse}" for pair in apart)
-        return f"{task}: mean exact match beyond the trained length: {said}.{missing}" + (
-            f" Separated: {pairs}." if apart else " No pair is separated."
+        sentences = said(
+            "{task}: mean exact match beyond the trained length: {scores}.",
+            task=task,
+            scores=said(", ").join(f"{name} {scores[name]:.0%}" for name in order),
         )
+        never = [name for name in self.encodings if not learned[name] and self.runs(task, name)]
+        if never:
+            sentences += said(" {names} did not learn the trained length.", names=listed(never))
+        apart = [pair for pair in self.pairs(task) if pair.separated]
+        if not apart:
+            return sentences + said(" No pair is separated.")
+        pairs = said(", ").join(said("{a} over {b}", a=pair.better, b=pair.worse) for pair in apart)
+        return sentences + said(" Separated: {pairs}.", pairs=pairs)
 
 
 def first_sentence(thing: type) -> str:
@@ -208,11 +267,5 @@ def first_sentence(thing: type) -> str:
 def share(value: float) -> str:
     """Returns a share in words or per cent."""
     if value == 1:
-        return "all cases"
-    return f"{100 * value:.1f} %" if value >= 0.001 else "no case"
-
-
-def listed(names: Iterable[str]) -> str:
-    """Returns names as a list in a sentence."""
-    *before, last = names
-    return f"{', '.join(before)} and {last}" if before else last
+        return said("all cases")
+    return f"{100 * value:.1f} %" if value >= 0.001 else said("no case")

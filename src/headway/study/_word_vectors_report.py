@@ -8,6 +8,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from .._common.experiment import Files
+from .._common.language import listed, said
 from .._common.store import Row
 from .._common.table import Cell, Table, signed
 from .._common.templates import render
@@ -67,17 +68,23 @@ class Comparison(WordVectorResults):
 
     def parts(self) -> dict[str, Table]:
         """Returns the table in two parts, by title, for a terminal."""
-        titles, rows = self.table.titles, self.table.rows
+        titles, rows = [said(title.text) for title in self.table.titles], self.table.rows
         known = [row[: KNOWLEDGE + 1] for row in rows if row[0].text != BASELINE]
         rest = [[row[0], *row[KNOWLEDGE + 1 :]] for row in rows]
         return {
-            "Words": Table(titles[: KNOWLEDGE + 1], known),
-            "Sentences, cost, and a Transformer with these vectors": Table([titles[0], *titles[KNOWLEDGE + 1 :]], rest),
+            said("Words"): Table(titles[: KNOWLEDGE + 1], known),
+            said("Sentences, cost, and a Transformer with these vectors"): Table(
+                [titles[0], *titles[KNOWLEDGE + 1 :]], rest
+            ),
         }
 
     def footnotes(self) -> list[str]:
         """Returns the reasons for the dashes in the table."""
-        return [f"{_raised(number)} {reason}" for number, reason in enumerate(self.reasons, 1)]
+        return [f"{number} {reason}" for number, reason in self.reasons_by_number().items()]
+
+    def reasons_by_number(self) -> dict[str, str]:
+        """Returns the reasons for the dashes in the table, by their raised numbers."""
+        return {_raised(number): reason for number, reason in enumerate(self.reasons, 1)}
 
     # ---------------------------------------------------------------- words
 
@@ -109,28 +116,41 @@ class Comparison(WordVectorResults):
         (best, value), rest = ranking[0], ranking[1:]
         used = self.of(best)[0]["wordsim353"]["pairs"]
         error = 1 / math.sqrt(max(1, used - 3))
-        others = ", ".join(f"{method} {signed(rho, ',.3f')}" for method, rho in rest)
-        said = f"WordSim-353: {best} {signed(value, ',.3f')}" + (f", then {others}" if rest else "") + "."
+        ranked = f"{best} {signed(value, ',.3f')}"
+        if rest:
+            others = said(", ").join(f"{method} {signed(rho, ',.3f')}" for method, rho in rest)
+            ranked = said("{best}, then {others}", best=ranked, others=others)
         return [
-            f"{said} A correlation over {used:,} pairs has a standard error of about {error:.2f}; smaller "
-            "differences mean little."
+            said(
+                "WordSim-353: {ranked}. A correlation over {pairs:,} pairs has a standard error of about {error:.2f}; "
+                "smaller differences mean little.",
+                ranked=ranked,
+                pairs=used,
+                error=error,
+            )
         ]
 
     def _context(self) -> list[str]:
         cosines = {method: self.values(method, "other_sense") for method in self.methods}
         apart = [method for method, values in cosines.items() if values and mean(values) < 0.9999]
         same = [method for method, values in cosines.items() if values and method not in apart]
-        said = []
+        sentences = []
         if same:
-            said.append(f'For {_and(same)}, "bank" has the same vector in every sentence.')
+            sentences.append(said('For {methods}, "bank" has the same vector in every sentence.', methods=listed(same)))
         for method in apart:
             other, alike = (mean(self.values(method, field)) for field in ("other_sense", "same_sense"))
             verdict = "separates the senses" if alike > other else "does not separate the senses"
-            said.append(
-                f"For {method} it depends on the sentence: the cosine is {other:.2f} between senses and {alike:.2f} "
-                f"within one, so that {method} {verdict} in these six sentences."
+            sentences.append(
+                said(
+                    "For {method} it depends on the sentence: the cosine is {other:.2f} between senses and {alike:.2f} "
+                    "within one, so that {method} {verdict} in these six sentences.",
+                    method=method,
+                    other=other,
+                    alike=alike,
+                    verdict=said(verdict),
+                )
             )
-        return said
+        return sentences
 
     def _transformers(self) -> list[str]:
         base = self.by_seed(BASELINE, "nats_per_word")
@@ -139,20 +159,27 @@ class Comparison(WordVectorResults):
         if not against:
             return []
         ordered = sorted(against.values(), key=lambda apart: apart.mean)
-        listed = ", ".join(f"{apart.a} {apart.number()}" for apart in ordered)
-        said = [
-            f"Held-out loss compared with the Transformer that learns its input ({mean(base.values()):.3f}): {listed} "
-            "nats per word."
+        sentences = [
+            said(
+                "Held-out loss compared with the Transformer that learns its input ({loss:.3f}): {which} nats per "
+                "word.",
+                loss=mean(base.values()),
+                which=said(", ").join(f"{apart.a} {apart.number()}" for apart in ordered),
+            )
         ]
         if "one-hot" in against:
-            said.append(
-                "One-hot vectors with a learned linear map are a learned embedding, the same model with other initial "
-                f"values. The two differ by {against['one-hot'].number()}, so that differences of this size mean "
-                "nothing."
+            sentences.append(
+                said(
+                    "One-hot vectors with a learned linear map are a learned embedding, the same model with other "
+                    "initial values. The two differ by {difference}, so that differences of this size mean nothing.",
+                    difference=against["one-hot"].number(),
+                )
             )
         if len(self.seeds) == 1:
-            said.append("There is one seed: use --seeds 3 to see how much these differences vary between seeds.")
-        return said
+            sentences.append(
+                said("There is one seed: use --seeds 3 to see how much these differences vary between seeds.")
+            )
+        return sentences
 
     def _ranking(self) -> list[tuple[str, float]]:
         means = [(method, mean(values)) for method in self.methods if (values := self.values(method, "wordsim353"))]
@@ -167,12 +194,12 @@ class Comparison(WordVectorResults):
     def explained(self) -> list[str]:
         """Returns the meaning of each column."""
         wrong, right = self.settings["misspelt"] or ("a misspelt word", "the right one")
-        said = []
+        meanings = []
         for column in COLUMNS:
             facts = [row[column.field] for row in self.rows if isinstance(row.get(column.field), dict)]
             pairs = max((fact.get("pairs", 0) for fact in facts), default=0)
-            said.append(f"**{column.title}**: {column.means.format(pairs=pairs, wrong=wrong, right=right)}.")
-        return said
+            meanings.append(f"**{column.title}**: {column.means.format(pairs=pairs, wrong=wrong, right=right)}.")
+        return meanings
 
     def markdown(self) -> str:
         """Returns the report in Markdown."""
@@ -194,55 +221,89 @@ class Comparison(WordVectorResults):
         }
 
 
-def protocol_of(said: dict[str, Any], methods: Sequence[str]) -> list[str]:
+def protocol_of(of: dict[str, Any], methods: Sequence[str]) -> list[str]:
     """Returns the settings in sentences."""
-    train, held_out = said["documents"]
-    is_default = said["corpus"] == DEFAULT_NAME
+    train, held_out = of["documents"]
+    text = said(
+        "Text: {corpus}, sha256 {hash}…; the last of every ten documents is held out, {held_out:,} in all, and the "
+        "methods are fitted to the other {train:,}.",
+        corpus=of["corpus"],
+        hash=of["sha256"][:16],
+        held_out=held_out,
+        train=train,
+    )
+    if of["corpus"] == DEFAULT_NAME:
+        text += said(" Documents are paragraphs; those of one article may be in both parts.")
     sentences = [
-        f"Text: {said['corpus']}, sha256 {said['sha256'][:16]}…; the last of every ten documents is held out, "
-        f"{held_out:,} in all, and the methods are fitted to the other {train:,}."
-        + (" Documents are paragraphs; those of one article may be in both parts." if is_default else ""),
-        "All methods have the same tokenizer (words in lower case) and the same vocabulary: words that occur at least "
-        f"{said['min_count']} times, at most {said['max_words']:,}. Vectors have {said['dim']} dimensions if the "
-        "method lets one choose. All other options have their default values, with the following exceptions.",
+        text,
+        said(
+            "All methods have the same tokenizer (words in lower case) and the same vocabulary: words that occur at "
+            "least {least} times, at most {most:,}. Vectors have {dim} dimensions if the method lets one choose. All "
+            "other options have their default values, with the following exceptions.",
+            least=of["min_count"],
+            most=of["max_words"],
+            dim=of["dim"],
+        ),
     ]
     set_for_it = [
         f"{name} {option} = {value:g}"
-        for name, options in said["small_text"].items()
+        for name, options in of["small_text"].items()
         if any(method.startswith(name) for method in methods)
         for option, value in options.items()
     ]
     if set_for_it:
         sentences.append(
-            "Options for a small text, since the defaults are for one a thousand times as long: "
-            f"{', '.join(set_for_it)}."
+            said(
+                "Options for a small text, since the defaults are for one a thousand times as long: {options}.",
+                options=said(", ").join(set_for_it),
+            )
         )
-    if said["quick"]:
-        sentences.insert(0, "A quick comparison, with few training steps: differences may turn with more.")
-    if "script" in said:
-        cut = "words by jieba" if said["chinese"] == "words" else "single characters, as jieba is not installed"
+    if of["quick"]:
+        sentences.insert(0, said("A quick comparison, with few training steps: differences may turn with more."))
+    if "script" in of:
+        cut = "words by jieba" if of["chinese"] == "words" else "single characters, as jieba is not installed"
         sentences.append(
-            f"The text is {said['script']}, whose words are short: Chinese is cut into {cut}, fasttext has min_n = 1, "
-            "and the tests whose words are English are left out."
+            said(
+                "The text is {script}, whose words are short: Chinese is cut into {cut}, fasttext has min_n = 1, and "
+                "the tests whose words are English are left out.",
+                script=said(of["script"]),
+                cut=said(cut),
+            )
         )
     if "bert" in methods:
         sentences.append(
-            f"bert is an encoder trained on this text alone, for {said['bert_steps']:,} steps, which bounds its time "
-            "whatever the result. Its one vector for a word is the mean over the word's occurrences, because its "
-            "vectors in a sentence depend on the words that follow, which a model that predicts them must not read."
+            said(
+                "bert is an encoder trained on this text alone, for {steps:,} steps, which bounds its time whatever "
+                "the result. Its one vector for a word is the mean over the word's occurrences, because its vectors in "
+                "a sentence depend on the words that follow, which a model that predicts them must not read.",
+                steps=of["bert_steps"],
+            )
         )
-    if "encoder" in said and PUBLISHED in methods:
+    if "encoder" in of and PUBLISHED in methods:
         sentences.append(
-            f"{PUBLISHED} is the encoder {said['encoder']}, which others trained on far more text. Its one vector for "
-            "a word is the mean over the word's occurrences in this text."
+            said(
+                "{name} is the encoder {encoder}, which others trained on far more text. Its one vector for a word is "
+                "the mean over the word's occurrences in this text.",
+                name=PUBLISHED,
+                encoder=of["encoder"],
+            )
         )
     sentences.append(
-        f"Transformer: causal, {said['layers']} layers of width {said['width']}, {said['heads']} heads, rotary "
-        f"positions. It predicts the next of the {said['predicted']:,} most frequent words with an output layer of its "
-        "own. Its input is the vectors, scaled to length one, minus their mean, frozen, and a learned linear map of "
-        f"them; the baseline learns its input. {said['steps']:,} steps of {said['batch']} windows of {said['length']} "
-        f"words, AdamW, learning rate {said['learning_rate']:g}; in a seed, all have the same windows and the same "
-        "initial values. Other words are read as zeros and not predicted."
+        said(
+            "Transformer: causal, {layers} layers of width {width}, {heads} heads, rotary positions. It predicts the "
+            "next of the {predicted:,} most frequent words with an output layer of its own. Its input is the vectors, "
+            "scaled to length one, minus their mean, frozen, and a learned linear map of them; the baseline learns its "
+            "input. {steps:,} steps of {batch} windows of {length} words, AdamW, learning rate {rate:g}; in a seed, "
+            "all have the same windows and the same initial values. Other words are read as zeros and not predicted.",
+            layers=of["layers"],
+            width=of["width"],
+            heads=of["heads"],
+            predicted=of["predicted"],
+            steps=of["steps"],
+            batch=of["batch"],
+            length=of["length"],
+            rate=of["learning_rate"],
+        )
     )
     return sentences
 
@@ -255,7 +316,3 @@ def _near(near: Any) -> str:
     if isinstance(near, dict):
         return f"— ({near['reason'].split(':')[0]})"
     return ", ".join(word for word, _ in near)
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

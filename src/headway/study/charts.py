@@ -185,7 +185,7 @@ def draw_by_position(results: ComparisonResults, layout: FigureLayout = WIDE, la
     unit = _translated(say, results.unit)
     title = say("Loss by position in the window", "窗口内各位置上的损失")
     x = say(f"position in the window: {unit} before it", f"在窗口中的位置：前面有多少{unit}")
-    y = say("held-out bits per byte", "预留文本的损失（比特/字节）")
+    y = say("held-out bits per byte", "留出文本的损失（比特/字节）")
     ticks = _powers(1, results.lengths[-1])
     return _draw(results, layout, say, by_position(results), (title, x, y), bound="bits", ticks=ticks)
 
@@ -196,7 +196,7 @@ def draw_by_length(results: ComparisonResults, layout: FigureLayout = WIDE, lang
     unit = _translated(say, results.unit)
     title = say("Loss by length, in separate windows", "各窗口长度上的损失（窗口互不重叠）")
     x = say(f"{unit} in the window", f"窗口中的{unit}数")
-    y = say("held-out bits per byte", "预留文本的损失（比特/字节）")
+    y = say("held-out bits per byte", "留出文本的损失（比特/字节）")
     return _draw(results, layout, say, by_length(results), (title, x, y), bound="bits", ticks=results.lengths)
 
 

@@ -10,6 +10,7 @@ from itertools import product
 from statistics import fmean, mean, stdev
 from typing import NamedTuple
 
+from .._common.language import said
 from .._common.table import signed
 
 LEVEL = 0.95
@@ -104,12 +105,12 @@ class Difference:
     def number(self) -> str:
         """Returns the mean with its interval, as sentences have it."""
         if self.half is None:
-            return f"{signed(self.mean, '+.3f')} (one seed)"
+            return said("{mean} (one seed)", mean=signed(self.mean, "+.3f"))
         low, high = (signed(bound, "+.3f") for bound in (self.mean - self.half, self.mean + self.half))
-        return f"{signed(self.mean, '+.3f')} (95 % interval {low} to {high})"
+        return said("{mean} (95 % interval {low} to {high})", mean=signed(self.mean, "+.3f"), low=low, high=high)
 
     def __str__(self) -> str:
-        return f"{self.a} − {self.b}: {self.number()}"
+        return said("{a} − {b}: {number}", a=self.a, b=self.b, number=self.number())
 
 
 def paired(a: str, b: str, first: Mapping[int, float], second: Mapping[int, float]) -> Difference | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from .._common.language import said
 from ..attention import explain
 from ..errors import HeadwayError
 from ..masks import Causal
@@ -162,10 +163,12 @@ def automatic_device(
     """
     slow = [spec for spec in encodings if kernel_used(spec, sizes, batch, gpu, dtype) not in FUSED]
     if not slow:
-        return gpu, f"It runs on {gpu}, where a fused kernel computes the attention of every model."
-    return "cpu", (
-        f"It runs on the CPU: on {gpu} no fused kernel computes the attention of {', '.join(slow)}. Give --device "
-        f"{gpu} to use the GPU all the same, or leave them out."
+        return gpu, said("It runs on {gpu}, where a fused kernel computes the attention of every model.", gpu=gpu)
+    return "cpu", said(
+        "It runs on the CPU: on {gpu} no fused kernel computes the attention of {which}. Give --device {gpu} to use "
+        "the GPU all the same, or leave them out.",
+        gpu=gpu,
+        which=said(", ").join(slow),
     )
 
 

@@ -10,6 +10,7 @@ from statistics import median
 import torch
 from torch import nn
 
+from .._common.language import to_say
 from .._common.training import Diverged
 from .evaluate import predictions
 from .models import ModelSizes
@@ -80,7 +81,8 @@ def expected(
     Models that are trained by the clock have the paces of their equals.
     """
     usual = median([paces[work.name].step for work in works if not work.by_the_clock] or [0.0])
-    parts = {"training": 0.0, "trying learning rates": 0.0, "measuring": 0.0, "recall": 0.0, "the report": REPORT}
+    names = map(to_say, ("training", "trying learning rates", "measuring", "recall", "the report"))
+    parts = dict.fromkeys(names, 0.0) | {"the report": REPORT}
     recall_tokens = len(protocol.lengths) * max(TOKENS, 4 * max(protocol.lengths))
     for work in works:
         pace = paces[work.name]

@@ -11,6 +11,7 @@ from typing import Any
 
 from .._common.files import from_json
 from .._common.kinds import Kind, fits
+from .._common.language import said
 from ..errors import HeadwayError, need_positive, unknown
 from .tokenization import BYTES
 
@@ -300,65 +301,117 @@ class FixedProtocol(Protocol):
 
     def text(self) -> list[str]:
         """Returns the protocol in sentences."""
-        lengths = ", ".join(f"{length:,}" for length in self.lengths)
-        unit, one = self.unit, self.unit.removesuffix("s")
-        cut = "as bytes"
-        if unit != "bytes":
-            cut = f"as tokens of {self.tokenizer} ({self.bytes_per_token:.2f} bytes each in the held-out part)"
-        how = "" if self.dtype == "float32" else f" under {self.dtype} autocast, measured in float32"
+        lengths = said(", ").join(f"{length:,}" for length in self.lengths)
+        unit, one = map(said, ("bytes", "byte") if self.unit == "bytes" else ("tokens", "token"))
+        cut = said("as bytes")
+        if self.unit != "bytes":
+            cut = said(
+                "as tokens of {tokenizer} ({count:.2f} bytes each in the held-out part)",
+                tokenizer=self.tokenizer,
+                count=self.bytes_per_token,
+            )
+        how = "" if self.dtype == "float32" else said(" under {dtype} autocast, measured in float32", dtype=self.dtype)
         if self.compile:
-            how += ", through torch.compile, whose time counts as training"
-        rates = ", ".join(f"{rate:g}" for rate in self.learning_rates)
-        warm_up = f"with {self.language(self.learning_rates[0]).warmup} warm-up steps and a cosine to zero"
+            how += said(", through torch.compile, whose time counts as training")
+        rates = said(", ").join(f"{rate:g}" for rate in self.learning_rates)
+        warm_up = self.language(self.learning_rates[0]).warmup
         if len(self.learning_rates) == 1:
-            pace = (
-                f"learning rate {rates} {warm_up}, gradients clipped to length 1. One learning rate for all; an "
-                "encoding's own parameters have a multiple of it only if its paper says so."
+            pace = said(
+                "learning rate {rates} with {count} warm-up steps and a cosine to zero, gradients clipped to length 1. "
+                "One learning rate for all; an encoding's own parameters have a multiple of it only if its paper says "
+                "so.",
+                rates=rates,
+                count=warm_up,
             )
         else:
-            pace = (
-                f"{warm_up.removeprefix('with ')}, gradients clipped to length 1. Learning rates: {rates}. With the "
-                "first seed every model, baselines too, is trained with each; the one with the lowest loss on the "
-                "validation part at the trained length is used for all of its seeds. All are reported. An encoding's "
-                "own parameters have a multiple of it only if its paper says so."
+            pace = said(
+                "{count} warm-up steps and a cosine to zero, gradients clipped to length 1. Learning rates: {rates}. "
+                "With the first seed every model, baselines too, is trained with each; the one with the lowest loss on "
+                "the validation part at the trained length is used for all of its seeds. All are reported. An "
+                "encoding's own parameters have a multiple of it only if its paper says so.",
+                rates=rates,
+                count=warm_up,
             )
         sentences = [
-            f"Text: {self.corpus} {cut}, sha256 {self.corpus_sha256}. The last tenth, in one piece, is held "
-            "out; nothing is chosen by it. The twentieth before it is the validation part; no model is trained on it.",
-            f"Model: a causal Transformer of {self.layers} layers, {self.width} wide, {self.heads} heads, "
-            "pre-norm, GELU, no dropout, token embeddings times 4. All encodings get the same attention scale "
-            "1/√head_dim, also T5, whose paper has none and compensates for it by the initial values.",
-            "The same for all: with one seed, every encoding is trained on the same windows in the same order, and "
-            "parameters with the same name start from the same values: matrices from N(0, 1/inputs), drawn by "
-            "seed and name, biases 0, norms 1. Parameters of an encoding start as its paper says.",
-            f"Training: {self.steps:,} steps of {self.batch} windows of {self.train_length:,} {unit}{how}; AdamW "
-            f"(β 0.9 and 0.98, weight decay 0.01 on shared matrices), {pace}",
-            f"Held-out loss: bits per byte at {lengths} {unit}. For every length the same {unit} are predicted, "
-            "in separate windows, each without the text before it, and in sliding windows: they overlap by "
-            "half, and the second half is predicted. Loss by position is the sliding loss in windows of many "
-            f"lengths: of the same {unit}, given so many {unit} before them.",
-            f"2-gram and 5-gram: models that count the {unit} of the training part (interpolated Kneser–Ney with "
-            f"modified discounts) and predict each {one} from the one or the four before it.",
-            "Learned positions end with their table: — marks lengths beyond it, and a second row shows the same "
-            "trained model with its table interpolated.",
-            "The LSTM has two rows: with as many parameters as the Transformer without positions (within 5 %), "
-            "and trained for as much time as the median Transformer.",
+            said(
+                "Text: {corpus} {cut}, sha256 {hash}. The last tenth, in one piece, is held out; nothing is chosen by "
+                "it. The twentieth before it is the validation part; no model is trained on it.",
+                corpus=self.corpus,
+                cut=cut,
+                hash=self.corpus_sha256,
+            ),
+            said(
+                "Model: a causal Transformer of {layers} layers, {width} wide, {heads} heads, pre-norm, GELU, no "
+                "dropout, token embeddings times 4. All encodings get the same attention scale 1/√head_dim, also T5, "
+                "whose paper has none and compensates for it by the initial values.",
+                layers=self.layers,
+                width=self.width,
+                heads=self.heads,
+            ),
+            said(
+                "The same for all: with one seed, every encoding is trained on the same windows in the same order, and "
+                "parameters with the same name start from the same values: matrices from N(0, 1/inputs), drawn by seed "
+                "and name, biases 0, norms 1. Parameters of an encoding start as its paper says."
+            ),
+            said(
+                "Training: {steps:,} steps of {batch} windows of {length:,} {unit}{how}; AdamW (β 0.9 and 0.98, weight "
+                "decay 0.01 on shared matrices), {pace}",
+                steps=self.steps,
+                batch=self.batch,
+                length=self.train_length,
+                unit=unit,
+                how=how,
+                pace=pace,
+            ),
+            said(
+                "Held-out loss: bits per byte at {lengths} {unit}. For every length the same {unit} are predicted, in "
+                "separate windows, each without the text before it, and in sliding windows: they overlap by half, and "
+                "the second half is predicted. Loss by position is the sliding loss in windows of many lengths: of the "
+                "same {unit}, given so many {unit} before them.",
+                lengths=lengths,
+                unit=unit,
+            ),
+            said(
+                "2-gram and 5-gram: models that count the {unit} of the training part (interpolated Kneser–Ney with "
+                "modified discounts) and predict each {one} from the one or the four before it.",
+                unit=unit,
+                one=one,
+            ),
+            said(
+                "Learned positions end with their table: — marks lengths beyond it, and a second row shows the same "
+                "trained model with its table interpolated."
+            ),
+            said(
+                "The LSTM has two rows: with as many parameters as the Transformer without positions (within 5 %), and "
+                "trained for as much time as the median Transformer."
+            ),
         ]
         if self.quick:
             sentences.insert(
-                0, "A quick comparison, with few seeds and steps: differences may be chance, and may turn with more."
+                0,
+                said(
+                    "A quick comparison, with few seeds and steps: differences may be chance, and may turn with more."
+                ),
             )
         if self.minutes is not None:
             sentences.append(
-                f"The number of steps, the same for all, was chosen by a short measurement of speed so that the whole "
-                f"takes at most {self.minutes:g} minutes."
+                said(
+                    "The number of steps, the same for all, was chosen by a short measurement of speed so that the "
+                    "whole takes at most {minutes:g} minutes.",
+                    minutes=self.minutes,
+                )
             )
         if self.recall_steps:
             sentences.append(
-                "Recall: cards, each with a key and a value, are shown once; later a key alone asks for its "
-                "value. A model of one layer is trained "
-                f"for each encoding ({self.recall_steps:,} steps of {self.RECALL_BATCH} sequences of "
-                f"{self.train_length:,}, learning rate {self.RECALL_LEARNING_RATE:g}) and tested at every "
-                "length, by the distance of the card. Guessing is right 1 time in 8."
+                said(
+                    "Recall: cards, each with a key and a value, are shown once; later a key alone asks for its value. "
+                    "A model of one layer is trained for each encoding ({steps:,} steps of {batch} sequences of "
+                    "{length:,}, learning rate {rate:g}) and tested at every length, by the distance of the card. "
+                    "Guessing is right 1 time in 8.",
+                    steps=self.recall_steps,
+                    batch=self.RECALL_BATCH,
+                    length=self.train_length,
+                    rate=self.RECALL_LEARNING_RATE,
+                )
             )
         return sentences

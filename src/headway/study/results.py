@@ -11,9 +11,10 @@ from typing import Any
 
 from .._common.experiment import RESULTS
 from .._common.files import from_json
+from .._common.language import said, to_say
 from .._common.store import Row, read_rows
 from ..errors import HeadwayError
-from ..positions._naming import label_of
+from ..positions._naming import unique_labels
 from .intervals import LEVEL, Difference, holm, paired
 from .protocol import FixedProtocol
 from .store import KEYS, ROW
@@ -78,9 +79,7 @@ class ComparisonResults:
 
         Two encodings with one label keep their names.
         """
-        labels = {name: label_of(name) for name in self.encodings}
-        shown = [*labels.values(), *self.baselines]
-        labels = {name: label for name, label in labels.items() if shown.count(label) == 1}
+        labels = unique_labels(self.encodings, self.baselines)
         rows = [
             {**row, **{key: labels.get(row[key], row[key]) for key in ("encoding", "view_of") if key in row}}
             for row in self.rows
@@ -219,42 +218,56 @@ class ComparisonResults:
     def summary(self) -> list[str]:
         """Returns at most three sentences: the best at the trained length, the best beyond, what is not separated."""
         if not self.ranking(self.trained_length):
-            return [self._best(self.trained_length, "the trained length")]
-        sentences = [self._best(self.trained_length, "the trained length", brief=True)]
+            return [self._best(self.trained_length)]
+        sentences = [self._best(self.trained_length, brief=True)]
         if self.far_length != self.trained_length:
-            sentences.append(self._best(self.far_length, _times(self.far_length, self.trained_length), brief=True))
+            sentences.append(self._best(self.far_length, brief=True))
         return [*sentences, self._separated_in_short()]
 
     def _separated_in_short(self) -> str:
         if len(self.seeds) == 1:
-            return "One seed separates nothing: any of these differences may be chance."
+            return said("One seed separates nothing: any of these differences may be chance.")
         counts = [(len(self.pairs(length)), length) for length in self.compared_lengths if self.pairs(length)]
         if not counts:
-            return "There is no other encoding to compare with."
-        parts = [f"{len(self.not_separated(length))} of {pairs} pairs at {length:,}" for pairs, length in counts]
-        return f"The {len(self.seeds)} seeds do not separate {' and '.join(parts)} {self.unit}."
+            return said("There is no other encoding to compare with.")
+        parts = [
+            said("{close} of {pairs} pairs at {at:,}", close=len(self.not_separated(at)), pairs=pairs, at=at)
+            for pairs, at in counts
+        ]
+        return said(
+            "The {seeds} seeds do not separate {which} {unit}.",
+            seeds=len(self.seeds),
+            which=said(" and ").join(parts),
+            unit=self._unit,
+        )
 
     def conclusions(self) -> list[str]:
         """Returns the conclusions that the results support, in sentences."""
         if not self.rows:
-            return ["Nothing has been measured yet."]
-        return [said for headline, sentences in self.parts().items() for said in (f"{headline}.", *sentences)]
+            return [said("Nothing has been measured yet.")]
+        return [
+            one
+            for headline, sentences in self.parts().items()
+            for one in (said("{headline}.", headline=headline), *sentences)
+        ]
 
     def parts(self) -> dict[str, list[str]]:
         """Returns the conclusions by the headline of their part: encodings first, recurrent baselines after them."""
         parts: dict[str, list[str]] = {}
         if self.encodings:
-            parts[f"Encodings, trained for {self._steps(self.encodings[0])} steps"] = self._of_encodings()
+            headline = said("Encodings, trained for {steps} steps", steps=self._steps(self.encodings[0]))
+            parts[headline] = self._of_encodings()
         if self.baselines:
-            steps = "; ".join(f"{name}, trained for {self._steps(name)} steps" for name in self.baselines)
-            parts[f"Recurrent baselines: {steps}"] = self._of_baselines()
+            trained = "{name}, trained for {steps} steps"
+            each = said("; ").join(said(trained, name=name, steps=self._steps(name)) for name in self.baselines)
+            parts[said("Recurrent baselines: {each}", each=each)] = self._of_baselines()
         return parts
 
     def _of_encodings(self) -> list[str]:
         sentences = self._learned(self.encodings)
-        sentences.append(self._best(self.trained_length, "the trained length"))
+        sentences.append(self._best(self.trained_length))
         if self.far_length != self.trained_length:
-            sentences.append(self._best(self.far_length, _times(self.far_length, self.trained_length)))
+            sentences.append(self._best(self.far_length))
             sentences += self._beyond(self.encodings)
         sentences += [*self._separation(), *self._learning_rates(self.encodings), *self._recall(self.encodings)]
         return [*sentences, *self._uneven(self.encodings)]
@@ -270,7 +283,7 @@ class ComparisonResults:
     def _steps(self, name: str) -> str:
         """The training steps of a model; those of a baseline that is trained by time may differ between seeds."""
         steps = {row["steps"] for row in self.rows if row["encoding"] == name}
-        return " to ".join(f"{count:,}" for count in dict.fromkeys((min(steps), max(steps))))
+        return said(" to ").join(f"{count:,}" for count in dict.fromkeys((min(steps), max(steps))))
 
     def warnings(self) -> list[str]:
         """Returns what is to be known before the summary: models that have learned little, and uneven times."""
@@ -287,17 +300,25 @@ class ComparisonResults:
             if ratio > UNEVEN:
                 paces.append(f"{name} {ratio:.1f}×")
             if _ratio([*taken.values()]) > UNEVEN:
-                steps.append(f"{name} {self._steps(name)} steps")
+                steps.append(said("{name} {steps} steps", name=name, steps=self._steps(name)))
         sentences = []
         if paces:
             why = "other work shared the machine" if len(places) == 1 else "machines differ, or other work shared them"
             sentences.append(
-                f"The seconds of a step differ between seeds by more than {UNEVEN:g}× ({', '.join(paces)}): {why}, and "
-                "seconds and tokens a second say little."
+                said(
+                    "The seconds of a step differ between seeds by more than {ratio:g}× ({paces}): {why}, and seconds "
+                    "and tokens a second say little.",
+                    ratio=UNEVEN,
+                    paces=said(", ").join(paces),
+                    why=said(why),
+                )
             )
         if steps:
             sentences.append(
-                f"Trained by time and not alike between seeds: {', '.join(steps)}. Their means say little."
+                said(
+                    "Trained by time and not alike between seeds: {steps}. Their means say little.",
+                    steps=said(", ").join(steps),
+                )
             )
         return sentences
 
@@ -306,99 +327,144 @@ class ComparisonResults:
         ranked = self._ranked(names, self.trained_length)
         sentences, above = [], math.inf
         for (model, bits), verdict in zip(
-            self.counted.items(), ("hardly learned and are not ranked", "learned little"), strict=False
+            self.counted.items(),
+            map(to_say, ("hardly learned and are not ranked", "learned little")),
+            strict=False,
         ):
             those = [f"{name} {value:.3f}" for value, name in ranked if bits <= value < above]
             above = bits
             if those:
                 sentences.append(
-                    f"Not below a {model} model of the same text, counted ({bits:.3f} bits per byte), at "
-                    f"{self.trained_length:,} {self.unit}: {', '.join(those)}. They have {verdict}: what is concluded "
-                    "on them is about early training."
+                    said(
+                        "Not below a {model} model of the same text, counted ({bits:.3f} bits per byte), at {at}: "
+                        "{those}. They have {verdict}: what is concluded on them is about early training.",
+                        model=model,
+                        bits=bits,
+                        at=self._of_length(self.trained_length),
+                        those=said(", ").join(those),
+                        verdict=said(verdict),
+                    )
                 )
         missing = self._without_a_loss(names)
         if missing:
             sentences.append(
-                f"Without a finite loss at {self.trained_length:,} {self.unit}, since training diverged: "
-                f"{', '.join(missing)}."
+                said(
+                    "Without a finite loss at {at}, since training diverged: {names}.",
+                    at=self._of_length(self.trained_length),
+                    names=said(", ").join(missing),
+                )
             )
         if not sentences and ranked and self.counted and names in (self.encodings, self.names):
             model, bits = [*self.counted.items()][-1]
             kind = "encodings" if names == self.encodings else "models"
             sentences.append(
-                f"All {kind} are below a {model} model of the same text, counted ({bits:.3f} bits per byte), at "
-                f"{self.trained_length:,} {self.unit}."
+                said(
+                    "All {kind} are below a {model} model of the same text, counted ({bits:.3f} bits per byte), at "
+                    "{at}.",
+                    kind=said(kind),
+                    model=model,
+                    bits=bits,
+                    at=self._of_length(self.trained_length),
+                )
             )
         return sentences
+
+    @property
+    def _unit(self) -> str:
+        """The unit of lengths in sentences."""
+        return said("bytes" if self.unit == "bytes" else "tokens")
+
+    def _of_length(self, length: int) -> str:
+        """A length with its unit."""
+        return said("{length:,} {unit}", length=length, unit=self._unit)
 
     def _without_a_loss(self, names: Sequence[str]) -> list[str]:
         """The models that have no finite loss at the trained length in any seed."""
         return [name for name in names if self.mean(name, self.trained_length) is None]
 
-    def _best(self, length: int, where: str, *, brief: bool = False) -> str:
+    def _best(self, length: int, *, brief: bool = False) -> str:
         """The best encoding at a length and the next one; without their difference if ``brief``."""
         ranking = self.ranking(length)
+        where = said("the trained length")
+        if length != self.trained_length:
+            where = said("{times:g}× the trained length", times=length / self.trained_length)
+        at = said("At {where} ({length})", where=where, length=self._of_length(length))
         if not ranking:
-            at = f"At {where} ({length:,} {self.unit})"
             if not self._ranked(self.encodings, length):
-                return f"{at} no encoding has a finite loss."
+                return said("{at} no encoding has a finite loss.", at=at)
             if self.learned:
-                return f"{at} no encoding that has learned has a finite loss."
+                return said("{at} no encoding that has learned has a finite loss.", at=at)
             model = next(iter(self.counted))
-            return f"{at} none is ranked, since none is below a {model} model of the same text: train longer."
+            return said(
+                "{at} none is ranked, since none is below a {model} model of the same text: train longer.",
+                at=at,
+                model=model,
+            )
         value, best = ranking[0]
         seeds = len(self.by_seed(best, length))
-        over = "one seed" if seeds == 1 else f"mean of {seeds} seeds"
-        sentence = f"At {where} ({length:,} {self.unit}) {best} is best: {value:.3f} bits per byte ({over})"
+        over = said("one seed") if seeds == 1 else said("mean of {count} seeds", count=seeds)
+        sentence = said(
+            "{at} {best} is best: {value:.3f} bits per byte ({over})", at=at, best=best, value=value, over=over
+        )
         if len(ranking) > 1:
             next_value, second = ranking[1]
-            sentence += f"; next is {second} with {next_value:.3f}"
+            sentence += said("; next is {second} with {value:.3f}", second=second, value=next_value)
             pair = self.difference(best, second, length)
             if pair is not None:
                 if pair.seeds > 1 and not pair.separated:
-                    sentence += ", which the seeds do not separate from it"
-                sentence += "" if brief else f"; {pair}"
-        return sentence + "."
+                    sentence += said(", which the seeds do not separate from it")
+                sentence += "" if brief else said("; ") + str(pair)
+        return sentence + said(".")
 
     def _against_best(self, name: str, length: int) -> str:
         """How a baseline compares with the best encoding."""
-        at = f"At {length:,} {self.unit} {name}"
+        at = said("At {length} {name}", length=self._of_length(length), name=name)
         value, ranking = self.mean(name, length), self.ranking(length)
         pair = self.difference(name, ranking[0][1], length) if ranking else None
         if value is None or pair is None:
-            return f"{at} cannot be compared with an encoding."
+            return said("{at} cannot be compared with an encoding.", at=at)
         every = "every encoding that has learned" if {*self.encodings} - {*self.learned} else "every encoding"
-        verdict = f"is better than {every}" if pair.mean < 0 else "is not better than the best encoding"
+        verdict = said("is not better than the best encoding")
+        if pair.mean < 0:
+            verdict = said("is better than {every}", every=said(every))
         if pair.seeds > 1 and not pair.separated:
-            verdict = "is not separated from the best encoding"
-        return f"{at}, with {value:.3f}, {verdict}; {pair}."
+            verdict = said("is not separated from the best encoding")
+        return said("{at}, with {value:.3f}, {verdict}; {pair}.", at=at, value=value, verdict=verdict, pair=pair)
 
     def _beyond(self, names: Sequence[str]) -> list[str]:
         near, far = self.trained_length, self.far_length
         changes = [paired(name, "", self.by_seed(name, far), self.by_seed(name, near)) for name in names]
         known = sorted((change for change in changes if change is not None), key=lambda change: change.mean)
-        span = f"at {far:,} {self.unit} than at {near:,}"
         sorts = {
-            f"Better {span}": [change for change in known if change.mean < 0 and _counts(change)],
-            f"Worse {span}": [change for change in known if change.mean > 0 and _counts(change)],
-            f"Not shown to be better or worse {span}": [change for change in known if not _counts(change)],
+            to_say("Better at {far} than at {near:,}, in bits per byte: {which}."): [
+                change for change in known if change.mean < 0 and _counts(change)
+            ],
+            to_say("Worse at {far} than at {near:,}, in bits per byte: {which}."): [
+                change for change in known if change.mean > 0 and _counts(change)
+            ],
+            to_say("Not shown to be better or worse at {far} than at {near:,}, in bits per byte: {which}."): [
+                change for change in known if not _counts(change)
+            ],
         }
+        at = self._of_length(far)
         sentences = [
-            f"{what}, in bits per byte: {', '.join(f'{change.a} {change.number()}' for change in some)}."
-            for what, some in sorts.items()
+            said(sentence, far=at, near=near, which=said(", ").join(f"{one.a} {one.number()}" for one in some))
+            for sentence, some in sorts.items()
             if some
         ]
         unknown = [name for name, change in zip(names, changes, strict=True) if change is None]
         missing = [name for name in unknown if name not in self._without_a_loss(names)]
         if missing:
-            sentences.append(f"Without a number at {far:,} {self.unit}: {', '.join(missing)}.")
+            sentences.append(said("Without a number at {at}: {names}.", at=at, names=said(", ").join(missing)))
         return sentences
 
     def _separation(self) -> list[str]:
         if len(self.seeds) == 1:
             return [
-                "One seed separates nothing and has no intervals: any of these differences may be chance. Run with "
-                "--seeds 3 to see which remain."
+                said(
+                    "One seed separates nothing and has no intervals: any of these differences may be chance. Run with "
+                    "--seeds 3 to see which remain."
+                )
             ]
         sentences, most = [], 0
         for length in self.compared_lengths:
@@ -406,31 +472,57 @@ class ComparisonResults:
             most = max(most, len(pairs))
             if not pairs:
                 continue
-            at = f"At {length:,} {self.unit} the {len(self.seeds)} seeds"
+            at = said("At {length} the {seeds} seeds", length=self._of_length(length), seeds=len(self.seeds))
             if not close:
-                sentences.append(f"{at} separate every pair of encodings.")
+                sentences.append(said("{at} separate every pair of encodings.", at=at))
                 continue
-            listed = "; ".join(map(str, close[:LISTED]))
-            more = f"; and {len(close) - LISTED} more, in the table of differences" if len(close) > LISTED else ""
-            sentences.append(f"{at} do not separate {len(close)} of {len(pairs)} pairs of encodings: {listed}{more}.")
+            more = ""
+            if len(close) > LISTED:
+                more = said("; and {count} more, in the table of differences", count=len(close) - LISTED)
+            sentences.append(
+                said(
+                    "{at} do not separate {close} of {pairs} pairs of encodings: {which}{more}.",
+                    at=at,
+                    close=len(close),
+                    pairs=len(pairs),
+                    which=said("; ").join(map(str, close[:LISTED])),
+                    more=more,
+                )
+            )
         sentences.append(
-            "Intervals are those of Student's t for the mean of the differences of the seeds; a pair is separated if "
-            "its interval excludes 0."
+            said(
+                "Intervals are those of Student's t for the mean of the differences of the seeds; a pair is separated "
+                "if its interval excludes 0."
+            )
         )
         if most > 1:
             sentences.append(
-                f"Each interval is at {100 * LEVEL:g} % by itself and not jointly: of {most} pairs that do not differ, "
-                f"{(1 - LEVEL) * most:.1f} would be separated by chance, on average."
+                said(
+                    "Each interval is at {level:g} % by itself and not jointly: of {pairs} pairs that do not differ, "
+                    "{wrong:.1f} would be separated by chance, on average.",
+                    level=100 * LEVEL,
+                    pairs=most,
+                    wrong=(1 - LEVEL) * most,
+                )
             )
             jointly = [
-                f"{sum(p < 1 - LEVEL for _, p in tested)} of {len(tested)} pairs at {length:,} {self.unit}"
+                said(
+                    "{count} of {pairs} pairs at {at}",
+                    count=sum(p < 1 - LEVEL for _, p in tested),
+                    pairs=len(tested),
+                    at=self._of_length(length),
+                )
                 for length in self.compared_lengths
                 if (tested := self.tested(length))
             ]
             if jointly:
                 sentences.append(
-                    f"Jointly, with Holm's correction of the t tests of all pairs of a length, p is below "
-                    f"{1 - LEVEL:.2g} for {' and '.join(jointly)}."
+                    said(
+                        "Jointly, with Holm's correction of the t tests of all pairs of a length, p is below "
+                        "{p:.2g} for {which}.",
+                        p=1 - LEVEL,
+                        which=said(" and ").join(jointly),
+                    )
                 )
         return sentences
 
@@ -449,12 +541,15 @@ class ComparisonResults:
         for name in names:
             tried, chosen = [*self.learning_rates(name)], self.any_row(name)["learning_rate"]
             if len(tried) > 1 and chosen in (tried[0], tried[-1]) and self.any_row(name)["view_of"] is None:
-                at_edge.append(f"{name} ({chosen:g}, the {'lowest' if chosen == tried[0] else 'highest'})")
+                edge = "{name} ({rate:g}, the lowest)" if chosen == tried[0] else "{name} ({rate:g}, the highest)"
+                at_edge.append(said(edge, name=name, rate=chosen))
         if not at_edge:
             return []
         return [
-            f"The chosen learning rate is at the edge of those tried for {', '.join(at_edge)}: a rate beyond it may be "
-            "better."
+            said(
+                "The chosen learning rate is at the edge of those tried for {which}: a rate beyond it may be better.",
+                which=said(", ").join(at_edge),
+            )
         ]
 
     def _recall(self, names: Sequence[str]) -> list[str]:
@@ -468,13 +563,22 @@ class ComparisonResults:
         there = {name: score for name in able if (score := self.mean(name, far, "recall")) is not None}
         if there and far != near:
             ordered = sorted(there, key=lambda name: -there[name])
-            said = ", ".join(f"{name} {100 * there[name]:.0f} %" for name in ordered)
-            sentences.append(f"Recall in sequences of {far:,}, of those that learned it at {near:,}: {said}.")
-        if unable:
-            said = ", ".join(f"{name} ({100 * scores[name]:.0f} %)" for name in unable)
             sentences.append(
-                f"Recall was not learned in {self.protocol.recall_steps:,} steps by {said}: their misses "
-                "at larger distances say nothing about distance."
+                said(
+                    "Recall in sequences of {far:,}, of those that learned it at {near:,}: {which}.",
+                    far=far,
+                    near=near,
+                    which=said(", ").join(f"{name} {100 * there[name]:.0f} %" for name in ordered),
+                )
+            )
+        if unable:
+            sentences.append(
+                said(
+                    "Recall was not learned in {steps:,} steps by {which}: their misses at larger distances say "
+                    "nothing about distance.",
+                    steps=self.protocol.recall_steps,
+                    which=said(", ").join(f"{name} ({100 * scores[name]:.0f} %)" for name in unable),
+                )
             )
         return sentences
 
@@ -487,7 +591,3 @@ def _counts(change: Difference) -> bool:
 def _ratio(values: Sequence[float]) -> float:
     """The largest value by the smallest; 1 for fewer than two."""
     return max(values) / min(values) if len(values) > 1 and min(values) > 0 else 1.0
-
-
-def _times(length: int, trained: int) -> str:
-    return f"{length / trained:g}× the trained length"

@@ -14,6 +14,7 @@ from torch import nn
 
 from .._common import processor
 from .._common.engines import Report
+from .._common.language import said
 from .._common.store import Row
 from .._common.training import Diverged, Trained
 from .._common.version import versions
@@ -136,7 +137,7 @@ class Run:
             log = self.store.head_log(name, seed, rate if several else None)
             heads = HeadWatch(model, log, windows.to(self.protocol.device), training.steps)
         doing = task.title + (f" at learning rate {rate}" if several else "")
-        after_step = partial(self._after_step, doing, training, work)
+        after_step = partial(self._after_step, task, doing, training, work)
         compiled = language and self.protocol.compile
         diverged = None
         try:
@@ -160,7 +161,7 @@ class Run:
     def _measure(self, trained: Model, task: Task, fields: dict[tuple[str, int], dict[str, Any]]) -> None:
         """Adds what the model achieves at each length to the fields of each row."""
         for row in self.candidate.rows:
-            self._tell(f"{task.title}, measuring", self.done)
+            self._tell(said("{task}, measuring", task=said(task.title)), self.done)
             measured = self._measured(row, trained, task)
             for length, new in measured.items():
                 known = fields.setdefault((row, length), {})
@@ -181,14 +182,24 @@ class Run:
 
     def _after_step(
         self,
+        task: Task,
         doing: str,
         training: Training,
         work: float,
         step: int,
         loss: float,
     ) -> None:
-        said = f"{doing}, step {step:,} of {training.steps:,}, {loss:.2f} bits"
-        self._tell(said, self.done + work * step / training.steps, {"step": step, f"loss, {doing}": loss})
+        told = said(task.title)
+        if doing != task.title:
+            told = said("{task} at learning rate {rate:g}", task=told, rate=training.learning_rate)
+        where = said(
+            "{doing}, step {step:,} of {steps:,}, {loss:.2f} bits",
+            doing=told,
+            step=step,
+            steps=training.steps,
+            loss=loss,
+        )
+        self._tell(where, self.done + work * step / training.steps, {"step": step, f"loss, {doing}": loss})
 
     def _tell(self, doing: str, done: float, numbers: Mapping[str, float] | None = None) -> None:
         self.tell(doing, min(1.0, done / self.total), numbers)
@@ -197,8 +208,8 @@ class Run:
         """What the trained model achieves at each length, with the encoding of this row."""
         missing = "bits_per_byte" if task is self.language else "recall"
         if trained.diverged is not None:
-            said = f"{task.title}: training diverged: {trained.diverged}"
-            return {length: {missing: None, "reason": said} for length in self.protocol.lengths}
+            why = f"{task.title}: training diverged: {trained.diverged}"
+            return {length: {missing: None, "reason": why} for length in self.protocol.lengths}
         model = trained.model
         if row != self.candidate.rows[0]:
             model = self.candidate.build(row, trained.sizes, self.seed).to(self.protocol.device)

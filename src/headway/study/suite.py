@@ -22,6 +22,7 @@ from .._common import processor
 from .._common.engines import Engine, Processes, Report
 from .._common.experiment import measure_each
 from .._common.kinds import Kind
+from .._common.language import chosen, said, speaking
 from .._common.progress import ProgressListener, Telling, notebook_bar
 from .._common.store import Row
 from .._common.training import Diverged
@@ -195,7 +196,7 @@ def measure(
         results = SuiteResults(store.rows_of(planned), store.settings, list(dict.fromkeys(encodings)))
         watch.planned(results.protocol(), len(planned) - missing, len(planned))
         states = {job: checkpoint_path(store.out, f"{job.task} {job.encoding}", job.seed, "suite") for job in planned}
-        work = partial(_measured, protocol=protocol)
+        work = partial(_measured, protocol=protocol, language=chosen())
         if engine is None and min(jobs, missing) > 1:
             engine = Processes(jobs)
         measure_each(planned, work, store, watch, has=store.has, engine=engine, states=states)
@@ -203,8 +204,11 @@ def measure(
 
 
 @one_thread()  # so that results do not depend on ``jobs``
-def _measured(job: Job, tell: Report, state: Path, *, protocol: SuiteProtocol) -> list[Row]:
-    """Trains a model, from its checkpoint ``state`` if there is one, and returns its rows, one for each length."""
+def _measured(job: Job, tell: Report, state: Path, *, protocol: SuiteProtocol, language: str) -> list[Row]:
+    """Trains a model, from its checkpoint ``state`` if there is one, and returns its rows, one for each length.
+
+    The progress is told in a language, since an engine may run this in another process.
+    """
     task = sequence_task(job.task)
     training = protocol.training(task)
     model = build_transformer(job.encoding, protocol.sizes(task), job.seed)
@@ -218,7 +222,10 @@ def _measured(job: Job, tell: Report, state: Path, *, protocol: SuiteProtocol) -
         return validation >= protocol.enough
 
     def after_step(step: int, loss: float) -> None:
-        doing = f"step {step:,} of at most {training.steps:,}, {loss:.2f} bits"
+        with speaking(language):
+            doing = said(
+                "step {step:,} of at most {steps:,}, {loss:.2f} bits", step=step, steps=training.steps, loss=loss
+            )
         tell(doing, step / training.steps, {"step": step, "loss": loss, "validation": validation})
 
     reason = None

@@ -9,6 +9,7 @@ from itertools import product
 from statistics import mean
 from typing import Any
 
+from .._common.language import said
 from .._common.table import Cell, Column, Table
 from . import charts
 from .intervals import LEVEL, Difference, mean_and_half
@@ -185,20 +186,23 @@ def costs(results: ComparisonResults, *, brief: bool = False) -> Table:
     terminal.
     """
     columns = [
-        Column("parameters", lambda row: Cell.of(row["parameters"], ",.0f")),
-        Column("of the encoding", lambda row: Cell.of(row["encoding_parameters"], ",.0f")),
-        Column("steps", lambda row: Cell.of(_mean(results, row, "steps"), ",.0f")),
-        Column("seconds", lambda row: Cell.of(_mean(results, row, "train_seconds"), ",.1f")),
-        Column(f"{results.unit}/s", lambda row: Cell.of(_mean(results, row, "tokens_per_second"), ",.0f")),
-        Column("kernel", lambda row: row["kernel"]),
-        Column("peak MiB", lambda row: Cell.of(_mean(results, row, "peak_memory_bytes", 2**-20), ",.0f")),
+        Column(said("parameters"), lambda row: Cell.of(row["parameters"], ",.0f")),
+        Column(said("of the encoding"), lambda row: Cell.of(row["encoding_parameters"], ",.0f")),
+        Column(said("steps"), lambda row: Cell.of(_mean(results, row, "steps"), ",.0f")),
+        Column(said("seconds"), lambda row: Cell.of(_mean(results, row, "train_seconds"), ",.1f")),
+        Column(
+            said("bytes/s" if results.unit == "bytes" else "tokens/s"),
+            lambda row: Cell.of(_mean(results, row, "tokens_per_second"), ",.0f"),
+        ),
+        Column(said("kernel"), lambda row: row["kernel"]),
+        Column(said("peak MiB"), lambda row: Cell.of(_mean(results, row, "peak_memory_bytes", 2**-20), ",.0f")),
     ]
     if any(row["trained_dtype"] != "float32" for row in results.rows):
         columns.append(Column("dtype", lambda row: row["trained_dtype"]))
     if any(row["compiled"] for row in results.rows):
-        columns.append(Column("compiled", lambda row: "yes" if row["compiled"] else "no"))
+        columns.append(Column(said("compiled"), lambda row: said("yes" if row["compiled"] else "no")))
     if brief:
-        columns = [column for column in columns if column.title not in ("of the encoding", "seconds")]
+        columns = [column for place, column in enumerate(columns) if place not in (1, 3)]
     table = Table.of(map(results.any_row, results.names), columns)
     return _by_name(results, table.titles, dict(zip(results.names, table.rows, strict=True)))
 
@@ -245,8 +249,6 @@ def _by_name(results: ComparisonResults, titles: Iterable[str | Cell], rows: dic
     look = charts.styles(results)
     kinds = ["encoding" if name in results.encodings else name in results.counted for name in rows]
     rules = [place for place in range(1, len(kinds)) if kinds[place] != kinds[place - 1]]
-    cells = [
-        [Cell(f"{name}, counted" if name in results.counted else name, dot=variables[look[name].colour]), *its]
-        for name, its in rows.items()
-    ]
-    return Table(["encoding", *titles], cells, rules=rules)
+    shown = {name: said("{name}, counted", name=name) if name in results.counted else name for name in rows}
+    cells = [[Cell(shown[name], dot=variables[look[name].colour]), *its] for name, its in rows.items()]
+    return Table([said("encoding"), *titles], cells, rules=rules)

@@ -15,6 +15,7 @@ import torch
 from .._common import processor, tuned
 from .._common.devices import device_named
 from .._common.files import need_file_place, need_folder_place
+from .._common.language import said
 from .._common.progress import Share, Tell, nobody
 from .._torch import ONEDNN_LINEAR
 from ..bench import linear as products
@@ -61,11 +62,13 @@ class Tuned:
         lines = [f"{self.content['fits']['name']}: {self.file}"]
         for kernel, parts in self.content["verified"].items():
             wrong = self.content["failed"].get(kernel, {})
-            lines.append(f"  {kernel}: right in {len(parts)} of {len(parts) + len(wrong)} checked parts")
-            lines += [f"    wrong: {part}: {said}" for part, said in wrong.items()]
+            right = "{kernel}: right in {count} of {parts} checked parts"
+            lines.append(f"  {said(right, kernel=kernel, count=len(parts), parts=len(parts) + len(wrong))}")
+            lines += [f"    {said('wrong: {why}', why=f'{part}: {why}')}" for part, why in wrong.items()]
         lines += [f"  {line}" for line in _compared(self.content["rows"])]
         if self.left:
-            lines.append(f"  {self.left} checks or measurements were left out for time: --minutes takes more")
+            left = said("{count} checks or measurements were left out for time: --minutes takes more", count=self.left)
+            lines.append(f"  {left}")
         return "\n".join(lines)
 
 
@@ -111,7 +114,7 @@ def tune(device: str = "auto", *, minutes: float | None = None, watch: Tell = no
     refused, left = {}, 0
     for kernel, until in TUNED[kind].items():
         checks, rest = list(_right.checks(kernel, device)), start + until * seconds - time.monotonic()
-        found = _right.verify(checks, seconds=rest, watch=told(f"verifying {kernel}"))
+        found = _right.verify(checks, seconds=rest, watch=told(said("verifying {kernel}", kernel=kernel)))
         content["verified"][kernel], content["failed"][kernel] = sorted(found.right), found.wrong
         refused[kernel], left = found.refused, left + found.left
     for_linear = LINEAR * seconds if kind == "cpu" and ONEDNN_LINEAR else 0.0
@@ -120,13 +123,15 @@ def tune(device: str = "auto", *, minutes: float | None = None, watch: Tell = no
     cells = list(_fast.cells(device))
     if kind != "cpu":
         rest = start + COMPILED * seconds - time.monotonic()
-        cells, uncompiled = _fast.compile_all(cells, device, kernels, rest, told("compiling"))
+        cells, uncompiled = _fast.compile_all(cells, device, kernels, rest, told(said("compiling")))
         left += uncompiled
     until = start + seconds - for_linear
-    rows, unmeasured = _fast.measure_all(cells, device, kernels, until - time.monotonic(), told("measuring attention"))
+    rows, unmeasured = _fast.measure_all(
+        cells, device, kernels, until - time.monotonic(), told(said("measuring attention"))
+    )
     content["rows"] += rows
     if for_linear:
-        content["rows"] += _linear_rows(for_linear, told("measuring linear maps"))
+        content["rows"] += _linear_rows(for_linear, told(said("measuring linear maps")))
     content["about"]["seconds"] = round(time.monotonic() - start)
     tuned.write(file, content)
     forget()
@@ -234,8 +239,10 @@ def _compared(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         case, times = row["case"], {name: one for name, one in row["times"].items() if one is not None}
         if len(times) > 1:
-            first = f"linear maps, {case['product']}" if "product" in case else case["direction"]
-            terms = "" if "product" in case else f"terms: {case['terms']}"
+            first = said(case["direction"]) if "direction" in case else ""
+            if "product" in case:
+                first = said("linear maps, {product}", product=case["product"])
+            terms = "" if "product" in case else said("terms: {terms}", terms=case["terms"])
             groups.setdefault((first, terms, case["dtype"]), []).append(times)
     lines = []
     for names, measured in groups.items():
@@ -243,9 +250,17 @@ def _compared(rows: list[dict[str, Any]]) -> list[str]:
         for times in measured:
             (shortest, best), (second, _) = sorted((ms, name) for name, ms in times.items())[:2]
             wins.setdefault(best, []).append(second / shortest)
-        said = [
-            f"{kernel} {len(ratios)} of {len(measured)}, {min(ratios):.2f} to {max(ratios):.2f} times as fast"
+        fastest = said("; ").join(
+            said(
+                "{kernel} {count} of {calls}, {low:.2f} to {high:.2f} times as fast",
+                kernel=kernel,
+                count=len(ratios),
+                calls=len(measured),
+                low=min(ratios),
+                high=max(ratios),
+            )
             for kernel, ratios in sorted(wins.items())
-        ]
-        lines.append(f"{', '.join(filter(None, names))}: fastest is {'; '.join(said)}")
+        )
+        calls = said(", ").join(filter(None, names))
+        lines.append(said("{calls}: fastest is {fastest}", calls=calls, fastest=fastest))
     return lines

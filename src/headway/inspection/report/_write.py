@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..._common.files import atomic_write
+from ..._common.language import said
 from ..._common.progress import Tell, nobody
 from ..._common.version import __version__
 from ...errors import HeadwayError
@@ -221,7 +222,7 @@ class _Maker:
         if self.exactness["heads"]["dense"]:
             cells = 0
         report = {**self._json(cells, layers), "chunks": chunks.entries}
-        self.tell("writing the report", 1.0)
+        self.tell(said("writing the report"), 1.0)
         return Report(report, chunks.contents, self._title)
 
     def live(self) -> Report:
@@ -238,7 +239,7 @@ class _Maker:
             self.exactness["map"] = _up(max(layer.cell_error for layer in layers))
             for entry in self.heads_json:
                 entry["form"] = "kernel"
-        self.tell("showing the report", 1.0)
+        self.tell(said("showing the report"), 1.0)
         return Report({**self._json(cells, layers), "chunks": chunks.entries}, chunks.contents, self._title)
 
     @property
@@ -261,7 +262,7 @@ class _Maker:
         tau = next(tau for tau in TAUS if tau >= least or tau == TAUS[-1])
         layers, counts = [], [0] * len(TAUS)
         for layer, call in enumerate(calls):
-            self.tell(f"measuring {self.subject.layers[layer]}", 0.7 * layer / len(calls))
+            self.tell(said("measuring {layer}", layer=self.subject.layers[layer]), 0.7 * layer / len(calls))
             layers.append(measured(call, self.subject.queries[layer], self.sights[layer], cells, tau, silent))
             if n > _plan.SHORT:
                 weights = torch.cat([listed.weights for listed in layers[-1].lists])
@@ -387,7 +388,8 @@ class _Maker:
         added, worst = Chunks(self.prefix), 0.0
         below = torch.ones(self.n, self.n, dtype=torch.bool).tril() if self.causal else None
         for layer, call in enumerate(self.subject.calls):
-            self.tell(f"encoding {self.subject.layers[layer]}", 0.72 + 0.25 * layer / len(self.subject.calls))
+            doing = said("encoding {layer}", layer=self.subject.layers[layer])
+            self.tell(doing, 0.72 + 0.25 * layer / len(self.subject.calls))
             of: Dense = dense(call)
             for head in range(call.q.shape[1]):
                 weights, seen = of.weights[head], of.seen[head]
@@ -517,7 +519,7 @@ class _Maker:
                 size += more
         chunks, heads, worst = Chunks(self.prefix), [], 0.0
         for number, layer in enumerate(sorted(chosen)):
-            self.tell(f"encoding {self.subject.layers[layer]}", 0.75 + 0.22 * number / len(chosen))
+            self.tell(said("encoding {layer}", layer=self.subject.layers[layer]), 0.75 + 0.22 * number / len(chosen))
             call, seen = self.subject.calls[layer], self.sights[layer]
             scores = scores_of(call, seen)
             assert isinstance(scores, Scores)

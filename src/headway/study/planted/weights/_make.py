@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...._common.files import make_folder, need_folder_place
+from ...._common.language import said
 from ...._common.progress import Tell, nobody
 from ....errors import HeadwayError
 from ....inspection import head_roles
@@ -83,12 +84,12 @@ def pretrain(
 
 def _tried(language: Language, seed: int, settings: Training, tell: Tell) -> tuple[Encoder, dict[str, Any]]:
     """A model with weights as the file has them, and what was measured of it."""
-    doing = f"training a small {language.name} model, seed {seed}"
+    doing = said("training a small {language} model, seed {seed}", language=said(language.name), seed=seed)
     model = trained(language, seed, training=settings, watch=lambda step, _: tell(doing, MOST * step / settings.steps))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.half().float())
-    doing_next = f"measuring it, seed {seed}"
+    doing_next = said("measuring it, seed {seed}", seed=seed)
     return model, measured(model, language, watch=lambda share: tell(doing_next, MOST + (1 - MOST) * share))
 
 

@@ -1,19 +1,11 @@
-"""What commands print and draw, in Chinese, by the English template that stands in the code."""
+"""``headway inspect``, and the pictures and reports of heads."""
 
-from __future__ import annotations
-
-CHINESE = {
-    # headway inspect
-    ": ": "：",
+INSPECT = {
     "{count} texts": "{count} 段文本",
     "{count} sentences of Python's manual": "Python 手册中的 {count} 个句子",
     "{count} planted sentences in {language} with nouns that are new in their places": (
         "{count} 个事先设定了关系的{language}句子（其中的名词没在这些位置上出现过）"
     ),
-    "Chinese": "中文",
-    "English": "英文",
-    "chinese": "中文",
-    "english": "英文",
     "small {language} model": "{language}小模型",
     "roles measured on {about}, of which every other one is held out": "角色由{about}测得，其中每隔一个留作检验",
     "{left_out} of {given} texts have more than {longest} tokens and are left out": (
@@ -28,13 +20,11 @@ CHINESE = {
     "role": "角色",
     "for": "对象",
     "best head": "最好的头",
-    "figure (95 %)": "数值（95 %）",
+    "figure (95 %)": "数值（95% 区间）",
     "{figure:.2f} ({low:.2f} to {high:.2f})": "{figure:.2f}（{low:.2f} 到 {high:.2f}）",
     "baseline": "基线",
     "cases": "例数",
     "holds": "成立",
-    "yes": "是",
-    "no": "否",
     "not measured": "没有测量",
     "{role}: needs {what}": "{role}：需要 {what}",
     "{name}, mean over the texts": "{name}，各段文本的平均",
@@ -53,6 +43,7 @@ CHINESE = {
     "queries above, keys below: an arrow leads from each token to what it attends to": (
         "上行是查询，下行是键：箭头从一个词元指向它所看的词元"
     ),
+    "in colour: the arrows of {token}": "彩色的是“{token}”的箭头",
     "width and colour: weight; below {least:g}, together {share:.0%} of a query's weight, not drawn": (
         "线的粗细和深浅表示权重；小于 {least:g} 的没有画，合计占一个查询的 {share:.0%}"
     ),
@@ -65,25 +56,10 @@ CHINESE = {
     "the primary role of each head: what for, and its figure on held-out texts": (
         "每个头的主要角色：对象，以及在留出文本上的数值"
     ),
-    # headway vectors
-    "{a} is to {b} as {c} is to": "{a} 之于 {b}，相当于 {c} 之于",
-    "{a}, {b} and {c} are left out of the answers; --keep-question shows them": (
-        "答案中去掉了 {a}、{b}、{c}；加上 --keep-question 就显示它们"
-    ),
-    "   (no vector)": "   （没有向量）",
-    "Words of {file}": "{file} 中的词",
-    ", {share:.0%} of the variance": "，占方差的 {share:.0%}",
-    "{count} words, trustworthiness {trust:.2f} of 1": "{count} 个词，可信度 {trust:.2f}（最高为 1）",
-    "{file}: its words are English, and those of the vectors are not; give --pairs or --questions": (
-        "{file}：里面是英文词，而这些向量不是英文的；请用 --pairs 或 --questions 指定文件"
-    ),
-    "{file}, all": "{file}，全部",
-    "test": "测试",
-    "Spearman, or right": "Spearman 系数或正确率",
-    "used": "用到",
-    "of": "共",
-    "{out}: {words:,} words, {dim:,} numbers each": "{out}：{words:,} 个词，每个 {dim:,} 个数",
-    "{word} is not in the vocabulary: its vector is made of its sub-words, so that words spelt like it are near": (
-        "{word} 不在词表里：它的向量由子词拼成，所以拼写相近的词离得近"
-    ),
+    "measuring roles": "正在测量角色",
+    "training a small {language} model, seed {seed}": "正在训练{language}小模型，种子 {seed}",
+    "measuring it, seed {seed}": "正在测量它，种子 {seed}",
+    "measuring {layer}": "正在测量 {layer}",
+    "encoding {layer}": "正在编码 {layer}",
+    "showing the report": "正在显示报告",
 }

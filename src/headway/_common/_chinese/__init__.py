@@ -1,0 +1,15 @@
+"""What commands print and draw, in Chinese, by the English template that stands in the code."""
+
+from __future__ import annotations
+
+from .commands import COMMANDS
+from .doctor import DOCTOR
+from .inspect import INSPECT
+from .reasons import REASONS
+from .study import STUDY
+from .vectors import VECTORS
+from .words import WORDS
+
+__all__ = ["CHINESE", "REASONS"]
+
+CHINESE = {**WORDS, **COMMANDS, **DOCTOR, **INSPECT, **STUDY, **VECTORS}
