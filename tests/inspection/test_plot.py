@@ -110,6 +110,24 @@ def test_arcs_are_the_weights_that_can_be_seen(model_of: Any) -> None:
     drawn(figure)
 
 
+def test_the_arrows_of_one_query_stand_out() -> None:
+    seen = captured(Encoder)
+    figure = seen.plot(0, 3, tokens=WORDS, kind="arcs", query=4)
+    weights = seen.weights(0, 3)[0]
+    coloured = {round(arrow.xyann[0]) for arrow in arrows_of(figure) if arrow.arrow_patch.get_edgecolor()[2] > 0.6}
+    assert coloured == {4}
+    assert len({round(arrow.xyann[0]) for arrow in arrows_of(figure)}) > 1
+    written = [text.get_text() for text in figure.axes[0].texts if text.get_text().startswith(("0.", "1."))]
+    strongest = weights[4].sort(descending=True).values[:3].tolist()
+    assert written == [f"{weight:.2f}" for weight in strongest if weight >= 0.05]
+    assert "in colour: the arrows of sat" in figure.get_supxlabel()
+    drawn(figure)
+    with pytest.raises(HeadwayError, match="there is no query 7: the nearest is 6"):
+        seen.plot(0, 3, tokens=WORDS, kind="arcs", query=7)
+    with pytest.raises(HeadwayError, match="query 4 is given for a map: give kind='arcs', or leave it out"):
+        seen.plot(0, 3, tokens=WORDS, query=4)
+
+
 def test_padding_is_left_out() -> None:
     torch.manual_seed(0)
     transformers = pytest.importorskip("transformers")

@@ -55,6 +55,7 @@ class Options:
     example: int
     sinks: bool
     hide: Sequence[int]
+    query: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +148,7 @@ def picture_of_head(record: AttentionRecord, head: int, kind: str, options: Opti
                     f"arcs over {max(len(view.queries), len(view.keys))} tokens cannot be read: give kind='map', or at "
                     f"most {ARCS} tokens"
                 )
-            return _arrows(weights[0], down, across, record, head)
+            return _arrows(weights[0], down, across, record, head, options.query)
         named = options.tokens is not None or options.key_tokens is not None
         return _map(weights[0], view, down, across, _title(record, head), options.hide, named=named)
 
@@ -203,10 +204,16 @@ def _map(
     return figure
 
 
-def _arrows(weights: Tensor, down: list[str], across: list[str], record: AttentionRecord, head: int) -> Figure:
-    """Queries above, keys below, and an arrow from each query to what it attends to; the strongest have numbers."""
+def _arrows(
+    weights: Tensor, down: list[str], across: list[str], record: AttentionRecord, head: int, query: int | None
+) -> Figure:
+    """Queries above, keys below, and an arrow from each query to what it attends to; the strongest have numbers.
+
+    With ``query`` the arrows of the other queries are grey.
+    """
     from matplotlib.figure import Figure
 
+    told = None if query is None else index_of(query, len(down), "query")
     n = max(len(down), len(across))
     wide = max(_columns(x) for x in [*down, *across])
     upright = wide <= 5
@@ -224,13 +231,15 @@ def _arrows(weights: Tensor, down: list[str], across: list[str], record: Attenti
         axes.text(at, -0.15, token, va="top", rotation=_turn(token, upright), **style)
     weights = weights.nan_to_num()
     pairs = [(i, j, float(weights[i, j])) for i, j in (weights >= FAINTEST).nonzero().tolist()]
-    pairs.sort(key=lambda pair: pair[2])  # the strongest on top
+    pairs.sort(key=lambda pair: (pair[0] == told, pair[2]))  # the strongest on top
     for i, j, weight in pairs:
-        look = {"arrowstyle": "-|>,head_width=0.18,head_length=0.4", "shrinkA": 0, "shrinkB": 0, "color": BLUE}
-        look |= {"alpha": _alpha(weight), "linewidth": 0.4 + 3.2 * weight}
+        colour = BLUE if told in (None, i) else GREY
+        look = {"arrowstyle": "-|>,head_width=0.18,head_length=0.4", "shrinkA": 0, "shrinkB": 0, "color": colour}
+        look |= {"alpha": _alpha(weight) * (1 if colour == BLUE else 0.4), "linewidth": 0.4 + 3.2 * weight}
         axes.annotate("", xy=(below[j], 0), xytext=(above[i], height), arrowprops=look)
     paper: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.2}
-    for place, (i, j, weight) in enumerate(reversed(pairs[-NUMBERED:])):
+    numbered = [pair for pair in pairs if told in (None, pair[0])][-NUMBERED:]
+    for place, (i, j, weight) in enumerate(reversed(numbered)):
         share = 0.15 + 0.1 * place  # near the query, since strong links often end in one key
         at = above[i] + share * (below[j] - above[i])
         axes.text(at, height * (1 - share), f"{weight:.2f}", ha="center", va="center", fontsize=8.5, bbox=paper)
@@ -240,6 +249,8 @@ def _arrows(weights: Tensor, down: list[str], across: list[str], record: Attenti
     figure.set_figheight((height + 2 * text + 0.6) * gap + 1.3)
     dropped = float(weights.sum() - sum(weight for *_, weight in pairs)) / max(len(down), 1)
     says = said("queries above, keys below: an arrow leads from each token to what it attends to")
+    if told is not None:
+        says += "\n" + said("in colour: the arrows of {token}", token=down[told])
     says_of_width = said(
         "width and colour: weight; below {least:g}, together {share:.0%} of a query's weight, not drawn",
         least=FAINTEST,

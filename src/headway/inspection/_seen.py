@@ -82,6 +82,7 @@ class Seen(Records):
         example: int = 0,
         sinks: bool = True,
         hide: Sequence[int] = (),
+        query: int | None = None,
         call: int | None = None,
         out: str | Path | None = None,
     ) -> Figure:
@@ -99,6 +100,8 @@ class Seen(Records):
             example: the row of the batch.
             sinks: whether the weight of learned sinks is shown in a last column, if there are any.
             hide: keys that are left blank, as numbers, such as 0 for a first token that takes most of the weight.
+            query: of arcs, the token whose arrows are drawn in colour and have numbers, as its number. Default: all are
+                in colour, and the strongest have numbers.
             call: the number of the model's call. Default: the only one.
             out: a file to which the picture is written too, by the ending of its name, such as .png or .svg.
 
@@ -107,14 +110,16 @@ class Seen(Records):
 
         Raises:
             HeadwayError: if there is no such layer, head, example or call, the capture kept nothing that can be drawn,
-                or arcs are asked for of several heads or of many tokens.
+                or arcs are asked for of several heads or of many tokens, or a query without arcs.
         """
         from .._common.pictures import save
         from ._picture import Options, check, picture_of_head, picture_of_heads
 
         check(kind, out)
         self._need_records()
-        options = Options(tokens, key_tokens, example, sinks, hide)
+        options = Options(tokens, key_tokens, example, sinks, hide, query)
+        if query is not None and kind != "arcs":
+            raise HeadwayError(f"query {query} is given for a {kind}: give kind='arcs', or leave it out")
         if layer is None and head is not None:
             raise HeadwayError(f"head {head} is given without a layer: give both, or none for all heads")
         if head is None and kind == "arcs":
