@@ -15,7 +15,7 @@ only attention brings that to the verb. What a training finds depends on the pro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +56,13 @@ class Found:
     vectors: list[list[float]]
     positions: list[list[float]]
     entering: list[list[float]]  # their sum, which the first block reads
+    queries: list[list[float]]
+    keys: list[list[float]]
+    values: list[list[float]]
     weights: list[list[float]]  # of attention
+    attention: list[list[float]]  # what attention adds
     after_attention: list[list[float]]
+    feed_forward: list[list[float]]  # what the feed-forward layer adds
     after_block: list[list[float]]
     normed: list[list[float]]
     probabilities: list[list[float]]  # of the next token, over the vocabulary
@@ -106,20 +111,27 @@ def measure() -> Found:
     ids, wanted = sentences[:, :-1], sentences[:, 1:]
     model = trained()
     (block,) = model.stack.layers
-    stages = [model.stack, block, block.feed_forward_norm, model.stack.norm, model.head]
+    stages = [model.stack, block, block.attention.q_proj, block.feed_forward_norm, model.stack.norm, model.head]
     with torch.no_grad(), hw.capture(model, keep="weights") as seen:
         inputs = handed(stages, lambda: model(ids))
         logits = model(ids)
     probabilities = logits.softmax(-1)
-    vectors, entering, after_attention, after_block, normed = (words[0][0] for words, _ in inputs)
+    vectors, entering, asked, after_attention, after_block, normed = (words[0][0] for words, _ in inputs)
+    projections = (block.attention.q_proj, block.attention.k_proj, block.attention.v_proj)
+    queries, keys, values = (projection(asked).tolist() for projection in projections)
     return Found(
         ids=ids[0].tolist(),
         table=model.embedding.weight.tolist(),
         vectors=vectors.tolist(),
         positions=model.stack.encodings[0].embed(torch.zeros_like(vectors)[None])[0].tolist(),
         entering=entering.tolist(),
+        queries=queries,
+        keys=keys,
+        values=values,
         weights=seen.of_call(0).weights(0, head=0)[0].tolist(),
+        attention=(after_attention - entering).tolist(),
         after_attention=after_attention.tolist(),
+        feed_forward=(after_block - after_attention).tolist(),
         after_block=after_block.tolist(),
         normed=normed.tolist(),
         probabilities=probabilities[0].tolist(),
@@ -171,10 +183,20 @@ def tell(found: Found, t: Text) -> str:
             rows(found.positions),
             t("their sum:", "两者之和："),
             rows(found.entering),
+            t("queries Q:", "查询 Q："),
+            rows(found.queries),
+            t("keys K:", "键 K："),
+            rows(found.keys),
+            t("values V:", "值 V："),
+            rows(found.values),
             t("attention weights, from a row to a column:", "注意力权重（行看列）："),
             rows(found.weights),
+            t("what attention adds:", "注意力加上的："),
+            rows(found.attention),
             t("after attention:", "注意力之后："),
             rows(found.after_attention),
+            t("what the feed-forward layer adds:", "前馈层加上的："),
+            rows(found.feed_forward),
             t("after the feed-forward layer:", "前馈层之后："),
             rows(found.after_block),
             t("probabilities of the next token:", "下一个词元的概率："),
@@ -200,7 +222,7 @@ def tell(found: Found, t: Text) -> str:
 
 
 def draw(found: Found, t: Text) -> Figure:
-    figure, axes = sheet(7.1)
+    figure, axes = sheet(10.3)
     known = words(t)
     read = [known[number] for number in found.ids]
     first, second, third = 1.05, 3.75, 6.45  # where the three matrices of a row begin
@@ -215,41 +237,58 @@ def draw(found: Found, t: Text) -> Figure:
     ]
     arrow(axes, said.right, tokens[0].left)
 
-    def shown(x: float, y: float, rows: list[list[float]], title: str, **look: object) -> Place:
-        return numbers(axes, x, y, rows, title=title, cell=cell, form=".2f", **look)
+    stages = (found.vectors, found.entering, found.values, found.after_attention, found.after_block)
+    top = max(abs(x) for stage in stages for row in stage for x in row)
+
+    def shown(x: float, y: float, rows: Sequence[Sequence[float | None]], title: str, **look: object) -> Place:
+        return numbers(axes, x, y, rows, title=title, cell=cell, form=".2f", top=top, **look)
+
+    def signs(y: float, middle: str, last: str) -> None:
+        write(axes, (first + second) / 2 + 1.0, y, middle, size=15)
+        write(axes, (second + third) / 2 + 1.0, y, last, size=15)
 
     vectors = shown(first, 1.55, found.vectors, t("3. vectors", "3. 向量"), down=read)
     places = shown(second, 1.55, found.positions, t("4. positions", "4. 位置"), down=["0", "1", "2", "3"])
-    entering = shown(third, 1.55, found.entering, t("their sum", "两者之和"))
+    entering = shown(third, 1.55, found.entering, t("x: their sum", "x：两者之和"))
     arrow(axes, (tokens[0].x + 0.5, tokens[0].bottom[1]), (vectors.x + 1.75, vectors.y), bend=-0.08)
-    for sign, left, right in (("+", vectors, places), ("=", places, entering)):
-        write(axes, (left.right[0] + right.x) / 2, left.right[1], sign, size=15)
+    signs(places.right[1], "+", "=")
 
-    frame = box(axes, Place(0.15, 2.95, 8.9, 1.95), "", colour=FAINT, fill="#f6f7f9")
+    frame = box(axes, Place(0.15, 2.95, 8.9, 5.1), "", colour=FAINT, fill="#f6f7f9")
     write(axes, 0.25, 3.1, t("5. a block", "5. 一层（块）"), align="left")
-    hidden = [[x if j <= i else None for j, x in enumerate(row)] for i, row in enumerate(found.weights)]
-    weights = shown(first, 3.7, hidden, t("attention weights", "注意力权重"), down=read, across=read)
-    attended = shown(second, 3.7, found.after_attention, t("after attention", "注意力之后"))
-    changed = shown(third, 3.7, found.after_block, t("after feed-forward", "前馈层之后"))
     arrow(axes, entering.bottom, (entering.bottom[0], frame.y))
-    arrow(axes, weights.right, attended.left)
-    arrow(axes, attended.right, changed.left)
+    shown(first, 3.65, found.queries, t("queries Q, of x normed", "查询 Q（由归一化的 x 算出）"), down=read)
+    shown(second, 3.65, found.keys, t("keys K", "键 K"))
+    values = shown(third, 3.65, found.values, t("values V", "值 V"))
+    hidden = [[x if j <= i else None for j, x in enumerate(row)] for i, row in enumerate(found.weights)]
+    weights = shown(first, 5.4, hidden, t("weights softmax(QKᵀ/√4)", "权重 softmax(QKᵀ/√4)"), down=read, across=read)
+    added = shown(second, 5.4, found.attention, t("a = weights · V · W_O", "a = 权重 · V · W_O"))
+    attended = shown(third, 5.4, found.after_attention, "x + a")
+    arrow(axes, weights.right, added.left)
+    arrow(axes, (values.x, values.bottom[1]), (added.x + added.width, added.y))
+    arrow(axes, added.right, attended.left)
+    changes = shown(second, 6.85, found.feed_forward, t("f, of the feed-forward layer", "f：前馈层算出的"), down=read)
+    changed = shown(third, 6.85, found.after_block, "x + a + f")
+    arrow(axes, (attended.x, attended.bottom[1]), (changes.x + changes.width, changes.y))
+    arrow(axes, changes.right, changed.left)
+    note = t("one colour scale for all: red above 0, blue below", "全图共用一个色标：红为正，蓝为负")
+    write(axes, 0.3, 7.85, note, align="left", size=8)
 
     out = numbers(
         axes,
         1.05,
-        5.75,
+        8.95,
         found.probabilities,
         title=t("6. output: the probability of each token to be next", "6. 输出：每个词元是下一个的概率"),
         down=read,
         across=known,
         cell=(0.66, 0.25),
         form=".2f",
+        top=top,
     )
-    arrow(axes, (6.7, frame.bottom[1]), (6.7, 5.5))
+    arrow(axes, (6.7, frame.bottom[1]), (6.7, 8.7))
     last = t("norm, product with each token's vector, softmax", "归一化，与每个词元的向量作点积，softmax")
-    write(axes, 6.55, 5.08, last, align="right")
-    write(axes, 7.35, 5.39, t("in the text", "文本中的下一个"), align="left")
+    write(axes, 6.55, 8.28, last, align="right")
+    write(axes, 7.35, 8.59, t("in the text", "文本中的下一个"), align="left")
     for i, number in enumerate(SENTENCES[0][1:]):
         write(axes, 7.35, out.y + (i + 0.5) * 0.25, known[number], align="left")
     return figure

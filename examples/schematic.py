@@ -81,16 +81,18 @@ def numbers(
     form: str = ".1f",
     size: float = 8.5,
     frame: str = INK,
+    top: float | None = None,
 ) -> Place:
     """Draws a matrix with its numbers: red above 0, blue below, white at 0 and grey where there is none.
 
-    ``down`` and ``across`` are the names of its rows and columns, on the left and above.
+    ``down`` and ``across`` are the names of its rows and columns, on the left and above. The number ``top`` has the
+    strongest colour: by default the largest of the matrix.
     """
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
     width, height = cell
-    top = max(abs(number) for row in rows for number in row if number is not None) or 1.0
+    top = top or max(abs(number) for row in rows for number in row if number is not None) or 1.0
     for i, row in enumerate(rows):
         for j, number in enumerate(row):
             colour = FAINT if number is None else colormaps[SIGNED](0.5 + TINT * number / top)

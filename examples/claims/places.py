@@ -222,7 +222,7 @@ SUBJECT: Subject = (
             lambda f: (
                 f"Of the {len(f.families)} families of published models that headway reads, {having(f, 'learned')} have a learned table: BERT, GPT-2, BART and their successors, and two that are not language models"
                 f" (ViT, Whisper). {having(f, 'rope')} rotate queries and keys, among them the newest (LLaMA, Gemma 3, ModernBERT); T5, BLOOM and MPT add a bias.",
-                f"headway 能读取的 {len(f.families)} 个公开模型家族中，{having(f, 'learned')} 个用可学习的表：BERT、GPT-2、BART 及其后继，还有并非语言模型的 ViT 和 Whisper；{having(f, 'rope')} 个旋转查询和键，"
+                f"headway 能读取的 {len(f.families)} 个公开模型系列中，{having(f, 'learned')} 个用可学习的表：BERT、GPT-2、BART 及其后继，还有并非语言模型的 ViT 和 Whisper；{having(f, 'rope')} 个旋转查询和键，"
                 "包括最新的 LLaMA、Gemma 3、ModernBERT；T5、BLOOM、MPT 则加偏置。",
             ),
             lambda f: len(f.families) / 4 < having(f, "learned") < len(f.families) / 2,

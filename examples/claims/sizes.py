@@ -14,14 +14,14 @@ def right(seeds: list[list[float]], column: int) -> float:
     return median(row[column] for row in seeds)
 
 
-def of_layers(f: Any, hops: int) -> str:
+def of_layers(f: Any, hops: int, comma: str = ", ") -> str:
     """Accuracies after so many hops by the number of layers, listed."""
-    return ", ".join(f"{right(f.chase[str(depth)], hops - 1):.0%}" for depth in f.depths)
+    return comma.join(f"{right(f.chase[str(depth)], hops - 1):.0%}" for depth in f.depths)
 
 
-def of_dims(f: Any, hops: int) -> str:
+def of_dims(f: Any, hops: int, comma: str = ", ") -> str:
     """The same by dimension."""
-    return ", ".join(f"{right(f.chase_by_dim[str(dim)], hops - 1):.0%}" for dim in f.dims)
+    return comma.join(f"{right(f.chase_by_dim[str(dim)], hops - 1):.0%}" for dim in f.dims)
 
 
 def largest(f: Any, of: str) -> float:
@@ -75,7 +75,7 @@ SUBJECT: Subject = (
                 "layer sees 8 further: "
                 f"{f.reach['8']}, {f.reach['8, two layers']} and {f.reach['8, four layers']} with one, two and four.",
                 "答案要一步接一步才能得到时成立。十二个词元连成一圈，每个写着下一个是谁：一到六层，"
-                f"跳两步的正确率依次为 {of_layers(f, 2)}，跳四步 {of_layers(f, 4)}，跳六步 {of_layers(f, 6)}"
+                f"跳两步的正确率依次为 {of_layers(f, 2, '、')}，跳四步 {of_layers(f, 4, '、')}，跳六步 {of_layers(f, 6, '、')}"
                 "（三个种子的中位数，随机猜测 9.1%）。一层就能完成的任务，多叠几层也没有好处。窗口为 8 时，每多一层能多看 8 "
                 f"个词元：一、二、四层分别看到往前 {f.reach['8']}、{f.reach['8, two layers']}、"
                 f"{f.reach['8, four layers']} 个。",
@@ -108,7 +108,7 @@ SUBJECT: Subject = (
                 f"{largest(f, 'dim_saved'):.0f} 倍，用时只是 {largest(f, 'dim_seconds'):.1f} 倍"
                 "（小矩阵占不了多少时间）；一层注意力读 512 个词元，1,024 维的用时是 64 维的 "
                 f"{largest(f, 'layer_seconds'):.0f} 倍。8、16、32、64、128 维，跳三步的正确率依次为 "
-                f"{of_dims(f, 3)}，跳四步 {of_dims(f, 4)}（三个种子的中位数）。",
+                f"{of_dims(f, 3, '、')}，跳四步 {of_dims(f, 4, '、')}（三个种子的中位数）。",
             ),
             lambda f: (
                 largest(f, "dim_parameters") > 50

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lesson import SPEAK, paper
-from lesson_0_whole_flow import Found, draw
+from lesson_0_whole_flow import Found, draw, trained
 from looks import faults
 
 from .conftest import Learn
@@ -25,8 +25,16 @@ def test_figures(learn: Learn) -> None:
     torch.testing.assert_close(entering, vectors + positions)
     torch.testing.assert_close(weights.sum(-1), torch.ones(4))
     assert torch.equal(weights, weights.tril())
-    assert not torch.allclose(attended, entering)
-    assert not torch.allclose(out, attended)
+    queries, keys, values, added, changed = (
+        torch.tensor(found[name]) for name in ("queries", "keys", "values", "attention", "feed_forward")
+    )
+    later = torch.ones(4, 4).triu(1).bool()
+    scores = (queries @ keys.T / 2).masked_fill(later, -torch.inf)
+    torch.testing.assert_close(weights, scores.softmax(-1))
+    with torch.no_grad():
+        torch.testing.assert_close(trained().stack.layers[0].attention.out_proj(weights @ values), added)
+    torch.testing.assert_close(entering + added, attended)
+    torch.testing.assert_close(attended + changed, out)
     probabilities = torch.tensor(found["probabilities"])
     torch.testing.assert_close(probabilities, (normed @ table.T).softmax(-1))
 
@@ -43,5 +51,6 @@ def test_figures(learn: Learn) -> None:
             figure = draw(Found(**found), t)
             assert faults(figure) == []
         shown = {text.get_text() for text in figure.axes[0].texts}
-        for number in torch.cat([vectors, positions, entering, attended, out, *probabilities.split(1, 1)], 1).flatten():
+        matrices = [vectors, positions, entering, queries, keys, values, added, attended, changed, out]
+        for number in torch.cat([*matrices, *probabilities.split(1, 1)], 1).flatten():
             assert f"{number:.2f}".replace("-", "−").replace("−0.00", "0.00") in shown
