@@ -233,6 +233,13 @@ def test_by_lesson_is_the_same_the_other_way_round(page: Path, heading: str) -> 
     assert found == wanted
 
 
+@pytest.mark.parametrize(("page", "kinds"), [(PAGE, ("erratum", "lost")), (CHINESE, ("错误", "缺失"))])
+def test_errata_and_what_is_lost_are_listed_once_more(page: Path, kinds: tuple[str, str]) -> None:
+    wanted = [f"- **{name}** {statement}" for name, statement, kind, _ in rows(page) if kind in kinds]
+    assert [line for line in prose(page).splitlines() if re.match(r"- \*\*\d{3}\.", line)] == wanted
+    assert len(wanted) > 20
+
+
 # ---------------------------------------------------------------- the page in Chinese
 
 
@@ -247,7 +254,8 @@ def targets(page: Path, where: str) -> list[tuple[str, str]]:
         else:
             path, _, anchor = target.partition("#")
             inside = shown.strip("`") if shown.startswith("`") else anchor
-            found.append((str((page.parent / path).resolve().relative_to(ROOT)), inside))
+            file = str((page.parent / path).resolve().relative_to(ROOT))
+            found.append((file.replace("docs/zh-CN/", "docs/"), inside))  # a page in Chinese is a twin
     return found
 
 

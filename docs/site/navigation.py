@@ -80,13 +80,20 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
     "中文": (
         "README.zh-CN.md",
         "docs/zh-CN/install.md",
+        "docs/zh-CN/troubleshooting.md",
         "docs/zh-CN/glossary.md",
         "docs/zh-CN/masks.md",
+        "docs/zh-CN/how-to-choose-an-encoding.md",
         "docs/zh-CN/layers.md",
+        "docs/zh-CN/comparing.md",
         "docs/zh-CN/tasks.md",
+        "docs/zh-CN/word-vectors.md",
         "docs/zh-CN/lessons.md",
         "docs/zh-CN/claims.md",
         "docs/zh-CN/coverage.md",
+        "docs/zh-CN/heads.md",
+        "docs/zh-CN/stability.md",
+        "docs/zh-CN/citing.md",
     ),
 }
 """The pages under each caption. Those in reference/ are made from the package; README.md is the first page."""
