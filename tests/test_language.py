@@ -14,13 +14,17 @@ import pytest
 import headway
 from headway._common import _chinese
 from headway._common._chinese import CHINESE, REASONS
+from headway._common.experiment import write_report
 from headway._common.extras import PACKAGES
 from headway._common.language import columns_of, listed, of_environment, padded, retold, said, speaking, wrapped
 from headway.cli import encodings, main
 from headway.cli._diagnosis import CHECKS, VARIABLES
 from headway.positions import EVIDENCE, KINDS
+from headway.study import ComparisonResults, Protocol
 from headway.study._word_vectors_results import COLUMNS
+from headway.study.suite import SuiteProtocol, SuiteResults
 from headway.study.tasks import SEQUENCE_TASKS
+from headway.tuning import Tuned
 
 SOURCES = Path(headway.__file__).parent
 TABLES = {
@@ -211,3 +215,78 @@ def test_chinese_lines_are_full_and_lose_nothing(columns: int) -> None:
     assert max(map(columns_of, lines)) <= columns + 4  # a sign that ends something stays on its line
     assert all(columns_of(line) > columns - 16 for line in lines[:-1])
     assert not any(line[0] in "，。；：、）”" for line in lines)
+
+
+def compared(seeds: int, **fields: dict[str, float]) -> ComparisonResults:
+    """Results of four encodings and a baseline, one of which hardly learned and one of which has no loss."""
+    settings = Protocol(train_length=16, lengths=(16, 64), steps=6, learning_rates=(0.002, 0.005), recall_steps=2)
+    protocol = settings.fixed("书.txt", "0" * 64)
+    losses = {"rope": 2.0, "alibi": 2.1, "t5": 2.1, "none": 5.0, "broken": None, "lstm (equal time)": 2.2}
+    rows = [
+        {
+            "encoding": name, "seed": seed, "length": length, "view_of": None, "baseline": name.startswith("lstm"),
+            "steps": 6 + 10 * seed, "train_seconds": 6.0, "learning_rate": 0.005,
+            "learning_rates": {"0.002": 3.0, "0.005": 2.0},
+            "bits_per_byte": loss and loss + length / 100 + 0.01 * seed * (name == "alibi"),
+            **{field: values.get(name) for field, values in fields.items()},
+        }
+        for name, loss in losses.items()
+        for length in protocol.lengths
+        for seed in range(seeds)
+    ]
+    return ComparisonResults(rows, protocol, settings={"counted": {"2-gram": 4.0, "5-gram": 2.2}})
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_what_a_comparison_says_is_chinese(seeds: int) -> None:
+    found = compared(seeds, recall={"rope": 0.95, "alibi": 0.2})
+    with speaking("zh"):
+        said_there = [*found.protocol.text(), *found.summary(), *found.warnings(), *found.conclusions()]
+    assert [english for sentence in said_there for english in ENGLISH.findall(sentence)] == []
+    assert len(said_there) > 20
+    assert "Encodings, trained for 6" in found.conclusions()[0]
+
+
+@pytest.mark.parametrize("exact", [(1.0, 0.5), (1.0, 0.1), (0.2, 0.0)])
+def test_what_a_suite_says_is_chinese(exact: tuple[float, float]) -> None:
+    facts = {"trained": 8, "validation": exact[0], "learned": exact[0] > 0.9, "steps": 50, "accuracy": 1.0}
+    rows = [
+        {"task": "copy", "encoding": name, "seed": seed, "times": times, "length": 8 * times, "exact": value, **facts}
+        for name, worse in {"rope": 0.0, "alibi": 0.05}.items()
+        for seed in range(3)
+        for times, value in zip((1, 2), (exact[0], exact[1] - worse * (1 + 0.1 * seed)), strict=True)
+    ]
+    found = SuiteResults(rows, {**vars(SuiteProtocol()), "times": [1, 2]}, ["rope", "alibi"])
+    with speaking("zh"):
+        said_there = [*found.protocol(), *found.summary(), *found.conclusions()]
+    assert [english for sentence in said_there for english in ENGLISH.findall(sentence)] == []
+
+
+def test_what_tune_found_is_chinese() -> None:
+    case = {"direction": "training", "terms": "none", "dtype": "float32"}
+    rows = [{"case": case, "times": {"cpu": 1.0, "sdpa": 1.5}}]
+    rows.append({"case": {"product": "forward", "dtype": "float32"}, "times": {"onednn": 1.0, "torch": 1.1}})
+    content = {"fits": {"name": "CPU"}, "verified": {"cpu": ["a"]}, "failed": {"cpu": {"b": "off"}}, "rows": rows}
+    with speaking("zh"):
+        shown = str(Tuned(Path("table.json"), content, left=2))
+    assert "cpu：检查了 2 项，1 项正确" in shown
+    assert ENGLISH.findall(shown) == []
+    assert "cpu: right in 1 of 2 checked parts" in str(Tuned(Path("table.json"), content))
+
+
+def test_files_of_reports_are_english(tmp_path: Path) -> None:
+    with speaking("zh"):
+        write_report({"report.md": lambda: said("one seed")}, tmp_path)
+        assert said("one seed") == "一个种子"
+    assert (tmp_path / "report.md").read_text(encoding="utf-8") == "one seed"
+
+
+def test_doctor_speaks_chinese(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_SOMETHING", "1")
+    main(["--language", "zh", "doctor"])
+    shown = capsys.readouterr().out
+    kernels = "it runs on|it is compiled for"  # reasons of `explain`, as errors
+    assert [english for english in ENGLISH.findall(shown) if not re.match(kernels, english)] == []
+    assert "设了 HEADWAY_SOMETHING，但 headway 不读它" in shown
+    main(["--language", "zh", "doctor", "--json"])
+    assert "HEADWAY_SOMETHING is set, and headway does not read it" in capsys.readouterr().out

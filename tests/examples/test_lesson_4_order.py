@@ -1,5 +1,7 @@
 """What lesson 4 finds: without positions order does not show, and which encodings show it."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from lesson_4_order import WHY_BLIND
 from .conftest import Learn
 
 ROUNDING = 1e-12
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
@@ -52,3 +55,16 @@ def test_figures(learn: Learn) -> None:
 
     assert found["one_by_one"] < ROUNDING
     assert found["smallest_reach"] > 0.01
+
+
+def test_the_pages_count_the_encodings() -> None:
+    every, blind = len(ENCODINGS), sum(map(len, WHY_BLIND.values()))
+    for page, sentences in {
+        "docs/lessons.md": (
+            f"Each of headway's {every} was",
+            f"It does with {every - blind} encodings, and does not with {blind}.",
+        ),
+        "docs/zh-CN/lessons.md": (f"headway 的 {every} 种编码，各自", f"{every - blind} 种会变，{blind} 种不变"),
+    }.items():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert [sentence for sentence in sentences if sentence not in text] == [], page

@@ -1,6 +1,7 @@
 """What lesson 6 finds: distances alone decide, by four parts, by buckets, by lines or by turns."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ import torch
 import headway as hw
 
 from .conftest import Learn
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
@@ -47,6 +50,28 @@ def test_figures(learn: Learn) -> None:
     assert {"transformer-xl", "t5", "gopher"} <= set(families["relative"])
     assert "rope" in families["rotary"]
     assert sorted(families["relative"] + families["rotary"]) == sorted(found["relative"])
+
+    # what the pages say of them
+    every, relative, rotary = (len(its) for its in (hw.positions.ENCODINGS, families["relative"], families["rotary"]))
+    alone, terms = len(found["relative"]), len(found["relative"]) - len(found["with_function"])
+    for page, sentences in {
+        "docs/lessons.md": (
+            f"The picture sorts all {every} of",
+            f"are {relative} that add to the scores and {rotary} that rotate queries and keys",
+            f"{relative} relative, {rotary} rotary, and others](",
+            f"headway writes {terms} of its {alone} encodings that read only distances",
+        ),
+        "docs/zh-CN/lessons.md": (
+            f"headway 的全部 {every} 种排开",
+            f"{relative} 种加在分数里，{rotary} 种旋转查询和键",
+            f"相对 {relative} 种，旋转 {rotary} 种，以及其他](",
+            f"只看距离的编码有 {alone} 种，其中 {terms} 种都写成了",
+        ),
+        "docs/claims.md": (f"Of the {alone} encodings here that read only distances, {terms} are",),
+        "docs/zh-CN/claims.md": (f"这里只看距离的 {alone} 种编码中，{terms} 种可以写成",),
+    }.items():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert [sentence for sentence in sentences if sentence not in text] == [], page
 
     for name in ("shaw", "transformer-xl", "gopher", "deberta", "t5", "alibi", "kerple-log", "rope"):
         assert max(found["shifts"][name]) < 1e-8
