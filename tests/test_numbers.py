@@ -106,3 +106,20 @@ def numbers(page: str, pattern: str) -> list[str]:
     found = re.findall(pattern, (ROOT / page).read_text(encoding="utf-8"))
     assert len(found) == 1, f"{page} has {len(found)} places of the form {pattern}"
     return [found[0]] if isinstance(found[0], str) else list(found[0])
+
+
+TWINS = sorted(path.name for path in (ROOT / "docs" / "zh-CN").glob("*.md") if path.name != "coverage.md")
+"""Pages in both languages; test_coverage.py compares those of coverage."""
+IN_TABLES = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+def in_tables(page: Path) -> list[str]:
+    """The numbers in the tables of a page, in each row in order of size, since languages order words differently."""
+    text = re.sub(r"\]\([^)]*\)|https?://\S+|<!--.*?-->", "", page.read_text(encoding="utf-8"))
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    return [number for row in rows for number in sorted(IN_TABLES.findall(row))]
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_tables_of_twins_have_the_same_numbers(name: str) -> None:
+    assert in_tables(ROOT / "docs" / "zh-CN" / name) == in_tables(ROOT / "docs" / name)

@@ -101,7 +101,7 @@ def headway(
     language: Annotated[
         str | None,
         typer.Option(
-            help="Language of what inspect and vectors print and draw: en or zh. Default: by LANG.",
+            help="Language of what commands print and draw: en or zh. Default: by LANG.",
             autocompletion=completing(lambda: LANGUAGES),
         ),
     ] = None,
