@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headway._common.language import speaking
 from headway.study import ComparisonResults, charts, compare, report
 from headway.study.protocol import FixedProtocol
 
@@ -47,6 +48,15 @@ def test_the_page_has_no_colour_that_the_dark_cannot_change(results: ComparisonR
     for name in set(re.findall(r"var\(--([\w-]+)\)", picture)):
         for dark in (True, False):
             assert f"--{name}: #" in charts.css_colours(dark)
+
+
+def test_the_files_are_english_whatever_is_spoken(results: ComparisonResults, tmp_path: Path) -> None:
+    assert results.out is not None
+    with speaking("zh"):
+        report.write(results, tmp_path)
+        assert results.summary()[0].startswith("在训练长度")
+    for name in ("report.html", "tables/losses.csv", "tables/costs.tex", "tables/losses.md"):
+        assert (tmp_path / name).read_text(encoding="utf-8") == (results.out / name).read_text(encoding="utf-8"), name
 
 
 def test_every_file_of_the_report_is_there(results: ComparisonResults) -> None:

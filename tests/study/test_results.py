@@ -173,6 +173,8 @@ def test_models_that_pairs_of_symbols_beat_are_not_ranked(protocol: FixedProtoco
     none = results(protocol, {name: {16: [3.4, 3.5], 64: [3.6, 3.5]} for name in "ab"}, counted)
     said = "At the trained length (16 bytes) none is ranked, since none is below a 2-gram model of the same text"
     assert none.summary() == [f"{said}: train longer."]
+    beside = results(protocol, {"a": {16: [3.4, 3.5]}, "lstm": {16: [2.2, 2.3]}}, counted)
+    assert beside.summary() == [f"{said}: train longer."], "only a baseline has learned"
     assert none.warnings()[0].startswith("Not below a 2-gram model of the same text")
     assert not any(cell.best for row in tables.losses(none).rows for cell in row if isinstance(cell, Cell))
 

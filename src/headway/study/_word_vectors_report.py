@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any
 
 from .._common.experiment import Files
-from .._common.language import listed, said
+from .._common.language import listed, retold, said
 from .._common.store import Row
 from .._common.table import Cell, Table, signed
 from .._common.templates import render
@@ -314,5 +315,5 @@ def _raised(number: int) -> str:
 
 def _near(near: Any) -> str:
     if isinstance(near, dict):
-        return f"— ({near['reason'].split(':')[0]})"
+        return f"— ({re.split('[:：]', retold(near['reason']))[0]})"
     return ", ".join(word for word, _ in near)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._common.experiment import Files, write_report
+from .._common.language import speaking
 from .._common.table import Table
 from .._common.templates import render
 from . import charts
@@ -31,8 +32,9 @@ PAGE = "report.html"
 
 
 def write(results: ComparisonResults, out: Path) -> None:
-    """Writes the pictures, the tables and the page; nothing if there are no results."""
-    write_report(files(results), out)
+    """Writes the pictures, the tables and the page, in English; nothing if there are no results."""
+    with speaking("en"):
+        write_report(files(results), out)
 
 
 def files(results: ComparisonResults) -> Files:

@@ -392,7 +392,7 @@ class ComparisonResults:
         if not ranking:
             if not self._ranked(self.encodings, length):
                 return said("{at} no encoding has a finite loss.", at=at)
-            if self.learned:
+            if {*self.encodings} & {*self.learned}:
                 return said("{at} no encoding that has learned has a finite loss.", at=at)
             model = next(iter(self.counted))
             return said(
