@@ -663,14 +663,16 @@ def compiles_as_one_graph(encoding: PositionEncoding) -> None:
     in training; compilation of each kernel is checked with the kernels.
     """
     layer = _layer(encoding, dtype=torch.float32)
+    _has_one_graph(layer, lambda x: layer(x, _span(layer, x.shape[1]), mask=Causal()))
+
+
+def _has_one_graph(layer: Layer, run: Callable[[Tensor], Tensor]) -> None:
+    """Checks numbers, gradients and the number of graphs of what ``run`` computes from a layer's input."""
     graphs = []
 
     def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
         graphs.append(graph)
         return graph.forward
-
-    def run(x: Tensor) -> Tensor:
-        return layer(x, _span(layer, x.shape[1]), mask=Causal())
 
     torch.compiler.reset()
     compiled = torch.compile(run, fullgraph=True, backend=count)
