@@ -37,26 +37,31 @@ GROUPS = {
         f"(test_terms and ({A_FEW})) or (triton and (behind or first_key))",
     ),
     "programs": (200, ["tests/kernels/test_triton_programs.py"], "not test_terms"),
-    "programs of terms": (27, ["tests/kernels/test_triton_programs.py"], f"test_terms and not ({A_FEW})"),
-    "reductions": (26, [REDUCTIONS], "triton and not (behind or first_key)"),
-    "terms": (
-        3,
-        [f"{KERNELS_TESTS}::test_promise_on_terms"],
-        "triton and (temperature or by and query or dense) and log-sum-exp",
+    "programs of terms, and reductions": (
+        53,
+        ["tests/kernels/test_triton_programs.py", REDUCTIONS],
+        f"(test_terms and not ({A_FEW})) or (triton and test_reductions_of_kernels and not (behind or first_key))",
     ),
-    "tables": (
-        4,
-        [f"{KERNELS_TESTS}::test_promise_where_positions_rise_by_one"],
-        "triton and (rows or logarithm or stretched or (queries and values))",
+    "the promise": (
+        9,
+        [KERNELS_TESTS],
+        "triton and ((test_promise_on_terms and (temperature or by and query or dense) and log-sum-exp)"
+        " or test_promise_where and (rows or logarithm or stretched or (queries and values))"
+        " or (test_masks and (prefix or blockwise)))",
     ),
-    "masks": (2, [f"{KERNELS_TESTS}::test_masks"], "triton and (prefix or blockwise)"),
     "calls": (
-        60,
-        [f"tests/{name}" for name in ("test_attention.py", "test_masks.py", "test_call.py", "kernels/test_sdpa.py")],
-        "triton and not promised",
+        92,
+        [
+            *(
+                f"tests/{name}"
+                for name in ("test_attention.py", "test_masks.py", "test_call.py", "kernels/test_sdpa.py")
+            ),
+            *("tests/test_torch_sdpa.py", "tests/test_compile.py"),
+        ],
+        "triton and ((test_torch_sdpa and torch.bfloat16 and not odd)"
+        " or (test_compile and (one_graph or all_sizes or inductor or export))"
+        " or not (test_torch_sdpa or test_compile or promised))",
     ),
-    "torch's SDPA": (25, ["tests/test_torch_sdpa.py"], "triton and torch.bfloat16 and not odd"),
-    "compilers": (7, ["tests/test_compile.py"], "triton and (one_graph or all_sizes or inductor or export)"),
 }
 """For each group how many tests pass at least, where they are, and which of them."""
 
