@@ -287,7 +287,7 @@ GROUPS = {
             (f"tests/examples/test_lesson_{number}_*.py",),
             (
                 *(*CALL, *rooms, COMMON, f"examples/lesson_{number}_*.py", "examples/lesson.py"),
-                *("examples/schematic.py", "examples/claims/", "tests/looks.py"),
+                *("examples/schematic.py", "examples/claims/", "tests/looks.py", "tests/forked.py"),
             ),
         )
         for number, rooms in LESSONS.items()

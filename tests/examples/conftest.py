@@ -1,13 +1,14 @@
 """Lessons run as a reader runs them: a script alone, in a process of its own."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import forked
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from claims import SUBJECTS, numbers
@@ -40,8 +41,7 @@ def learn(tmp_path: Path) -> Learn:
     def learn(name: str, *options: str) -> Any:
         found = tmp_path / "found.json"
         script = [str(EXAMPLES / f"{name}.py"), str(EXAMPLES), str(EXAMPLES.parent / "tests")]
-        command = [sys.executable, "-W", "error", "-c", LOOK, *script, "--found", str(found), *options]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        done = forked.python("-c", LOOK, *script, "--found", str(found), *options, cwd=tmp_path)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         assert not done.stderr, done.stderr
         picture = f"lesson-{name.split('_')[1]}.png"
