@@ -63,7 +63,7 @@ def python(*words: str, cwd: Path, env: dict[str, str] | None = None, timeout: f
         for stream in streams:
             stream.touch()
         given = list(words), str(cwd), dict(os.environ if env is None else env), [str(stream) for stream in streams]
-        process = context().Process(target=_run, args=given, daemon=True)
+        process = context().Process(target=_run, args=given)  # a daemon may not start processes
         process.start()
         process.join(timeout)
         if process.is_alive():
