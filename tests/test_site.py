@@ -4,15 +4,20 @@ import ast
 import base64
 import builtins
 import importlib
+import inspect
 import json
 import re
 import subprocess
 import sys
+import unicodedata
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import pytest
+
+from headway.positions import ENCODINGS
 
 from .test_public_surface import MODULES
 
@@ -94,6 +99,85 @@ def test_every_public_constant_is_described(reference: ModuleType) -> None:
     assert [full for full in constants if not reference.said_of(full)] == []
 
 
+# ---------------------------------------------------------------- equations
+
+
+@pytest.fixture
+def equations(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(SITE)
+    return importlib.import_module("equations")
+
+
+FORMS = {"mfrac": "frac({0}, {1})", "msub": "{0}[{1}|]", "msup": "{0}[|{1}]", "msubsup": "{0}[{1}|{2}]"}
+FORMS |= {"munder": "{0}[{1}|]", "munderover": "{0}[{1}|{2}]"}
+
+
+def read(element: ElementTree.Element) -> str:
+    """Returns MathML as text, with the index and the exponent of x as x[index|exponent]."""
+    inner = [read(child) for child in element]
+    if element.tag in FORMS:
+        return FORMS[element.tag].format(*inner)
+    if element.tag == "mspace":
+        return {"2em": "    ", "1em": "", "0.3em": " ", "0.17em": " "}[element.attrib["width"]]
+    if element.tag == "mo" and not {"form", "lspace"} & set(element.attrib) and (element.text or "") in "=<+−":
+        return f" {element.text} "
+    joined = (" | " if element.tag == "mtr" else "").join(inner)
+    return f"sqrt({joined})" if element.tag == "msqrt" else joined + (element.text or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "typeset"),
+    [
+        ("score[i,j] = s·⟨qᵢ, kⱼ₊₁⟩", "score[i,j] = s·⟨q[i|], k[j+1|]⟩"),
+        ("ω_c = base^(−2c/d)", "ω[c|] = base[|−2c/d]"),
+        ("x'ᵢ = W_R,h·x̂_t + w_{h,c}", "x[i|′] = W[R,h|]·x^[t|] + w[h,c|]"),
+        ("f(x) = 1/(1 + e^(−x))", "f(x) = frac(1, 1 + e[|−x])"),
+        ("a·b/c·d", "a·frac(b, c)·d"),
+        ("Σ_c a_c·b_c / (8h/H) + d", "frac(∑[c|] a[c|]·b[c|], 8h/H) + d"),
+        ("−2π/θ_c, (a + b)/2", "−frac(2π, θ[c|]), frac(a + b, 2)"),
+        ("a/Σⱼ b_j", "a/∑[j|] b[j|]"),
+        ("u/√(‖u‖² + 10⁻⁶)", "frac(u, sqrt(‖u‖[|2] + 10[|−6]))"),
+        ("u_(1) < u_(i)", "u[(1)|] < u[(i)|]"),
+        ("Σ_{t=j+1…i} ln f_h(t)", "∑[t = j + 1…i|] ln f[h|](t)"),
+        ("|δ|^r2_h, P(w | h)", "|δ|[|r2[h|]], P(w|h)"),
+        ("head_dim − max_b + log_frequencies_c", "head_dim − max[b|] + log_frequencies[c|]"),
+        ("c < r, else ±(w − 1) with the sign's", "c < r, else ±(w − 1) with the sign's"),
+        ("U[0, 1)", "U[0, 1)"),
+        ("cap( s·( q )", "cap(s·(q)"),
+        ("uᵣ_h + S_h^T", "u[rh|] + S[h|T]"),
+    ],
+)
+def test_an_equation_is_typeset(equations: ModuleType, text: str, typeset: str) -> None:
+    assert read(ElementTree.fromstring(equations.mathml(text))) == typeset
+
+
+def test_lines_are_aligned_where_the_text_is(equations: ModuleType) -> None:
+    lines = ['a     = 1,  b = 2   for "x"', "a + b = 3,  b = 4   else", "      = 5", "c = 6"]
+    page = ElementTree.fromstring(equations.mathml("\n".join(lines)))
+    assert [read(line) for line in page.iter("mtr")] == [
+        'a |  = 1, | b |  = 2 | for "x"',
+        "a + b |  = 3, | b |  = 4 | else",
+        " |  = 5",
+        "c = 6",
+    ]
+    assert [one.get("columnspan") for one in page.iter("mtd")] == [*[None] * 11, "4", None]
+
+
+def test_the_equations_of_the_docstrings_keep_their_signs(equations: ModuleType) -> None:
+    lower = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ᵢⱼₗₘₙₚᵣₜ⁰¹²³⁴⁵⁶⁷⁸⁹⁻ᵀΣΠ", "0123456789+−ijlmnprt0123456789−T∑∏", strict=True))
+
+    def signs(text: str) -> str:
+        plain = "".join(lower.get(one, one) for one in unicodedata.normalize("NFD", text))
+        return re.sub(r"[\s_^~∼¯/(){}√'′⁽⁾\u0302-\u0304]", "", plain)
+
+    for name, cls in ENCODINGS.items():
+        blocks = re.findall(r"(?:^    .*\n)+", f"{inspect.getdoc(cls)}\n".partition("\nArgs:")[0], re.M)
+        assert blocks or name == "none"
+        for block in map(inspect.cleandoc, blocks):
+            page = ElementTree.fromstring(equations.mathml(block))
+            assert signs("".join(page.itertext())) == signs(block), name
+
+
 # ---------------------------------------------------------------- notebooks
 
 
@@ -161,15 +245,17 @@ def build(source: Path, **texts: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_equations_and_examples_keep_their_columns(reference: ModuleType, tmp_path: Path) -> None:
     names = ("headway.positions.T5", "headway.nn.KeyValueCache", "headway.terms.Power", "headway.models.Step")
-    page = "# Start\n\n[中文](README.zh-CN.md)\n\n```{toctree}\nREADME.zh-CN\n```\n\n" + "\n".join(
+    page = "# Start\n\n[中文](README.zh-CN.md)\n\n    loss = Σ ln p\n\n```{toctree}\nREADME.zh-CN\n```\n\n" + "\n".join(
         map(reference.entry, names)
     )
     done = build(tmp_path, index=page, **{"README.zh-CN": "# 开始\n\n[English](index.md)\n"})
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
     literal = re.sub(r"<[^>]+>", "", "\n".join(re.findall(r"<pre>(.*?)</pre>", text, re.S)))
-    assert "bucket(δ) = f(|δ|) + (B if δ &gt; 0),  B = num_buckets/2   bidirectional\n" in literal
     assert "for token in tokens:" in literal
+    typeset = re.findall(r'alttext="([^"]*)"', text)
+    assert "loss = Σ ln p" in typeset
+    assert any("bucket(δ) = f(|δ|) + (B if δ &gt; 0),  B = num_buckets/2   bidirectional\n" in one for one in typeset)
     assert "Alias for field" not in text
     chinese = (tmp_path / "html" / "README.zh-CN.html").read_text(encoding="utf-8")
     for html, language, switch in ((text, "en", "中文"), (chinese, "zh-CN", "English")):

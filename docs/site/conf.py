@@ -10,8 +10,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import equations
 import jieba
 from docutils import nodes
+from docutils.parsers.rst import Directive
 from navigation import NAVIGATION, WHOLE, twins
 from sphinx import addnodes
 from sphinx.search.zh import SearchChinese
@@ -73,7 +75,7 @@ var splitQuery = (query) => query.split(/[^\\p{Letter}\\p{Number}_]+/u).filter(B
 
 
 def mark_literals(app, what, name, thing, options, lines):
-    """Makes literal blocks of examples, and of equations, which docstrings indent and lay out with spaces."""
+    """Makes literal blocks of examples, and equations of what else docstrings indent."""
     # napoleon takes words before a colon in the first line of an attribute's docstring for its type
     found, last, literal = [""] * (what == "attribute"), "", False
     for line in lines:
@@ -85,7 +87,7 @@ def mark_literals(app, what, name, thing, options, lines):
             literal, indent = True, "    "
         elif found and not found[-1] and not literal:
             literal = last.endswith("::") or not SECTION.match(last)
-            found += ["::", ""] * (literal and not last.endswith("::"))
+            found += [".. equation::", ""] * (literal and not last.endswith("::"))
         found.append(indent + line if literal else VERBATIM.sub(lambda part: part[1] or r"\|", line))
     lines[:] = found
 
@@ -99,6 +101,25 @@ VERBATIM = re.compile(r"(``.*?``)|\|")
 def skip_fields(app, what, name, thing, skip, options):
     """Leaves out the fields of named tuples, which the docstring of the class describes."""
     return True if inspect.isdatadescriptor(thing) and (thing.__doc__ or "").startswith("Alias for field") else None
+
+
+# ---------------------------------------------------------------- equations
+
+
+class Equation(Directive):
+    """Typesets lines of a docstring."""
+
+    has_content = True
+
+    def run(self):
+        return [nodes.raw("", equations.mathml("\n".join(self.content)), format="html")]
+
+
+def typeset(app, doctree):
+    """Typesets the equations of the repository's pages: blocks of no language with sums or products of vectors."""
+    for node in list(doctree.findall(nodes.literal_block)):
+        if node.get("language") in (None, "none", "default", "text") and re.search("[Σ⟨]", node.astext()):
+            node.replace_self(nodes.raw("", equations.mathml(node.astext()), format="html"))
 
 
 # ---------------------------------------------------------------- links into the sources
@@ -175,9 +196,11 @@ def add_extra(app, config):
 
 def setup(app):
     app.add_search_language(Search)
+    app.add_directive("equation", Equation)
     app.connect("config-inited", add_extra)
     app.connect("autodoc-process-docstring", mark_literals, priority=400)
     app.connect("autodoc-skip-member", skip_fields)
+    app.connect("doctree-read", typeset)
     app.connect("doctree-read", link_sources, priority=400)
     app.connect("build-finished", copy_whole_files)
     app.connect("html-collect-pages", source_pages)

@@ -21,7 +21,7 @@ from ._results import WeightMap
 class PooledMap(Statistic):
     """The map of each head at any resolution, a ``WeightMap``.
 
-        mass[h,I,J] = meanᵢ∈ᵢ Σⱼ∈ⱼ A[h,i,j],   largest[h,I,J] = max A[h,i,j],   I = ⌊i·R/n⌋, J = ⌊j·C/m⌋
+        mass[h,I,J] = mean_{i∈I} Σ_{j∈J} A[h,i,j],   largest[h,I,J] = max A[h,i,j],   I = ⌊i·R/n⌋, J = ⌊j·C/m⌋
 
     Args:
         rows: R, at least 1; at most n are made.
