@@ -23,8 +23,10 @@ import torch
 import typer
 from navigation import NAVIGATION
 
+import headway
 from headway import positions
 from headway.cli import COMMANDS, main, vectors
+from headway.cli.encodings import SIZES
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -119,15 +121,33 @@ def module_page(module: str) -> str:
     return "\n".join(parts)
 
 
+def call(name: str) -> str:
+    """Returns the call that makes an encoding of a name, for the sizes of `headway encodings`."""
+    parameters = inspect.signature(positions.ENCODINGS[name]).parameters
+    needed = {key: SIZES[key] for key, one in parameters.items() if key in SIZES and one.default is one.empty}
+    made = f'hw.encoding("{name}"{"".join(f", {key}={value!r}" for key, value in needed.items())})'
+    eval(made, {"hw": headway})
+    return made
+
+
 def encoding_page(name: str, folder: Path) -> str:
-    """Returns the page of an encoding, what `headway encodings NAME` shows, and draws its picture beside it."""
+    """Returns the page of an encoding, what `headway encodings NAME` shows, and draws its picture beside it.
+
+    The file that defines it is copied to where the page links to it.
+    """
     picture, printed = folder / f"{name}.png", io.StringIO()
     with contextlib.redirect_stdout(printed):
         code = main(["encodings", name, "--json", *([] if name == "none" else ["--out", str(picture)])])
     if code:
         raise SystemExit(f"headway encodings {name} failed")
     facts = json.loads(printed.getvalue())["rows"][0]
+    source = Path(inspect.getfile(positions.ENCODINGS[name])).resolve().relative_to(ROOT)
+    copy = folder.parents[1] / source
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(ROOT / source, copy)
     rows = {
+        "in Python": f"`{call(name)}`",
+        "code": f"[{source.name}](../../{source.as_posix()})",
         "year": facts["year"] or "–",
         "acts on": ", ".join(facts["acts_on"]) or "nothing",
         "kind": f"{facts['kind']}: {positions.KINDS[facts['kind']]}",
