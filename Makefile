@@ -159,14 +159,16 @@ wheel: $(PACKAGING)/.ready  ## build the sdist and this machine's wheel into dis
 	@if [ "$$(uname)" = Linux ]; then PATH="$$PWD/$(PACKAGING)/bin:$$PATH" $(PACKAGING)/bin/auditwheel repair --plat manylinux_2_28_$$(uname -m) --wheel-dir dist build/dist/*.whl; \
 	else cp build/dist/*.whl dist/; fi
 	@$(PACKAGING)/bin/twine check --strict dist/*
-	@ls -l dist
+	@$(PACKAGING)/bin/python packaging/contents.py dist
 
 # no compiler, CMake or git on PATH; torch comes from the index, or from PIP_FIND_LINKS
 check-wheel: wheel  ## install that wheel into a fresh environment without a compiler, and run the README's first steps
 	@rm -rf build/wheel-venv && $(PYTHON) -m venv build/wheel-venv
-	@build/wheel-venv/bin/python -m pip install --quiet "$$(grep -m 1 '^torch==' constraints.txt)"
-	@build/wheel-venv/bin/python -m pip install --quiet -c constraints.txt "$$(ls dist/*.whl)[study]"
+	@sed -n '/^```python$$/,/^```$$/{/^```/!p;/^```$$/q;}' README.md > build/first_example.py
+	PATH=$$PWD/build/wheel-venv/bin python -m pip install --quiet "$$(grep -m 1 '^torch==' constraints.txt)"
+	wheel=$$(ls dist/*.whl) && PATH=$$PWD/build/wheel-venv/bin python -m pip install --quiet -c constraints.txt "$$wheel[study]"
 	cd build && PATH=$$PWD/wheel-venv/bin python ../packaging/try_wheel.py
+	cd build && PATH=$$PWD/wheel-venv/bin python first_example.py
 	cd build && PATH=$$PWD/wheel-venv/bin headway doctor
 	cd build && PATH=$$PWD/wheel-venv/bin headway compare --quick --out wheel-compare
 
