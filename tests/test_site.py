@@ -158,9 +158,16 @@ def test_lines_are_aligned_where_the_text_is(equations: ModuleType) -> None:
         'a |  = 1, | b |  = 2 | for "x"',
         "a + b |  = 3, | b |  = 4 | else",
         " |  = 5",
-        "c = 6",
     ]
-    assert [one.get("columnspan") for one in page.iter("mtd")] == [*[None] * 11, "4", None]
+    assert [one.get("columnspan") for one in page.iter("mtd")] == [*[None] * 11, "4"]
+    assert read(list(page)[-1]) == "c = 6"
+
+
+def test_a_line_may_break_at_its_gaps(equations: ModuleType) -> None:
+    page = ElementTree.fromstring(equations.mathml("a = b + c,   d = e\n      + f   for g"))
+    assert [[read(math) for math in line] for line in page] == [["a = b + c,", "d = e"], ["+f", "for g"]]
+    assert [line.get("class") for line in page] == ["line", "line continued"]
+    assert [sign.get("form") for sign in page.iter("mo") if sign.text == "+"] == [None, "infix"]
 
 
 def test_the_equations_of_the_docstrings_keep_their_signs(equations: ModuleType) -> None:

@@ -179,8 +179,10 @@ class Line:
         elif token.text in LARGE:
             kind, made = "large", sign(LARGE[self.take().text], largeop="true", movablelimits="false")
         elif token.kind in ("number", "letter", "word", "quoted"):
-            makers = {"letter": letter, "number": lambda text: tag("mn", text), "word": lambda text: tag("mi", text)}
-            made = makers.get(token.kind, lambda text: tag("mtext", escape(text)))(self.take().text)
+            text = self.take().text
+            # of one letter, mi is a variable, and so italic
+            name = "mn" if token.kind == "number" else "mi" if token.kind == "word" and len(text) > 1 else "mtext"
+            made = letter(text) if token.kind == "letter" else tag(name, escape(text))
         else:
             return None
         limits = kind == "large" or token.text in LIMITS
@@ -260,8 +262,11 @@ class Line:
         if text in "/" + OPEN + CLOSE + BARS:
             beside = "0.28em" if text in BARS and self.spaced(piece) else "0"
             return sign(text, form="infix", stretchy="false", lspace=beside, rspace=beside)
-        if text in "−+±" and not self.spaced(piece) and (before is None or before.kind in ("sign", "space", "gap")):
-            return sign(text, form="prefix")
+        if text in "−+±" and (before is None or before.kind in ("sign", "space", "gap")):
+            if [token.kind for token in self.tokens[piece.span.stop :][:1]] != ["space"]:
+                return sign(text, form="prefix")
+            if before is None:  # of a line that goes on
+                return sign(text, form="infix")
         return sign(text)
 
     def space(self, before: Piece | None, after: Piece | None) -> str:
@@ -332,21 +337,30 @@ def cells(line: str, columns: list[int]) -> list[tuple[str, int]]:
     return [(line[edges[at] : edges[at + 1]].strip(), spans[at] - starts[at]) for at in range(len(starts))]
 
 
+def table(lines: list[str], columns: list[int]) -> str:
+    """Returns lines that are aligned at these columns."""
+    rows = []
+    for line in lines:
+        parts = cells(line, columns)
+        behind = [tag("mspace", width="1em") if part[:1] not in ("", "=") else "" for part, _ in parts[1:]] + [""]
+        inner = [
+            tag("mtd", Line(tokens(part)).row(), space, **({"columnspan": str(span)} if span > 1 else {}))
+            for (part, span), space in zip(parts, behind, strict=True)
+        ]
+        rows.append(tag("mtr", *inner))
+    return tag("mtable", *rows, displaystyle="true")
+
+
 def mathml(text: str) -> str:
-    """Returns an equation of one line or more as HTML."""
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    """Returns an equation of one line or more as HTML. A line that is not aligned with others may break at its gaps."""
     made = []
-    for group, columns in groups(lines):
-        rows = []
-        for line in group:
-            indent = tag("mspace", width="2em") if line.startswith("  ") and not columns else ""
-            parts = cells(line, columns)
-            behind = [tag("mspace", width="1em") if part[:1] not in ("", "=") else "" for part, _ in parts[1:]] + [""]
-            inner = [
-                tag("mtd", indent, Line(tokens(part)).row(), space, **({"columnspan": str(span)} if span > 1 else {}))
-                for (part, span), space in zip(parts, behind, strict=True)
-            ]
-            rows.append(tag("mtr", *inner))
-        alttext = escape("\n".join(group))
-        made.append(tag("math", tag("mtable", *rows, displaystyle="true"), display="block", alttext=alttext))
+    for lines, columns in groups([line.rstrip() for line in text.splitlines() if line.strip()]):
+        if columns:
+            found = {"\n".join(lines): table(lines, columns)}
+        else:
+            parts = re.split(r" {2,}(?!=)", lines[0].strip())
+            found = {part: Line(tokens(part)).row() for part in parts}
+        maths = [tag("math", html, display="block", alttext=escape(part)) for part, html in found.items()]
+        kind = "line continued" if lines[0].startswith("  ") and not columns else "line"
+        made.append(f'<div class="{kind}">{"".join(maths)}</div>')
     return f'<div class="equation">{"".join(made)}</div>'
