@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -421,6 +422,59 @@ def stream_of(device: int) -> int | None:
     current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     stream: int = torch.cuda.current_stream(device).cuda_stream if current is None else current(device)
     return stream
+
+
+# ---------------------------------------------------------------- groups of processes
+
+
+def devices_of(group: Any) -> list[str]:
+    """Returns the kinds of devices whose tensors a process group exchanges, such as ["cpu", "cuda"].
+
+    Args:
+        group: the process group.
+    """
+    return [one.type for one in getattr(group, "_device_types", ())]
+
+
+def backend_of(group: Any, device: str) -> Any:
+    """Returns the backend of a process group for the tensors of a kind of device; None if it has none.
+
+    Args:
+        group: the process group.
+        device: the kind, such as "cuda".
+    """
+    try:
+        return group._get_backend(torch.device(device))
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def timeout_of(group: Any) -> timedelta | None:
+    """Returns the timeout of a process group, which torch tells of its backends alone; None if none tells it.
+
+    Args:
+        group: the process group.
+    """
+    for device in ("cpu", "cuda"):
+        found: timedelta | None = getattr(getattr(backend_of(group, device), "options", None), "_timeout", None)
+        if found is not None:
+            return found
+    return None
+
+
+def store_of(group: Any) -> Any:
+    """Returns the store that the processes of a group share; None if torch does not tell.
+
+    Args:
+        group: the process group.
+    """
+    try:
+        return group.get_group_store()
+    except (AttributeError, RuntimeError):
+        return None
+
+
+# ---------------------------------------------------------------- programs of the compiler
 
 
 def up_to_programs(count: int) -> AbstractContextManager[Any]:

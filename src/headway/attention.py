@@ -455,10 +455,17 @@ class Computation:
         call: the call.
         name: "auto", or the name of the kernel.
         slots: the ranges (start, stop) of the keys that are the queries' tokens, if these are known and not the last.
+        total: sums a tensor over the processes that have the other queries of a sequence; None if there are none.
     """
 
-    def __init__(self, call: Call, name: str, slots: Sequence[tuple[int, int]] = ()) -> None:
-        self.call, self.name, self.slots = call, name, slots
+    def __init__(
+        self,
+        call: Call,
+        name: str,
+        slots: Sequence[tuple[int, int]] = (),
+        total: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.call, self.name, self.slots, self.total = call, name, slots, total
 
     @cached_property
     def kernel(self) -> Kernel:
@@ -473,7 +480,27 @@ def _with_nothing(out: Tensor) -> Computed:
     return out, None
 
 
+class Observation:
+    """What an outer observer computes: a call as an inner one observes it.
+
+    Args:
+        observer: the inner observer.
+        call: the call.
+        compute: what this one computes.
+    """
+
+    def __init__(
+        self, observer: Callable[[Call, Callable[[], Computed]], Computed], call: Call, compute: Callable[[], Computed]
+    ) -> None:
+        self.observer, self.call, self.compute = observer, call, compute
+        self.slots: Sequence[tuple[int, int]] = getattr(compute, "slots", ())
+        self.total: Callable[[Tensor], Tensor] | None = getattr(compute, "total", None)
+
+    def __call__(self) -> Computed:
+        return self.observer(self.call, self.compute)
+
+
 def _observed(call: Call, compute: Callable[[], Computed]) -> Computed:
     for observer in reversed(observers):
-        compute = partial(observer, call, compute)
+        compute = Observation(observer, call, compute)
     return compute()

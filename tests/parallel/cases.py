@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -13,13 +12,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import headway as hw
 from headway import masks as M
 from headway import parallel
 from headway.attention import observers
 from headway.heads import HeadShard
-from headway.parallel import Shards
+from headway.parallel import Shards, _attention
 from headway.parallel.methods import ring
 from headway.positions import ENCODINGS, PositionEncoding
 from headway.positions._base import IN_ATTENTION as HOOKS
@@ -45,6 +45,8 @@ LAYOUTS = {"one token": [[(8, 9)], [(0, 8), (9, LENGTH)]], "a run of one token":
 def layout(name: str, n: int, group: Any) -> Shards:
     if name in LAYOUTS:
         return Shards(LAYOUTS[name], group)
+    if name == "balanced":  # documents of about a quarter and of the rest
+        return Shards.balanced([n // 4, n - n // 4], M.Causal() & M.Documents(), group)
     return getattr(Shards, name)(n, group)
 
 
@@ -484,6 +486,54 @@ def sent(group: Any, method: str, shape: str, mask: M.Mask | None, n: int = 64) 
     return between - start, shards.group.sent - between, parallel.explain(*leaves, **options).traffic[method]
 
 
+def bytes_of_encodings(group: Any, method: str, shape: str, names: list[str | None]) -> dict[str, Any]:
+    """For each encoding what a call sends, forward and backward, and what ``explain`` says; without those refused."""
+    found = {}
+    for name in names:
+        qkv, others = arguments_of(name)
+        shards = layout(shape, LENGTH, group)
+        leaves = [x.clone().requires_grad_() for x in shards.take(*qkv, dim=2)[:3]]
+        x = None if others["x"] is None else shards.take(others["x"])[0].requires_grad_()
+        options: dict[str, Any] = {"shards": shards, "method": method, "mask": M.Causal(), "q_input": x, "k_input": x}
+        (options["q_positions"],) = shards.take(coordinates=others["at"])
+        options |= {"encoding": others["encoding"], "return_lse": name != "stick-breaking"}
+        said = parallel.explain(*leaves, **options).traffic.get(method)
+        if said is not None:
+            found[str(name)] = (_sent(options, leaves), (said.forward, said.backward))
+    return found
+
+
+def bytes_of_terms(group: Any, method: str) -> dict[str, Any]:
+    """The same for grouped heads, and for terms of the caller that hold tensors of keys and of queries."""
+    (q, k, v), _ = arguments_of(None)
+    shards = Shards.zigzag(LENGTH, group)
+    rows = torch.arange(2.0 * LENGTH).view(2, 1, LENGTH).double()
+    by_head = torch.randn(2, 4, LENGTH).double()
+    found = {}
+    for name, (queries, keys) in {
+        "grouped": (None, None), "keys": (None, rows), "keys by head": (None, by_head), "both": (by_head, by_head),
+    }.items():  # fmt: skip
+        heads = 4 if "head" in name or name == "both" else 2
+        leaves = [x.clone().requires_grad_() for x in shards.take(q, k[:, :heads], v[:, :heads, :, :5], dim=2)[:3]]
+        of = [None if x is None else shards.take(x, dim=2)[0] for x in (queries, keys)]
+        of[1] = None if of[1] is None else of[1].requires_grad_(name != "keys")
+        terms = [] if of == [None, None] else [hw.terms.TokenBias(*of)]
+        options: dict[str, Any] = {"shards": shards, "method": method, "mask": M.Causal(), "terms": terms}
+        said = parallel.explain(*leaves, **options).traffic[method]
+        found[name] = (_sent(options, leaves), (said.forward, said.backward))
+    return found
+
+
+def _sent(options: dict[str, Any], leaves: list[Tensor]) -> tuple[int, int]:
+    """The bytes that this rank sends in a call, forward and backward."""
+    group = options["shards"].group
+    start = group.sent
+    out = parallel.attention(*leaves, **options)
+    between = group.sent
+    sum(x.sum() for x in (out if isinstance(out, tuple) else (out,))).backward()
+    return between - start, group.sent - between
+
+
 def sent_of_some_heads(group: Any) -> tuple[int, int]:
     """The bytes that a ring sends with a bias for each of 8 heads, of which a process has 4; what ``explain`` says."""
     shards = Shards.zigzag(16, group)
@@ -558,9 +608,14 @@ def disagrees(group: Any, what: str) -> None:
         q, k, v = (shards.take(x, dim=2)[0] for x in arguments_of(None)[0])
     if what == "ids of documents":
         options["mask"] = M.Documents(torch.arange(N) // (12 + 12 * rank))
+    if what == "version" and rank:
+        _attention.__version__ += "+other"
     if what == "seed":
         options |= {"dropout": 0.5, "dropout_seed": rank}
-    parallel.attention(q, k, v, shards=shards, method="ring" if what in LIKE else "gather", **options)
+    try:
+        parallel.attention(q, k, v, shards=shards, method="ring" if what in LIKE else "gather", **options)
+    finally:
+        _attention.__version__ = _attention.__version__.removesuffix("+other")
 
 
 def refuses(group: Any, what: str) -> None:
@@ -599,11 +654,23 @@ def refuses(group: Any, what: str) -> None:
         hw.attention_statistics(q, k, v, shards=shards, method="ring")
     elif what == "head_shard":
         parallel.attention(q, k, v, shards=shards, head_shard=(0, 2, 4), mask=M.Causal())
-    elif what == "twice":
-        leaf = q.requires_grad_()
-        out = parallel.attention(leaf, k, v, shards=shards, method="ring")
-        (gradient,) = torch.autograd.grad(out.square().sum(), leaf, create_graph=True)
-        gradient.sum().backward()
+    elif what.startswith("twice"):
+        q, k, v = (x.requires_grad_() for x in (q, k, v))
+        method = what.partition("by ")[2] or "ring"
+        out = parallel.attention(q, k, v, shards=shards, method=method)
+        loss = out.sum() if "sum" in what else out.square().sum()  # the gradient of a sum is a constant
+        (gradient,) = torch.autograd.grad(loss, k, create_graph=True)
+        (gradient.sum() + q.sum()).backward()
+    elif what == "batched gradients":
+        out = parallel.attention(q, k.requires_grad_(), v, shards=shards, method="ring")
+        torch.autograd.grad(out, k, torch.stack([out.detach()] * 2), is_grads_batched=True)
+    elif what == "forward mode":
+        with forward_ad.dual_level():
+            parallel.attention(forward_ad.make_dual(q, q), k, v, shards=shards, method="gather")
+    elif what == "torch.func":
+        torch.func.grad(lambda q: parallel.attention(q, k, v, shards=shards, method="heads").sum())(q)
+    elif what == "compiled":
+        torch.compile(lambda q: parallel.attention(q, k, v, shards=shards, method="ring"), backend="eager")(q)
 
 
 class Undeclared(hw.positions.PositionEncoding):
@@ -640,21 +707,6 @@ def one_process(group: Any) -> bool:
     *taken, at = shards.take(q, k, v, dim=2)
     out = parallel.attention(*taken, shards=shards, encoding="alibi", q_positions=at, mask=M.Causal())
     return torch.equal(out, hw.attention(q, k, v, encoding="alibi", mask=M.Causal()))
-
-
-def dies(group: Any) -> str:
-    """What the others say when rank 1 ends within a call."""
-    (q, k, v), _ = arguments_of(None)
-    shards = Shards.zigzag(N, group)
-    q, k, v = (x.requires_grad_() for x in shards.take(q, k, v, dim=2)[:3])
-    out = parallel.attention(q, k, v, shards=shards, method="ring", mask=M.Causal())
-    if dist.get_rank(group) == 1:
-        os._exit(1)
-    try:
-        out.sum().backward()
-    except RuntimeError as error:
-        return str(error)
-    return "nothing"
 
 
 ON_DEVICES = (None, "rope", "t5", "fire", "forgetting")

@@ -394,8 +394,93 @@ def measured(group: Any) -> dict[str, float]:
     return differences
 
 
-def every_inspected(group: Any) -> dict[str, dict[str, float]]:
-    return {name: seeded(partial(case, group)) for name, case in INSPECTED.items()}
+def every_inspected(group: Any, **changes: Any) -> dict[str, dict[str, float]]:
+    return {name: seeded(partial(case, group, **changes)) for name, case in INSPECTED.items()}
+
+
+def inspected_by(group: Any, method: str) -> dict[str, dict[str, float]]:
+    return every_inspected(group, method=method)
+
+
+def nested(group: Any) -> dict[str, float]:
+    """Captures in captures and contexts in contexts: what the outer and the inner one record of rows with padding."""
+    model = filled(Decoder(config(), "rope")).eval()
+    ids, there = ids_of(2, LENGTH), places("left")
+    layouts = {name: getattr(Shards, name)(LENGTH, group) for name in ("zigzag", "contiguous")}
+    names = ("entropy", "received")
+
+    def seen(run: Callable[[], Tensor]) -> tuple[Any, Any]:
+        with torch.no_grad(), hw.capture(model, "weights") as outer, hw.capture(model, statistics=names) as inner:
+            run()
+        return outer.records, inner.records
+
+    def on(shards: Shards) -> Callable[[], Tensor]:
+        own, local = shards.take(ids, coordinates=there)
+
+        def run() -> Tensor:
+            with parallel.context(model, shards, method="ring"):
+                return model(own, positions=local)
+
+        return run
+
+    def in_contexts() -> Tensor:
+        """Of the second layout, inside a context of the first one, which counts again afterwards."""
+        with parallel.context(model, layouts["zigzag"]):
+            on(layouts["contiguous"])()
+            own, local = layouts["zigzag"].take(ids, coordinates=there)
+            return model(own, positions=local)
+
+    weights, statistics = seen(lambda: model(ids, positions=there))
+    differences = {}
+    for name, run, of in (
+        ("zigzag", on(layouts["zigzag"]), ["zigzag"]),
+        ("contexts", in_contexts, ["contiguous", "zigzag"]),
+    ):
+        outer, inner = seen(run)
+        assert len(outer) == len(inner) == len(of) * len(weights)
+        for number, (a, b) in enumerate(zip(outer, inner, strict=True)):
+            shards, layer = layouts[of[number // len(weights)]], number % len(weights)
+            pairs = [(a.weights(), shards.take(weights[layer].weights(), dim=2)[0])]
+            pairs.append((a.padding.double(), shards.take(weights[layer].padding)[0].double()))
+            found, expected = b.statistics(), statistics[layer].statistics()
+            pairs.append((found.entropy, shards.take(expected.entropy, dim=2)[0]))
+            received = found.received.clone()
+            dist.all_reduce(received, group=group)
+            pairs.append((received, expected.received))
+            assert all(torch.equal(x.isnan(), y.isnan()) for x, y in pairs)
+            differences[f"{name} {number}"] = max(difference(x.nan_to_num(), y.nan_to_num()) for x, y in pairs)
+    return differences
+
+
+def ablated(group: Any, at: str, shape: str = "zigzag", captured: bool = False) -> float:
+    """Heads that are replaced by zeros, and by their means over the queries of all processes."""
+    model = filled(Decoder(config(), "rope")).eval()
+    shards, there = getattr(Shards, shape)(LENGTH, group), places(at)
+    ids = ids_of(2, LENGTH)
+    own, local = shards.take(ids, coordinates=there)
+    heads = {(0, 1): "mean", (0, 3): "mean", (1, 0): "zero", (1, 2): "mean"}
+
+    def part(model: nn.Module) -> Tensor:
+        seen = hw.capture(model, statistics=("entropy",)) if captured else nullcontext()
+        with parallel.context(model, shards, method="ring"), seen, hw.ablate(model, heads):
+            return model(own, positions=local)
+
+    def whole(model: nn.Module) -> Tensor:
+        with hw.ablate(model, heads):
+            return model(ids, positions=there)
+
+    return compared(model, whole, part, group, lambda x: shards.take(x)[0])
+
+
+ABLATED: dict[str, Callable[[Any], float]] = {
+    "no padding": partial(ablated, at=""),
+    "padding on the left": partial(ablated, at="left", shape="contiguous"),
+    "padding on the right, captured": partial(ablated, at="right", captured=True),
+}
+
+
+def every_ablated(group: Any) -> dict[str, float]:
+    return {name: seeded(partial(case, group)) for name, case in ABLATED.items()}
 
 
 def decoded(

@@ -6,6 +6,8 @@ import context_cases as cases
 import pytest
 from processes import Pool
 
+from headway.parallel import METHODS
+
 pytestmark = pytest.mark.xdist_group("parallel")
 
 CLOSE = 1e-10
@@ -54,7 +56,7 @@ CALLING = {
     "weights": "layers.0.self_attn is called with need_weights=",
     "statistics": "ForgettingGate reads the layer's input and takes the queries as the last of the keys",
     "torch.func": "runs in eager mode alone",
-    "second derivatives": "differentiate twice",
+    "second derivatives": "attention over several processes has no second derivatives",
 }
 HUGGING_FACE = {
     "another implementation": "has attn_implementation='sdpa': call model.set_attn_implementation('headway') first",
@@ -114,10 +116,22 @@ def test_a_model_is_explained_before_anything_is_sent(pool: Pool) -> None:
         assert "KiB skipped" in text
 
 
-def test_statistics_and_weights_are_those_of_one_process(pool: Pool) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_statistics_and_weights_are_those_of_one_process(pool: Pool, method: str) -> None:
     """Of each query as one process has them; the sums over queries add up over the ranks."""
-    for found in pool.run(2, cases.every_inspected):
+    for found in pool.run(2, cases.inspected_by, method):
         assert {name: one for name, one in found.items() if max(one.values()) > CLOSE} == {}
+
+
+def test_captures_and_contexts_nest(pool: Pool) -> None:
+    for found in pool.run(2, cases.nested):
+        assert {name: one for name, one in found.items() if one > CLOSE} == {}
+
+
+def test_heads_are_ablated_as_on_one_process(pool: Pool) -> None:
+    """A mean is that over the queries of all processes; outputs and gradients."""
+    for found in pool.run(2, cases.every_ablated):
+        assert {name: one for name, one in found.items() if one > CLOSE} == {}
 
 
 def test_statistics_of_a_call_on_shards(pool: Pool) -> None:

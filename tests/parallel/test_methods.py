@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("parallel")
 CLOSE = 1e-10
 WHOLE = ("cope", "path", "path-fox", "stick-breaking", "dape", "dape-v2", "grape-ap")
 """Encodings whose terms are functions of all keys, which can only be gathered."""
-SHAPES = ("contiguous", "zigzag")
+SHAPES = ("contiguous", "zigzag", "balanced")
 
 
 def far(found: dict[str, Any]) -> dict[str, Any]:
@@ -194,6 +194,25 @@ def test_bytes_are_what_explain_says(pool: Pool) -> None:
                         assert (forward, backward) == (shard, shard)
 
 
+@pytest.mark.parametrize("shape", ["zigzag", "a run of one token"])
+@pytest.mark.parametrize("method", METHODS)
+def test_bytes_of_every_encoding_are_what_explain_says(pool: Pool, method: str, shape: str) -> None:
+    """To the byte, forward and backward: of terms, moved positions, sums over shards and the log-sum-exp, too."""
+    names = [None, *cases.IN_ATTENTION]
+    for found in pool.run(2, cases.bytes_of_encodings, method, shape, names):
+        differ = {name: one for name, one in found.items() if one[0] != one[1]}
+        # which reads the input of queries alone, so that the gathered one of keys has no gradient
+        assert list(differ) == (["relative-projection"] if method == "gather" else [])
+        assert all(sent[0] == said[0] and sent[1] < said[1] for sent, said in differ.values())
+        assert len(found) == len(names) - (len(WHOLE) if method != "gather" else 0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bytes_of_terms_and_grouped_heads_are_what_explain_says(pool: Pool, method: str) -> None:
+    for found in pool.run(2, cases.bytes_of_terms, method):
+        assert {name: one for name, one in found.items() if one[0] != one[1]} == {}
+
+
 def test_bytes_of_terms_of_some_heads(pool: Pool) -> None:
     for sent, said in pool.run(2, cases.sent_of_some_heads):
         assert sent == said
@@ -212,6 +231,7 @@ def test_a_ring_sends_no_key_that_nobody_sees(pool: Pool) -> None:
 
 # ---------------------------------------------------------------- faults
 
+TWICE = "attention over several processes has no second derivatives: leave create_graph out"
 SAID = {
     "plain": "positions are those of a shard",
     "plain masked": "positions are those of a shard",
@@ -228,7 +248,14 @@ SAID = {
     "method": "rings",
     "no argument of statistics": "there is no argument 'method'",
     "head_shard": "head_shard is a tuple: give HeadShard(first, count, total)",
-    "twice": "once_differentiable",
+    "twice": TWICE,
+    "twice, by heads": TWICE,
+    "twice, by gather": TWICE,
+    "twice, of a sum": TWICE,
+    "batched gradients": "cannot be batched: leave is_grads_batched out",
+    "forward mode": "runs in eager mode alone",
+    "torch.func": "runs in eager mode alone",
+    "compiled": "runs in eager mode alone",
 }
 
 
@@ -243,7 +270,7 @@ def test_a_wrong_call_is_refused(pool: Pool, what: str) -> None:
     "what",
     [
         *("the number of tokens", "layout", "dtype", "encoding", "mask", "heads", "gradients", "capture"),
-        *("documents", "ids of documents", "seed"),
+        *("documents", "ids of documents", "seed", "version"),
     ],
 )
 def test_ranks_that_disagree_are_named(pool: Pool, what: str) -> None:
@@ -259,16 +286,3 @@ def test_ranks_that_disagree_are_named(pool: Pool, what: str) -> None:
         assert f"the processes of a sequence disagree on {said.get(what, what)}: " in one
         assert "on rank 0" in one
         assert "on rank 1" in one
-
-
-def test_others_stop_when_a_process_dies() -> None:
-    dying = Pool(2, seconds=20)
-    try:
-        with pytest.raises(FailedError) as caught:
-            dying.run(2, cases.dies)
-        first, second = caught.value.said
-        assert first is None
-        assert second == "the process ended"
-        assert "process 0 lost process 1" in caught.value.results[0]
-    finally:
-        dying.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -29,8 +29,9 @@ def ablate(model: nn.Module, heads: Mapping[tuple[int | str, int], str]) -> Iter
 
     The output of a head is Σⱼ A[h,i,j]·vⱼ, before the output projection. "zero" replaces it by zeros, which is the same
     as zeroing the columns of the output projection that read it (Michel et al. 2019). "mean" replaces it, for every
-    query of a call, by its mean over the queries of all rows of this call; padding is left out where it is known, as
-    ``AttentionRecord.padding`` has it. Gradients flow through the mean.
+    query of a call, by its mean over the queries of all rows of this call, and of all processes in
+    ``headway.parallel.context``; padding is left out where it is known, as ``AttentionRecord.padding`` has it.
+    Gradients flow through the mean.
 
     A forward pass that ``torch.utils.checkpoint`` computes again in a backward pass is ablated like the first one, even
     if the backward pass comes after the block.
@@ -97,15 +98,15 @@ class _Ablation(Observer):
         site = found.look()
         if site.replaces_output:
             raise HeadwayError("it drops weights that it returns: call model.eval(), or give need_weights=False")
-        _, count, n, _ = site.call.q.shape
+        batch, count, n, _ = site.call.q.shape
         for head in replacements:
             index_of(head, count, f"head of {layer!r}")
-        if "mean" in replacements.values() and site.call.q.shape[0] * n == 1:
+        if "mean" in replacements.values() and batch * n == 1 and site.total is None:
             raise HeadwayError(
                 "the mean over a single query is its own output: give 'zero', or call the model with more tokens"
             )
         changes.count += 1
-        change = partial(_replaced, replacements, site.padding)
+        change = partial(_replaced, replacements, site.padding, site.total)
         return found.run(change), change
 
     def begins(self, frame: Frame) -> None:
@@ -125,9 +126,15 @@ class _Ablation(Observer):
             )
 
 
-def _replaced(replacements: Mapping[int, str], counted: Tensor | None, out: Tensor) -> Tensor:
+def _replaced(
+    replacements: Mapping[int, str], counted: Tensor | None, total: Callable[[Tensor], Tensor] | None, out: Tensor
+) -> Tensor:
     """out, [batch, heads, n, v_dim], with some heads replaced."""
     heads = list(out.unbind(1))
+    if total is not None and (averaged := [head for head, how in replacements.items() if how == "mean"]):
+        for head, mean in zip(averaged, _means(out[:, averaged], counted, total), strict=True):
+            heads[head] = mean.to(out.dtype).expand_as(heads[head])
+        replacements = {head: how for head, how in replacements.items() if how != "mean"}
     for head, replacement in replacements.items():
         own = heads[head]
         if replacement == "zero":
@@ -138,3 +145,12 @@ def _replaced(replacements: Mapping[int, str], counted: Tensor | None, out: Tens
             share = counted[..., None].to(own.dtype)
             heads[head] = ((own * share).sum((0, 1), keepdim=True) / share.sum().clamp(min=1)).expand_as(own)
     return torch.stack(heads, dim=1)
+
+
+def _means(out: Tensor, counted: Tensor | None, total: Callable[[Tensor], Tensor]) -> Tensor:
+    """The means of heads [batch, heads, n, v_dim] over the queries of all processes, [heads, v_dim]: one exchange."""
+    wide = out.to(torch.promote_types(out.dtype, torch.float32))
+    share = wide.new_ones(out.shape[0], out.shape[2]) if counted is None else counted.to(wide.dtype)
+    sums = (wide * share[:, None, :, None]).sum((0, 2))
+    *numbers, count = total(torch.cat([sums.flatten(), share.sum()[None]])).split([sums.numel(), 1])
+    return numbers[0].view(sums.shape) / count.clamp(min=1)

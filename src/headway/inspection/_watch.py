@@ -111,6 +111,8 @@ class Site:
     """Whether ``call`` is the very call that is computed, rather than a translation of it."""
     padding: Tensor | None = None
     """The queries that are not padding, [batch, n] bool; None if unknown."""
+    total: Callable[[Tensor], Tensor] | None = None
+    """Sums a tensor over the processes that have the other queries of the sequence; None if there are none."""
     dropout: float = 0.0
     note: str = ""
     """The note of the record."""

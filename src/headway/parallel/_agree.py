@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 
 from ..errors import HeadwayError
-from ._group import Group
+from ._group import Group, of_others
 
 BYTES = 4096
 """The size of the message of each rank."""
@@ -33,7 +33,10 @@ def agree(group: Group, facts: Mapping[str, object]) -> None:
     """
     if group.size == 1:
         return
+    group.begin()
     said = {name: _short(str(value)) for name, value in facts.items()}
+    if group.device is None:
+        said["the number of exchanges so far"] = str(group.exchanges)
     message = json.dumps(said, ensure_ascii=True).encode()
     signature = zlib.crc32(message), zlib.adler32(message)
     sent = group.sent
@@ -41,6 +44,7 @@ def agree(group: Group, facts: Mapping[str, object]) -> None:
         own = torch.tensor(signature)
         if all(torch.equal(x, own) for x in group.all_of(own)):
             group.sent = sent
+            group.agreed_on_call()
             return
     elif signature in group.agreed:
         return
@@ -59,8 +63,15 @@ def agree(group: Group, facts: Mapping[str, object]) -> None:
             for rank, value in enumerate(values):
                 by_value.setdefault(value, []).append(rank)
             shown = "; ".join(f"{value} on rank {', '.join(map(str, ranks))}" for value, ranks in by_value.items())
-            raise HeadwayError(f"the processes of a sequence disagree on {name}: {shown}: give all of them the same")
+            told = group.told()
+            raise of_others(
+                HeadwayError(
+                    f"the processes of a sequence disagree on {name}: {shown}: give all of them the same"
+                    f"{told and '; '}{told}"
+                )
+            )
     group.agreed.add(signature)
+    group.agreed_on_call()
 
 
 def _short(text: str, most: int = SHOWN) -> str:

@@ -6,6 +6,7 @@ import ctypes
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,10 +25,10 @@ from ..kernels._ops import flatten
 from ..masks import AnyMask, Mask, as_mask, hiding_padding
 from ..positions import PositionEncoding
 from ..terms import Term
-from ..tracing import watched
+from ..tracing import forward_mode, watched
 from ._agree import agree
 from ._call import SharedCall
-from ._group import gathered, same_seed, tokens_in
+from ._group import Place, gathered, same_seed, summed_over, tokens_in
 from ._shards import Shards
 from .methods import METHODS, Method, Traffic
 from .methods.gather import as_one_call, with_all_keys
@@ -120,14 +121,16 @@ def attention(
     """
     if others:
         refuse("attention", attention, others)
-    call = shared_call(
-        q, k, v, shards, k_shards, return_lse, encoding, terms, mask, q_positions, k_positions, q_input, k_input,
-        kernel, {
-            "scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": dropout_seed,
-            "head_shard": head_shard,
-        },
-    )  # fmt: skip
-    out, lse = computed(call, method)
+    need_shards(shards)
+    with shards.group.during(Place()):
+        call = shared_call(
+            q, k, v, shards, k_shards, return_lse, encoding, terms, mask, q_positions, k_positions, q_input, k_input,
+            kernel, {
+                "scale": scale, "dropout": dropout, "sink": sink, "soft_cap": soft_cap, "dropout_seed": dropout_seed,
+                "head_shard": head_shard,
+            },
+        )  # fmt: skip
+        out, lse = computed(call, method)
     return (out, lse) if return_lse else out
 
 
@@ -150,10 +153,10 @@ def computed(
     if observers:  # which watch by a mode of torch
         _need_method(name)
         return _observed_here(call, note)
-    if watched():
+    if watched() or forward_mode():
         raise HeadwayError(
-            "attention over several processes runs in eager mode alone: leave torch.compile, torch.export and "
-            "torch.func out, or compile what stands around it"
+            "attention over several processes runs in eager mode alone: leave torch.compile, torch.export, torch.func "
+            "and forward-mode differentiation out, or compile what stands around it"
         )
     _need_method(name)
     if call.group.size == 1:
@@ -169,6 +172,8 @@ def computed(
             note(LOCAL, Traffic(0, 0))
         return with_all_keys(_with_seeds(call))
     chosen = _chosen(call, name)
+    call.group.at(method=chosen.name)
+    call.group.need_exchanges(call.q.device)
     agree(call.group, _facts(call, chosen))
     if note is not None:
         note(chosen.name, chosen.traffic(call))
@@ -181,7 +186,8 @@ def _observed_here(call: SharedCall, note: Callable[[str, Traffic], None] | None
         gather, shares = METHODS["gather"], call.group.size > 1 and not call.has_all_keys
         note(*((gather.name, gather.traffic(call)) if shares else (LOCAL, Traffic(0, 0))))
     one = _with_weights(call, {})
-    return _observed(one, Computation(one, call.kernel, call.q_shards.runs if call.itself else ()))
+    total = None if call.group.size == 1 else partial(summed_over, call.group)
+    return _observed(one, Computation(one, call.kernel, call.q_shards.runs if call.itself else (), total))
 
 
 def _with_weights(call: SharedCall, facts: dict[str, object]) -> Call:
@@ -194,6 +200,7 @@ def _with_weights(call: SharedCall, facts: dict[str, object]) -> Call:
     if call.group.size == 1:
         return as_one_call(call)
     if not call.has_all_keys:
+        call.group.need_exchanges(call.q.device)
         agree(call.group, _facts(call, METHODS["gather"]) | facts)
     return as_one_call(_with_seeds(call))
 
@@ -224,10 +231,11 @@ def call_with_weights(
     encoding, terms, mask, q_at, k_at, q_input, k_input = map(given.get, SIDES)
     options = dict.fromkeys((*OPTIONS, "dropout_seed")) | {"dropout": 0.0}
     options |= {name: one for name, one in given.items() if name in options}
-    call = shared_call(
-        q, k, v, shards, None, False, encoding, terms, mask, q_at, k_at, q_input, k_input, kernel, options
-    )  # fmt: skip
-    with torch.no_grad():
+    need_shards(shards)
+    with shards.group.during(Place()), torch.no_grad():
+        call = shared_call(
+            q, k, v, shards, None, False, encoding, terms, mask, q_at, k_at, q_input, k_input, kernel, options
+        )  # fmt: skip
         return _with_weights(call, {"statistics": list(wanted)})
 
 
@@ -268,6 +276,7 @@ def _facts(call: SharedCall, method: Method) -> dict[str, object]:
     shard: HeadShard | None = call.options["head_shard"]
     facts: dict[str, object] = {
         "version": __version__,
+        "the layer": call.layer,
         "what capture and other inspection observe": "all calls" if observers else "nothing",
         "method": method.name,
         "kernel": call.kernel,
@@ -302,7 +311,10 @@ def _facts(call: SharedCall, method: Method) -> dict[str, object]:
 def _contents(call: SharedCall) -> dict[str, object]:
     """Returns the seed, and checksums of what decides which keys are sent, as far as it is on a CPU."""
     seed = call.options["dropout_seed"]
-    facts: dict[str, object] = {"dropout_seed": seed if isinstance(seed, int) else None}
+    facts: dict[str, object] = {
+        "dropout_seed": seed if isinstance(seed, int) else None,
+        "how many contexts were entered": call.number,
+    }
     for name, held in (
         ("positions and documents of the queries", call.q_at.as_given()),
         ("positions and documents of the keys", call.k_at.as_given()),
@@ -363,14 +375,21 @@ def _with_seeds(call: SharedCall) -> SharedCall:
 # ---------------------------------------------------------------- the arguments
 
 
+def need_shards(shards: object) -> None:
+    """Raises HeadwayError for anything but shards."""
+    if not isinstance(shards, Shards):
+        raise HeadwayError("shards is no Shards: give headway.parallel.Shards.zigzag(n, mesh) or another layout")
+
+
 def shared_call(
     q: Tensor, k: Tensor, v: Tensor, shards: Shards, k_shards: Shards | None, wants_lse: bool,
     encoding: PositionEncoding | str | None, terms: Any, mask: AnyMask, q_positions: Any, k_positions: Any,
     q_input: Tensor | None, k_input: Tensor | None, kernel: str, options: dict[str, Any],
 ) -> SharedCall:  # fmt: skip
     _check_kernel(kernel)
-    if not isinstance(shards, Shards) or not isinstance(k_shards, (Shards, type(None))):
-        raise HeadwayError("shards is no Shards: give headway.parallel.Shards.zigzag(n, mesh) or another layout")
+    need_shards(shards)
+    if k_shards is not None:
+        need_shards(k_shards)
     if k_shards is not None and k_shards.group is not shards.group and k_shards.group.size > 1:
         raise HeadwayError("k_shards are of another group of processes than shards: make both with one mesh")
     shard = options["head_shard"]

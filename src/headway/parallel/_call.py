@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from ..call import make_call
 from ..coordinates import Coordinates, Placed
@@ -18,7 +19,7 @@ from ..positions import PositionEncoding
 from ..positions._compose import Compose
 from ..terms import Term
 from ._group import Group
-from ._scans import GroupScans
+from ._scans import GroupScans, ScanBytes
 from ._shards import Shards
 
 
@@ -44,6 +45,8 @@ class SharedCall:
         wants_lse: whether the log-sum-exp is wanted.
         given_mask: the mask as it was given, by which facts about it are found again.
         seed: decides what the encoding draws in training, the same on every rank.
+        layer: the name of the layer that calls; empty without one.
+        number: how many contexts this process has entered with that of the layer; 0 outside of contexts.
     """
 
     q: Tensor
@@ -63,6 +66,8 @@ class SharedCall:
     wants_lse: bool = False
     given_mask: Any = None
     seed: int | None = None
+    layer: str = ""
+    number: int = 0
 
     @property
     def group(self) -> Group:
@@ -139,9 +144,7 @@ class SharedCall:
                 mask=None if looks_ahead(self.mask) else Causal(), q_positions=q_side, k_positions=k_side,
                 q_input=self.q_input, k_input=self.k_input, **self.options,
             )._with(mask=None)  # fmt: skip
-        sides = ((call.q_coordinates, q_side), (call.k_coordinates, k_side))
-        moved = any(now.position is not before.position or now.position.requires_grad for now, before in sides)
-        return call, moved
+        return call, _moves(call, q_side, k_side)
 
     def _shard(self, at: Coordinates, shards: Shards) -> Coordinates:
         side = at.take(shards.runs)
@@ -161,9 +164,29 @@ class SharedCall:
 
     def probe(self) -> Call:
         """Returns the call of a few tokens, whose terms are of the same kinds, with its rotations applied."""
+        with torch.no_grad():
+            return self._of_few(None)[0]
+
+    def rehearsal(self) -> tuple[Call, bool, ScanBytes]:
+        """Returns the call of a few tokens, as ``encoded`` makes that of all where all inputs require gradients.
+
+        Returns:
+            The call, with its rotations applied, whether positions depend on more than the coordinates, and what its
+            encoding sends.
+        """
+        scans = ScanBytes(self.q_shards)
+        # torch.utils.checkpoint counts the tensors that are saved within it, and recomputes without this call
+        with torch.enable_grad(), saved_tensors_hooks(_as_it_is, _as_it_is):
+            return *self._of_few(scans), scans
+
+    def _of_few(self, scans: ScanBytes | None) -> tuple[Call, bool]:
+        """The call of a few tokens and whether it moves them; with ``scans`` they know the shards, and have leaves."""
 
         def first(x: Tensor | None, dim: int, count: int) -> Tensor | None:
-            return None if x is None else x.detach().narrow(dim, 0, count)
+            if x is None:
+                return None
+            x = x.detach().narrow(dim, 0, count)
+            return x.requires_grad_(scans is not None and x.is_floating_point())
 
         n, m = (min(2, x.shape[2]) for x in (self.q, self.k))
         count = min(n, m)
@@ -174,18 +197,33 @@ class SharedCall:
         if isinstance(sink, Tensor) and sink.ndim == 3:
             options["sink"] = sink[..., :count]
         draws = self.encoding is not None and self.encoding.training
-        with torch.no_grad(), drawing_with(0 if draws else None, self.q.device):
+        with drawing_with(0 if draws else None, self.q.device):
             assert q is not None
             assert k is not None
             assert v is not None
+            if scans is not None and self.encoding is not None and "locate" in self.encoding.acts:
+                q_at, k_at = (located_by(self.encoding, at) for at in (q_at, k_at))
+            q_side = q_at if scans is None else scans.side(q_at)
+            k_side = q_side if self.itself else k_at if scans is None else scans.side(k_at)
             call = make_call(
                 q, k, v, encoding=self.encoding, mask=None if looks_ahead(self.mask) else Causal(),
-                q_positions=q_at, k_positions=q_at if self.itself else k_at, q_input=first(self.q_input, 1, count),
+                q_positions=q_side, k_positions=k_side, q_input=first(self.q_input, 1, count),
                 k_input=first(self.k_input, 1, count), **options,
             )  # fmt: skip
         shard, terms = self.options.get("head_shard"), self.terms
         own = terms if shard is None else shard.own_terms(terms, self.k.shape[1], "the call")
-        return call._with(terms=(*call.terms, *own)).rotated(lambda x, rotation: rotation._of(x))
+        call = call._with(terms=(*call.terms, *own)).rotated(lambda x, rotation: rotation._of(x))
+        return call, _moves(call, q_side, k_side)
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
+def _moves(call: Call, q_side: Coordinates, k_side: Coordinates) -> bool:
+    """Whether a call has other positions than its coordinates, or positions that were computed of its inputs."""
+    sides = ((call.q_coordinates, q_side), (call.k_coordinates, k_side))
+    return any(now.position is not before.position or now.position.requires_grad for now, before in sides)
 
 
 def why_not_pairs(terms: Sequence[Term]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from ..sharing import entered, libraries
 from ._attention import OPTIONS, SIDES, Explanation, computed, explained, shared_call, spoken, whole_coordinates
 from ._call import SharedCall, drawing_with, located_by
 from ._decoding import attention_to_shares, last_rank, need_decodes
-from ._group import same_seed
+from ._group import LostError, Place, same_seed
 from ._reach import unreached
 from ._shards import Shards
 from .methods import METHODS, Traffic
@@ -117,6 +117,8 @@ def _sharing(
         elif context_shards is not None:
             held.append((module, others))
     _need_one_thread(held)
+    one._begin()
+    others._number = one._number
 
     def computed_again(function: Callable[..., Any]) -> Callable[..., Any]:
         return partial(_within, held, function) if threading.get_ident() == one._thread else function
@@ -126,7 +128,11 @@ def _sharing(
         block.enter_context(_entered(held))
         for library in libraries.values():
             block.enter_context(library.entered(model, one))
-        yield one
+        try:
+            yield one
+        except BaseException as error:
+            one._left_by(error)
+            raise
 
 
 class Context:
@@ -147,6 +153,7 @@ class Context:
         self._names: dict[int, str] = {}
         self._compared = False
         self._thread = threading.get_ident()
+        self._number = 0
 
     def __str__(self) -> str:
         lines = [f"{len(self.rows)} layers   ({self.shards!r})"]
@@ -172,14 +179,16 @@ class Context:
             HeadwayError: as ``headway.parallel.attention`` does, and if ranks that have the whole context have
                 different ones.
         """
-        if cross and self.context_shards is None:
-            self._need_same_context(layer, k)
-        call = self._call(q, k, v, cross, arguments)
+        name = self._name(layer)
 
         def note(method: str, traffic: Traffic) -> None:
-            self.rows[self._name(layer)] = method, traffic
+            self.rows[name] = method, traffic
 
-        out, _ = computed(call, self.method, None if self._name(layer) in self.rows else note)
+        with self.shards.group.during(Place(name)):
+            if cross and self.context_shards is None:
+                self._need_same_context(layer, k)
+            call = replace(self._call(q, k, v, cross, arguments), layer=name, number=self._number)
+            out, _ = computed(call, self.method, None if name in self.rows else note)
         return out
 
     def _call(self, q: Tensor, k: Tensor, v: Tensor, cross: bool, arguments: dict[str, Any]) -> SharedCall:
@@ -240,10 +249,11 @@ class Context:
         if fills:
             return out
         options = {name: arguments.get(name) for name in OPTIONS if name != "dropout"}
-        return attention_to_shares(
-            q, cache.keys, attended(cache.values), self.shards, encoding, mask, q_at, k_at, prepared_by,
-            arguments["kernel"], options,
-        )  # fmt: skip
+        with self.shards.group.during(Place(self._name(layer), "a shared cache")):
+            return attention_to_shares(
+                q, cache.keys, attended(cache.values), self.shards, encoding, mask, q_at, k_at, prepared_by,
+                arguments["kernel"], options,
+            )  # fmt: skip
 
     def prompt(self, ids: Tensor, at: Coordinates | None) -> tuple[Tensor, Coordinates]:
         """Returns this rank's tokens of a prompt, and where they are.
@@ -347,6 +357,25 @@ class Context:
     def _follow(self, other: Self) -> None:
         """Writes what is noted of layers to another context, too."""
         self._names, self.rows = other._names, other.rows
+
+    def _begin(self) -> None:
+        """Counts the context, so that ranks notice if they are in different ones."""
+        group = self.shards.group
+        group.contexts += 1
+        self._number = group.contexts
+
+    def _left_by(self, error: BaseException) -> None:
+        """Tells the other processes of an error, and adds to it what these have told."""
+        group = self.shards.group
+        group.tell(error)
+        # one of torch's own exchanges, such as those of data parallelism, says nothing of its cause
+        if (
+            isinstance(error, RuntimeError)
+            and not isinstance(error, (HeadwayError, LostError))
+            and (told := group.told())
+        ):
+            notes = [*getattr(error, "__notes__", []), told]
+            setattr(error, "__notes__", notes)  # noqa: B010 -- as ``add_note`` of Python 3.11 does
 
     def _seed(self, device: torch.device) -> int:
         """A seed that all ranks have."""
@@ -475,6 +504,12 @@ class _Rehearsal(Context):
 
     def _seed(self, device: torch.device) -> int:
         return 0
+
+    def _begin(self) -> None:
+        """It is not counted, since a process may rehearse alone."""
+
+    def _left_by(self, error: BaseException) -> None:
+        """No other process waits for a rehearsal."""
 
     def _need_known(self, positions: Tensor | Coordinates | None) -> None:
         if isinstance(positions, Tensor) and self.shards.group.size > 1:

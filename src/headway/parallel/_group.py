@@ -6,19 +6,55 @@ pass. Sums are in the order of the ranks: the same bits in every run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from .._torch import backend_of, devices_of, is_batched_by_autograd, store_of, timeout_of
 from ..errors import HeadwayError
+
+TAGS = 1 << 20
+"""The number of exchanges whose messages differ by their tags."""
+SAID = 300
+"""The most letters of an error that other processes are told."""
 
 Runs = tuple[tuple[int, int], ...]
 """Tokens of a stream, as rising ranges (start, stop)."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a process computes, as messages name it.
+
+    Attributes:
+        layer: the name of the layer; empty for a call without a layer.
+        method: the method, once it is chosen.
+        backward: whether it is the backward pass.
+        step: the step of a ring, such as "step 1 of 3".
+    """
+
+    layer: str = ""
+    method: str = ""
+    backward: bool = False
+    step: str = ""
+
+    def __str__(self) -> str:
+        where = f"the {'backward' if self.backward else 'forward'} pass of {self.layer or 'attention'}"
+        return where + f" by {self.method}" * bool(self.method) + f", {self.step}" * bool(self.step)
+
+
+def backward_of(place: Place | None) -> Place:
+    """Returns the place of the backward pass of what was computed at a place."""
+    return replace(place or Place(), backward=True, step="")
 
 
 class Group:
@@ -33,13 +69,20 @@ class Group:
         size: the number of processes.
         sent: the bytes that this process has sent to others, without those by which ranks agree on a call.
         agreed: signatures of calls on which all ranks are known to agree, where not each call is checked.
+        place: what this process computes; None outside of calls.
+        exchanges: the number of exchanges so far, the same on every rank at the same place of a program.
+        contexts: the number of contexts that were entered.
     """
 
     _made: dict[int, tuple[dist.ProcessGroup, Group]] = {}
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
-        self.sent = 0
+        self.sent = self.exchanges = self.contexts = 0
         self.agreed: set[tuple[int, int]] = set()
+        self.place: Place | None = None
+        self._open = 0
+        self._told = False
+        self._able: set[str] = set()
         self.rank, self.size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
         if group is None or self.size == 1:
             self.ranks, self._own = [0], None
@@ -48,7 +91,8 @@ class Group:
         # messages of a ring and of data parallelism must not mix, and the latter often has the group of all processes.
         # A smaller group is one of its own already: torch cannot make another one unless all processes take part.
         everyone = self.size == dist.get_world_size()
-        self._own = dist.new_group(timeout=_timeout_of(group)) if everyone else group
+        backend = dist.get_backend_config(group)  # without it, that of all processes, which may be another one
+        self._own = dist.new_group(timeout=timeout_of(group), backend=backend) if everyone else group
 
     @staticmethod
     def of(mesh: DeviceMesh | dist.ProcessGroup | None) -> Group:
@@ -79,8 +123,132 @@ class Group:
     @property
     def device(self) -> torch.device | None:
         """The device whose tensors the group exchanges; None if it takes those of a CPU."""
-        nccl = self._own is not None and "nccl" in str(dist.get_backend(self._own))
-        return torch.device("cuda", torch.cuda.current_device()) if nccl else None
+        kinds = [] if self._own is None else devices_of(self._own)
+        if not kinds or "cpu" in kinds:
+            return None
+        return torch.device(kinds[0], torch.accelerator.current_device_index())
+
+    def need_exchanges(self, device: torch.device) -> None:
+        """Checks that the group exchanges tensors of a device.
+
+        Args:
+            device: the device.
+
+        Raises:
+            HeadwayError: if it has no backend for them, or one that takes them in collectives alone.
+        """
+        if self._own is None or device.type in self._able:
+            return
+        backend = backend_of(self._own, device.type)
+        if backend is None or (device.type != "cpu" and backend.name() == "gloo"):
+            remedy = (
+                "move the call to a GPU, or give a group with gloo" if device.type == "cpu" else "give one with nccl"
+            )
+            raise HeadwayError(
+                f"the processes exchange by {dist.get_backend_config(self._own)}, which sends no tensors of "
+                f"{device.type}: {remedy}"
+            )
+        self._able.add(device.type)
+
+    # ------------------------------------------------------------ errors
+
+    @contextmanager
+    def during(self, place: Place) -> Iterator[None]:
+        """A block that computes something of a sequence; an error that leaves it is told to the other processes.
+
+        Args:
+            place: what it computes.
+        """
+        before, self.place = self.place, place
+        try:
+            yield
+        except BaseException as error:
+            self.tell(error)
+            raise
+        finally:
+            self.place = before
+
+    def at(self, method: str | None = None, step: str = "") -> None:
+        """Notes where in ``during`` the process is.
+
+        Args:
+            method: the method; None for that so far.
+            step: the step.
+        """
+        if self.place is not None:
+            self.place = replace(self.place, method=self.place.method if method is None else method, step=step)
+
+    def tell(self, error: BaseException) -> None:
+        """Leaves word of an error for processes that will wait for this one in vain.
+
+        Args:
+            error: the error. The first one stays until all processes agree on a later call.
+        """
+        if self._own is None or self._told or getattr(error, "_headway_told", False):
+            return
+        try:
+            error._headway_told = True  # type: ignore[attr-defined]
+        except AttributeError:
+            return
+        text = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"[:SAID]
+        said = {
+            "said": text,
+            "place": "" if self.place is None else str(self.place),
+            "first": not hasattr(error, "_headway_of_others"),
+        }
+        self._told = self._write(json.dumps(said))
+
+    def begin(self) -> None:
+        """Checks that a call can begin.
+
+        Raises:
+            HeadwayError: if an error has left an earlier exchange unfinished.
+        """
+        if self._open:
+            raise HeadwayError(
+                "an earlier call of this process was left by an error while messages were under way, which later ones "
+                "would be mixed up with: start the processes again"
+            )
+
+    def agreed_on_call(self) -> None:
+        """Takes back word of an error that all processes have survived, since they agree on a later call."""
+        if self._told:
+            self._write("")
+            self._told = False
+
+    def told(self, *, causes: bool = True) -> str:
+        """Returns which errors others have left word of, in words; empty without any.
+
+        Args:
+            causes: whether to leave out errors that have their cause in another process, even if there are no others.
+        """
+        found = []
+        for rank in range(self.size):
+            text = self._read(rank) if rank != self.rank else ""
+            if text:
+                found.append((self.ranks[rank], json.loads(text)))
+        first = [one for one in found if one[1]["first"]] or ([] if causes else found)
+        return "; ".join(
+            f"process {rank} stopped{' in ' if one['place'] else ''}{one['place']} by {one['said']}"
+            for rank, one in first
+        )
+
+    def _write(self, text: str) -> bool:
+        store = None if self._own is None else store_of(self._own)
+        if store is None:
+            return False
+        try:
+            store.set(f"headway/{self.rank}", text)
+        except Exception:  # of many kinds; the process that has the store may be the one that is lost
+            return False
+        return True
+
+    def _read(self, rank: int) -> str:
+        store, key = None if self._own is None else store_of(self._own), f"headway/{rank}"
+        try:
+            return store.get(key).decode() if store is not None and store.check([key]) else ""
+        except Exception:
+            return ""
 
     # ------------------------------------------------------------ messages
 
@@ -128,11 +296,15 @@ class Group:
                 another in the same order.
         """
         messages = [one for one in messages if one[2].numel()]
+        self.exchanges += 1
+        self._open += 1
+        # by gloo, messages of calls that differ do not meet, after an error on one rank; nccl has no tags
+        tag = 2 * (self.exchanges % TAGS) + (self.place is not None and self.place.backward)
         operations = []
         for sends, rank, x in messages:
             self.sent += x.nbytes if sends else 0
             operation = dist.isend if sends else dist.irecv
-            operations.append(dist.P2POp(operation, x.detach(), self.ranks[rank], self._own))
+            operations.append(dist.P2POp(operation, x.detach(), self.ranks[rank], self._own, tag))
         try:
             return messages, dist.batch_isend_irecv(operations) if operations else []
         except RuntimeError as error:
@@ -152,25 +324,75 @@ class Group:
                 work.wait()
             except RuntimeError as error:
                 raise self._lost(ranks, error) from error
+        self._open -= 1
 
-    def _lost(self, ranks: list[int], error: RuntimeError) -> RuntimeError:
+    def _lost(self, ranks: list[int], error: RuntimeError) -> LostError:
         others = ", ".join(str(self.ranks[rank]) for rank in sorted(set(ranks)))
-        cause = str(error).partition("\n")[0]
-        return RuntimeError(
-            f"process {self.ranks[self.rank]} lost process {others} while they shared the attention of a sequence: "
-            f"{cause}"
+        # without the line of gloo's source, and what it takes for the cause
+        cause = re.sub(r"^\[\S+\] ", "", str(error).partition("\n")[0]).partition(" This is typically")[0]
+        told = self.told(causes=False)
+        return of_others(
+            LostError(
+                f"process {self.ranks[self.rank]} lost process {others} in {self.place or 'an exchange of a sequence'}"
+                f": {cause}{told and '; '}{told}"
+            )
         )
 
 
-def _timeout_of(group: dist.ProcessGroup) -> timedelta | None:
-    """The timeout of a group, which torch tells of its backends alone."""
-    for name in ("cpu", "cuda"):
-        try:
-            found: timedelta = group._get_backend(torch.device(name)).options._timeout
-        except (RuntimeError, AttributeError):
-            continue
-        return found
-    return None
+class LostError(RuntimeError):
+    """Raised for another process that has died, or has not answered within the timeout of the group."""
+
+
+E = TypeVar("E", bound=Exception)
+
+
+def of_others(error: E) -> E:
+    """Marks an error that has its cause in another process, which is what the others should be told."""
+    error._headway_of_others = True  # type: ignore[attr-defined]
+    return error
+
+
+# ---------------------------------------------------------------- backward passes
+
+
+def once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Wraps the backward pass of a Function, so that gradients that are differentiated again raise an error.
+
+    Where the gradient of the output is a constant, torch's ``once_differentiable`` would let them pass as constants.
+
+    Args:
+        backward: the backward pass, which is computed without a graph.
+    """
+
+    @wraps(backward)
+    def wrapped(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if any(x is not None and is_batched_by_autograd(x) for x in gradients):
+            raise HeadwayError(
+                "gradients of attention over several processes cannot be batched: leave is_grads_batched out"
+            )
+        with torch.no_grad():
+            found = backward(ctx, *gradients)
+        if not torch.is_grad_enabled():
+            return found
+        marked = iter(_Once.apply(torch.zeros((), requires_grad=True), *(x for x in found if x is not None)))
+        return tuple([None if x is None else next(marked) for x in found])
+
+    return wrapped
+
+
+class _Once(torch.autograd.Function):
+    """Gradients that refuse to be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, mark: Tensor, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return tuple([x.view_as(x) for x in gradients])
+
+    @staticmethod
+    def backward(ctx: Any, *unused: Tensor) -> tuple[Tensor | None, ...]:
+        raise HeadwayError(
+            "attention over several processes has no second derivatives: leave create_graph out, or call the model on "
+            "the whole sequence in one process"
+        )
 
 
 def tokens_in(runs: Runs) -> int:
@@ -226,7 +448,7 @@ def gathered(x: Tensor, group: Group, layout: Sequence[Runs], dim: int) -> Tenso
 class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group, layout: Sequence[Runs], dim: int) -> Tensor:
-        ctx.group, ctx.layout, ctx.dim = group, layout, dim
+        ctx.group, ctx.layout, ctx.dim, ctx.place = group, layout, dim, group.place
         own = x.detach().contiguous()
         parts = [_like(x, dim, tokens_in(runs)) for runs in layout]
         group.exchange([own] * group.size, parts)
@@ -237,18 +459,55 @@ class _Gathered(torch.autograd.Function):
         return whole
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once
     def backward(ctx: Any, d_whole: Tensor) -> tuple[Tensor | None, ...]:
         group, layout, dim = ctx.group, ctx.layout, ctx.dim
         outgoing = [_read(d_whole, runs, dim) for runs in layout]
         own = outgoing[group.rank]
         parts = [torch.empty_like(own) for _ in layout]
-        group.exchange(outgoing, parts)
+        with group.during(backward_of(ctx.place)):
+            group.exchange(outgoing, parts)
         parts[group.rank] = own
-        total = parts[0].to(torch.promote_types(own.dtype, torch.float32))
+        del outgoing, d_whole
+        total = parts[0].to(torch.promote_types(own.dtype, torch.float32), copy=True)
         for part in parts[1:]:
-            total = total + part
+            total.add_(part)
         return total.to(own.dtype), None, None, None
+
+
+def summed_over(group: Group, x: Tensor) -> Tensor:
+    """Returns the sum of a tensor over the processes, in the order of the ranks.
+
+    Its gradient is the sum of those of all processes.
+
+    Args:
+        group: the processes.
+        x: this rank's, of the same shape on each.
+    """
+    return gathered(x[None], group, [((rank, rank + 1),) for rank in range(group.size)], 0).sum(0)
+
+
+def bytes_of_gathered(of_one: int, counts: Sequence[int], rank: int) -> tuple[int, int]:
+    """Returns what a rank sends when all of a tensor is gathered, and in the backward pass of that.
+
+    Args:
+        of_one: the bytes of one token.
+        counts: the tokens of each rank.
+        rank: the rank.
+    """
+    return (len(counts) - 1) * counts[rank] * of_one, (sum(counts) - counts[rank]) * of_one
+
+
+def bytes_by_heads(of_one: int, counts: Sequence[int], rank: int) -> tuple[int, int]:
+    """Returns what a rank sends when it gets all tokens of its share of the heads, and in the backward pass of that.
+
+    Args:
+        of_one: the bytes of one token of all heads, which divide by the ranks.
+        counts: the tokens of each rank.
+        rank: the rank.
+    """
+    share = of_one // len(counts)
+    return (len(counts) - 1) * counts[rank] * share, (sum(counts) - counts[rank]) * share
 
 
 def whole_by_heads(x: Tensor, group: Group, layout: Sequence[Runs], heads: int, tokens: int) -> Tensor:
@@ -279,13 +538,15 @@ class _Exchanged(torch.autograd.Function):
         ctx: Any, x: Tensor, group: Group, layout: Sequence[Runs], heads: int, tokens: int, to_whole: bool
     ) -> Tensor:
         ctx.arguments = group, layout, heads, tokens
-        ctx.to_whole = to_whole
+        ctx.to_whole, ctx.place = to_whole, group.place
         return (_to_whole if to_whole else _to_shard)(x.detach(), *ctx.arguments)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
-        return (_to_shard if ctx.to_whole else _to_whole)(d, *ctx.arguments), None, None, None, None, None
+        with ctx.arguments[0].during(backward_of(ctx.place)):
+            d = (_to_shard if ctx.to_whole else _to_whole)(d, *ctx.arguments)
+        return d, None, None, None, None, None
 
 
 def _to_whole(x: Tensor, group: Group, layout: Sequence[Runs], heads: int, tokens: int) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._group import gathered
+from ..coordinates import Coordinates, Shard
+from ._group import bytes_of_gathered, gathered
 from ._shards import Shards
 
 
@@ -63,3 +64,37 @@ def _last(run: Tensor, count: int) -> Tensor:
     if missing <= 0:
         return run[:, -count:]
     return torch.cat([run.new_zeros(run.shape[0], missing, *run.shape[2:]), run], dim=1)
+
+
+class ScanBytes:
+    """Scans over a few tokens of a shard, which count the bytes of those over all of its tokens and send nothing.
+
+    Args:
+        shards: which tokens each rank has.
+
+    Attributes:
+        forward: the bytes that this rank sends in the forward pass.
+        backward: those of the backward pass.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        self.shards, self.forward, self.backward = shards, 0, 0
+
+    def side(self, at: Coordinates) -> Coordinates:
+        """Returns a few tokens as those of a shard that is the whole stream."""
+        return at._with(shard=Shard(at, ((0, at.index.shape[1]),), at, self))
+
+    def summed(self, steps: Tensor) -> Tensor:
+        self._count(steps[:, 0].nbytes, steps.requires_grad)
+        return steps.cumsum(1)
+
+    def preceding(self, x: Tensor, count: int) -> list[Tensor]:
+        if count:
+            self._count(count * x[:, 0].nbytes, x.requires_grad)
+        return [x.new_zeros(x.shape[0], count, *x.shape[2:])]
+
+    def _count(self, of_run: int, differentiable: bool) -> None:
+        group = self.shards.group
+        forward, backward = bytes_of_gathered(of_run, list(map(len, self.shards.layout)), group.rank)
+        self.forward += forward
+        self.backward += backward * differentiable

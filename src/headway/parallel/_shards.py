@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..masks import AnyMask, as_mask
-from ._group import Group, Runs, gathered, tokens_in
+from ._group import Group, Place, Runs, gathered, tokens_in
 from ._sight import pairs_of
 
 CHUNKS = 4
@@ -208,7 +208,8 @@ class Shards:
             HeadwayError: if x has another number of tokens.
         """
         self.need(x, dim, "x")
-        return gathered(x, self.group, self.layout, dim)
+        with self.group.during(Place("Shards.join")):
+            return gathered(x, self.group, self.layout, dim)
 
     def sum(self, x: Tensor) -> Tensor:
         """Returns the sum of a tensor over all processes, in the order of the ranks: the same bits on each.

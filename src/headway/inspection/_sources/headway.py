@@ -53,7 +53,8 @@ def _observe(finder: Finder, call: Call, compute: Callable[[], Computed]) -> Com
             _kind(frame, call),
             call,
             exact=True,
-            padding=padding_of(finder.stack, call, compute.slots if isinstance(compute, Computation) else ()),
+            padding=padding_of(finder.stack, call, getattr(compute, "slots", ())),
+            total=getattr(compute, "total", None),
             replaces_output=_replaces_output(frame, call),
             run_and_reduce=partial(_run_and_reduce, compute),
         )

@@ -15,7 +15,7 @@ class Traffic(NamedTuple):
 
     Attributes:
         forward: the bytes of the forward pass.
-        backward: those of the backward pass, if keys and values require gradients.
+        backward: those of the backward pass, if q, k, v and the layer's input require gradients and are used.
         skipped: the bytes of both that the mask makes needless.
     """
 
@@ -42,9 +42,7 @@ class Method(ABC):
 
     @abstractmethod
     def traffic(self, call: SharedCall) -> Traffic:
-        """Returns the bytes that this rank sends for keys, values and results of a call.
-
-        What encodings exchange by themselves, such as sums of gates, is small and not counted.
+        """Returns the bytes that this rank sends in a call, but for those by which ranks agree on it and on a seed.
 
         Args:
             call: the call.

@@ -14,7 +14,7 @@ from ...kernels import KERNELS, Call, kernel_for
 from ...masks import Mask
 from ...terms import Term
 from .._call import SharedCall, why_not_pairs
-from .._group import gathered, tokens_in
+from .._group import bytes_of_gathered, gathered, tokens_in
 from .._sight import sight
 from ._base import Method, Traffic
 
@@ -32,13 +32,24 @@ class Gather(Method):
         return why_not_pairs(call.terms)
 
     def traffic(self, call: SharedCall) -> Traffic:
-        rank, layout = call.group.rank, call.k_shards.layout
-        tensors = [call.k, call.v]
+        tensors = [(call.k, 2), (call.v, 2)]
         if call.encoding is not None and call.encoding.reads_input and call.k_input is not None:
-            tensors.append(call.k_input)
-        own, others = tokens_in(layout[rank]), sum(map(tokens_in, layout)) - tokens_in(layout[rank])
-        token = sum(x.nbytes for x in tensors) // max(own, 1)
-        return Traffic((call.group.size - 1) * own * token, others * token)
+            tensors.append((call.k_input, 1))
+        differentiable = [True] * len(tensors)
+
+        def noted(x: Tensor, words: tuple[str, ...]) -> Tensor:
+            tensors.append((x, words.index("keys")))
+            differentiable.append(x.requires_grad)
+            return x
+
+        for term in call.terms:
+            term.along("keys", noted)
+        counts = list(map(tokens_in, call.k_shards.layout))
+        forward = backward = 0
+        for (x, dim), wanted in zip(tensors, differentiable, strict=True):
+            sent, back = bytes_of_gathered(x.narrow(dim, 0, 1).nbytes, counts, call.group.rank)
+            forward, backward = forward + sent, backward + back * wanted
+        return Traffic(forward, backward)
 
     def run(self, call: SharedCall) -> tuple[Tensor, Tensor | None]:
         k, v, terms = _all_keys(call)

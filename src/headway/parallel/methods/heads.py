@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ...coordinates import Coordinates
@@ -9,7 +10,14 @@ from ...kernels import KERNELS, Call, kernel_for
 from ...kernels._base import without_autocast
 from ...terms import Term
 from .._call import SharedCall
-from .._group import gathered, shard_by_tokens, tokens_in, whole_by_heads
+from .._group import (
+    bytes_by_heads,
+    bytes_of_gathered,
+    gathered,
+    shard_by_tokens,
+    tokens_in,
+    whole_by_heads,
+)
 from .._shards import Shards
 from ._base import Method, Traffic
 
@@ -39,13 +47,21 @@ class Heads(Method):
         return None
 
     def traffic(self, call: SharedCall) -> Traffic:
-        probe = call.probe()
-        tokens = probe.q.shape[2], probe.k.shape[2]
-        per_query = (probe.q.nbytes // probe.q.shape[3]) * (probe.q.shape[3] + probe.v.shape[3]) // tokens[0]
-        per_key = (probe.k.nbytes + probe.v.nbytes) // tokens[1]
-        size = call.group.size
-        sent = (call.q_shards.length * per_query + call.k_shards.length * per_key) * (size - 1) // size
-        return Traffic(sent, sent)
+        few, moved, scans = call.rehearsal()
+        rank, counts = call.group.rank, [list(map(tokens_in, side.layout)) for side in (call.q_shards, call.k_shards)]
+        q, k, v = (x.narrow(2, 0, 1) for x in (few.q, few.k, few.v))
+        out = q.shape[0] * q.shape[1] * v.shape[3] * q.itemsize
+        lse = q.shape[0] * q.shape[1] * (8 if q.dtype == torch.float64 else 4) * call.wants_lse
+        there = [bytes_by_heads(*one, rank) for one in ((q.nbytes, counts[0]), (k.nbytes + v.nbytes, counts[1]))]
+        back, forth = bytes_by_heads(out + lse, counts[0], rank)
+        sent = [(scans.forward, scans.backward), (forth, back), *there]
+        for term in few.terms:
+            sent += [_bytes(call, counts, *one) for one in _exchanged(term)]
+        if moved:
+            for at, count in zip((few.q_coordinates, few.k_coordinates), counts, strict=True):
+                position = bytes_of_gathered(at.position[:, :1].nbytes, count, rank)
+                sent.append((position[0], position[1] * at.position.requires_grad))
+        return Traffic(*map(sum, zip(*sent, strict=True)))
 
     def run(self, call: SharedCall) -> tuple[Tensor, Tensor | None]:
         local, moved = call.encoded()
@@ -94,6 +110,29 @@ def _whole(call: SharedCall, local: Call, moved: bool) -> Call:
 
 def _moved(at: Coordinates, side: Coordinates, shards: Shards, call: SharedCall) -> Coordinates:
     return at.facts()._with(position=gathered(side.position, call.group, shards.layout, 1))
+
+
+def _exchanged(term: Term) -> list[tuple[Tensor, tuple[str, ...]]]:
+    """The tensors of a term that have queries or keys, each once, with the names of their dimensions."""
+    found: dict[int, tuple[Tensor, tuple[str, ...]]] = {}
+
+    def noted(x: Tensor, words: tuple[str, ...]) -> Tensor:
+        found[id(x)] = x, words
+        return x
+
+    for name in ("queries", "keys"):
+        term.along(name, noted)
+    return list(found.values())
+
+
+def _bytes(call: SharedCall, counts: list[list[int]], x: Tensor, words: tuple[str, ...]) -> tuple[int, int]:
+    """What ``_term`` sends of a tensor of a few tokens, forward and backward."""
+    name = "queries" if "queries" in words else "keys"
+    dim, by_heads = words.index(name), any(word in words and x.shape[words.index(word)] > 1 for word in HEADS)
+    found = (bytes_by_heads if by_heads else bytes_of_gathered)(
+        x.narrow(dim, 0, 1).nbytes, counts[name == "keys"], call.group.rank
+    )
+    return found[0], found[1] * x.requires_grad
 
 
 def _term(call: SharedCall, term: Term) -> Term:

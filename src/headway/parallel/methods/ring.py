@@ -33,7 +33,7 @@ from ...kernels._parts import (
 from ...kernels._problem import without_tables
 from ...kernels._results import ForwardResults, new_results
 from .._call import SharedCall
-from .._group import Group, Runs, tokens_in
+from .._group import Group, Runs, backward_of, once, tokens_in
 from .._packing import Buffers, Packing
 from .._schedule import Part, Schedule, Span, schedule_of
 from ._base import Method, Traffic
@@ -55,9 +55,10 @@ class Ring(Method):
 
     def traffic(self, call: SharedCall) -> Traffic:
         schedule, size, rank = schedule_of(call), call.group.size, call.group.rank
-        tensors, dims = keys_of(call.probe(), moved=False)
+        few, moved, scans = call.rehearsal()
+        tensors, dims = keys_of(few, moved)
         packing = Packing.of(tensors, dims)
-        gradients = packing.of_gradients([x.is_floating_point() for x in tensors])
+        gradients = packing.of_gradients([x.requires_grad for x in tensors])
 
         def sent(hops: Sequence[Sequence[int]]) -> tuple[int, int]:
             forward = backward = 0
@@ -71,7 +72,7 @@ class Ring(Method):
 
         forward, backward = sent(schedule.hops)
         every = sum(sent([[size - 1] * len(runs) for runs in schedule.hops]))
-        return Traffic(forward, backward, every - forward - backward)
+        return Traffic(forward + scans.forward, backward + scans.backward, every - forward - backward)
 
     def run(self, call: SharedCall) -> tuple[Tensor, Tensor | None]:
         local, moved = call.encoded()
@@ -306,6 +307,7 @@ class _Passing:
                 for view, x in zip(views, plan.of_keys(self.own, (j, j + 1), self.number), strict=True):
                     view.copy_(x)
         for step in range(plan.schedule.steps + 1):
+            group.at(step=f"step {step} of {plan.schedule.steps}")
             owner, here = plan.schedule.held(rank, step, size)
             _, leaving = plan.schedule.held((rank + 1) % size, step + 1, size)
             before, coming = plan.schedule.held(rank, step + 1, size)
@@ -344,18 +346,18 @@ class _Ring(torch.autograd.Function):
         buffers = Buffers(whole.out.device)
         for group in range(plan.groups):
             _forward(plan, tensors, whole, buffers, group)
-        ctx.plan = plan
+        ctx.plan, ctx.place = plan, plan.group.place
         ctx.save_for_backward(*tensors, *whole)
         lse = whole.log_sum_exp
         ctx.mark_non_differentiable(whole.row_max, whole.row_sum, *(() if plan.call.wants_lse else (lse,)))
         return whole.out, lse, whole.row_max, whole.row_sum
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once
     def backward(ctx: Any, d_out: Tensor, d_lse: Tensor | None, *unused: Any) -> tuple[Tensor | None, ...]:
         *tensors, out, row_max, row_sum = ctx.saved_tensors
         plan: _Plan = ctx.plan
-        with torch.enable_grad(), without_autocast(out):
+        with plan.group.during(backward_of(ctx.place)), torch.enable_grad(), without_autocast(out):
             whole = ForwardResults(out.detach(), row_max, row_sum)  # a saved output is one of this node
             d_lse = d_lse if plan.call.wants_lse else None
             found = _backward(plan, tensors, ctx.needs_input_grad[1:], whole, d_out, d_lse)
