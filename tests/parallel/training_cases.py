@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,29 @@ def saved(group: dist.ProcessGroup, folder: Path) -> dict[str, float]:
             assert all(torch.equal(loaded[key], one) for key, one in trained.items())
             found[f"{name} as {other}"] = farthest(further, after)
     return found
+
+
+class DyingWriter(dcp.FileSystemWriter):
+    """Ends the process while it writes."""
+
+    def write_data(self, *_: Any) -> Any:
+        os._exit(1)
+
+
+def dies_while_saving(group: dist.ProcessGroup, folder: Path) -> str:
+    """What the first process says when the other one ends in the middle of the second checkpoint."""
+    rank = dist.get_rank(group)
+    model = fully_sharded(decoder(), DeviceMesh.from_group(group, "cpu"))
+    optimizer = optimizer_of(model)
+    steps(model, optimizer, IDS[2 * rank : 2 * rank + 2], count=1)
+    dcp.save(state_of(model, optimizer), checkpoint_id=folder / "1", process_group=group)
+    steps(model, optimizer, IDS[2 * rank : 2 * rank + 2], count=1)
+    writer = (DyingWriter if rank else dcp.FileSystemWriter)(folder / "2")
+    try:
+        dcp.save(state_of(model, optimizer), storage_writer=writer, process_group=group)
+    except RuntimeError as error:
+        return str(error)
+    return "nothing"
 
 
 def alone(folder: Path) -> dict[str, float]:
