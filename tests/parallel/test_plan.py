@@ -11,15 +11,16 @@ from processes import Pool
 
 import headway as hw
 from headway import cli
-from headway.parallel import Plan, plan
+from headway.parallel import METHODS, Plan, plan
 from headway.parallel._plan import in_bytes, in_rate, parse_rate, parse_size
 
 MIB = 1 << 20
 CASES: list[Case] = [
-    *((method, "float32", 8, causal) for method in ("ring", "gather", "heads") for causal in (True, False)),
-    ("ring", "float32", 4, True),
-    ("ring", "bfloat16", 8, True),
-    ("ring", "bfloat16", 4, False),
+    *((method, "float32", 8, causal, None) for method in METHODS for causal in (True, False)),
+    *((method, "float32", 4, True, None) for method in METHODS),
+    *((method, "bfloat16", 8, True, None) for method in METHODS),
+    *((method, "bfloat16", 4, False, None) for method in METHODS),
+    *((method, "float32", 8, True, name) for method in METHODS for name in ("forgetting", "t5")),
 ]
 
 
@@ -34,6 +35,9 @@ def test_bytes_by_hand() -> None:
     assert (cost(made, "ring").forward, cost(made, "ring").backward) == (6 * MIB, (6 + 12 - 2) * MIB)
     assert (cost(made, "gather").forward, cost(made, "gather").backward) == (6 * MIB, 6 * MIB)
     assert cost(made, "heads").forward == cost(made, "heads").backward == 6 * MIB * 3 // 4
+    reading = plan("4k", heads=16, kv_heads=8, head_dim=64, ranks=4, reads_input=True)
+    assert cost(reading, "gather").forward == cost(reading, "gather").backward == 3 * (2 + 2) * MIB
+    assert cost(reading, "ring").forward == cost(made, "ring").forward
     in_float32 = plan(4096, heads=16, kv_heads=8, head_dim=64, ranks=4, dtype="float32", causal=False)
     assert cost(in_float32, "ring").backward == 2 * cost(in_float32, "ring").forward == 24 * MIB
 
@@ -123,24 +127,28 @@ def test_prints_as_text_and_html_and_json(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.xdist_group("parallel")
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_predictions_are_what_is_measured(pool: Pool, ranks: int) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_predictions_are_what_is_measured(pool: Pool, method: str, ranks: int) -> None:
     """Bytes within 5 %, those that ranks exchange to agree on the call included, and memory within 20 %."""
-    compare(pool.run(ranks, plan_cases.measured, CASES), ranks)
+    cases = [case for case in CASES if case[0] == method]
+    compare(cases, pool.run(ranks, plan_cases.measured, cases), ranks)
 
 
 @pytest.mark.xdist_group("parallel")
 def test_predictions_on_a_mesh_of_data_and_sequence(pool: Pool) -> None:
-    found = pool.run(4, plan_cases.measured_on_mesh, CASES)
+    cases = [case for case in CASES if case[1] == "float32" and case[4] is None]
+    found = pool.run(4, plan_cases.measured_on_mesh, cases)
     for pair in (found[:2], found[2:]):
-        compare(pair, ranks=2)
+        compare(cases, pair, ranks=2)
 
 
-def compare(found: list[list[dict[str, int]]], ranks: int) -> None:
+def compare(cases: list[Case], found: list[list[dict[str, int]]], ranks: int) -> None:
     """Compares what the ranks of a group have measured with what a plan says."""
-    for case, *each in zip(CASES, *found, strict=True):
-        method, dtype, kv_heads, causal = case
+    for case, *each in zip(cases, *found, strict=True):
+        method, dtype, kv_heads, causal, name = case
         sizes = {"heads": plan_cases.HEADS, "head_dim": plan_cases.HEAD_DIM, "kv_heads": kv_heads, "dtype": dtype}
-        told = cost(plan(plan_cases.TOKENS, ranks=ranks, causal=causal, **sizes), method)
+        reads = name == "forgetting"
+        told = cost(plan(plan_cases.tokens_of(dtype), ranks=ranks, causal=causal, reads_input=reads, **sizes), method)
         most = max(one["forward"] + one["backward"] for one in each)
         assert told.forward + told.backward == pytest.approx(most, rel=0.05), case
         assert told.forward == pytest.approx(max(one["forward"] for one in each), rel=0.05), case

@@ -27,6 +27,10 @@ def run(
     causal: Annotated[
         bool, typer.Option(help="Whether the mask is causal, with shards in zig-zag. Default: causal.")
     ] = True,
+    reads_input: Annotated[
+        bool,
+        typer.Option(help="Whether the encoding reads the layer's input, as forgetting does. Default: it does not."),
+    ] = False,
     flops: Annotated[
         str | None,
         typer.Option(
@@ -53,7 +57,7 @@ def run(
 
     made = plan(
         tokens, heads=heads, head_dim=head_dim, ranks=ranks, kv_heads=kv_heads, batch=batch, dtype=dtype,
-        causal=causal, flops=flops, link=link,
+        causal=causal, reads_input=reads_input, flops=flops, link=link,
     )  # fmt: skip
     if as_json:
         print_json("plan", made.rows, notes=made.notes)

@@ -205,6 +205,8 @@ class _Rank:
         kv: its keys and values.
         wide: a number in float32 or wider, as a share of one in the dtype of the layer.
         causal: whether the mask is causal, with shards in zig-zag.
+        read: the layer's input for its tokens, if the encoding reads it, which it does in float64.
+        read_wide: that in float64.
     """
 
     ranks: int
@@ -212,6 +214,8 @@ class _Rank:
     kv: int
     wide: int
     causal: bool
+    read: int
+    read_wide: int
 
     @property
     def gradients(self) -> int:
@@ -224,17 +228,19 @@ class _Rank:
         sent, back = others * self.kv, others * (self.kv + self.gradients) - first
         # of gradients: own ones, those added to, those of a part; and, in longer rings, those on their way and arriving
         shards = 3.75 if self.ranks == 2 else 7.5
-        return sent, back, round((4 * self.wide - 1.5) * self.q + self.kv + shards * self.gradients)
+        memory = (4 * self.wide - 1.5) * self.q + self.kv + shards * self.gradients + self.read_wide
+        return sent, back, round(memory)
 
     def gather(self) -> tuple[int, int, int]:
-        others, every = self.ranks - 1, self.ranks * self.kv
+        others, gathered = self.ranks - 1, self.kv + self.read
         # all keys, and the gradients of them by the two runs of queries, the first of which sees a part
         seen = others / (2 * self.ranks) if self.causal else 1
-        return others * self.kv, others * self.kv, round(3 * self.q + (2 + seen) * every)
+        memory = 3 * self.q + (2 + seen) * self.ranks * gathered
+        return others * gathered, others * gathered, round(memory)
 
     def heads(self) -> tuple[int, int, int]:
         sent = (2 * self.q + self.kv) * (self.ranks - 1) // self.ranks
-        return sent, sent, (4 + self.wide) * self.q + 2 * self.kv
+        return sent, sent, (4 + self.wide) * self.q + 2 * self.kv + self.read_wide
 
 
 def plan(
@@ -247,6 +253,7 @@ def plan(
     batch: int = 1,
     dtype: str = "bfloat16",
     causal: bool = True,
+    reads_input: bool = False,
     flops: float | str | None = None,
     link: float | str | None = None,
 ) -> Plan:
@@ -262,7 +269,8 @@ def plan(
         heads:   forward (R − 1)/R·(q + S + out)   backward as much
 
     Under a causal mask a ring sends G/2 less, and under one that hides whole shards, such as a window, less than that.
-    An encoding that reads the layer's input lets gather send that too. Forward computes 4·tokens²·heads·head_dim
+    An encoding that reads the layer's input lets gather send that too. Biases of tokens, such as those of forgetting
+    gates, are not counted: they are head_dim times as small as keys. Forward computes 4·tokens²·heads·head_dim
     floating point operations, half of them under a causal mask, and backward 2.5 times as many.
 
     Args:
@@ -274,6 +282,8 @@ def plan(
         batch: the sequences of a call.
         dtype: the dtype of q, k and v: "bfloat16", "float16", "float32" or "float64".
         causal: whether the mask is causal, with shards in zig-zag.
+        reads_input: whether the encoding reads the layer's input, as ``forgetting`` and ``cope`` do, whose width is
+            heads·head_dim.
         flops: the floating point operations of a rank in a second, as its kernel reaches them: a number or a text such
             as "400T". "a100", "h100" and "h200" stand for the peaks that NVIDIA states, which no kernel reaches.
         link: the bytes that a rank sends in a second: a number or a text such as "50G".
@@ -298,7 +308,10 @@ def plan(
         raise unknown("dtype", dtype, ITEM)
     item, longest = ITEM[dtype], -(-count // ranks)
     number = batch * longest * head_dim * item
-    of_rank = _Rank(ranks, number * heads, 2 * number * kv_heads, max(item, 4) // item, causal)
+    q = number * heads
+    wide = max(item, 4) // item
+    read, read_wide = (q, q // item * 8) if reads_input else (0, 0)
+    of_rank = _Rank(ranks, q, 2 * number * kv_heads, wide, causal, read, read_wide)
     speed = None if flops is None else STATED.get(str(flops).lower()) or parse_rate(flops, "flops")
     rate = None if link is None else parse_rate(link, "link")
     forward = None
