@@ -376,13 +376,16 @@ def draw_encodings(axes: Axes, found: Found, t: Text) -> None:
     """Draws a square for each encoding, with the names of those with no effect or almost none."""
     seeing = len(found.full_stop) - len(found.blind)
     heights: dict[int, int] = {}
+    named: list[int] = []
     for name, change in sorted(found.full_stop.items(), key=lambda item: item[1]):
         place = -16 if name in found.blind else round(4 * torch.tensor(change).log10().item())
         heights[place] = heights.get(place, -1) + 1
         x = 1e-16 if name in found.blind else 10 ** (place / 4)
         axes.plot(x, heights[place], "s", color=ORANGE if name in found.blind else BLUE, markersize=4.5)
         if name not in found.blind and change < 0.01:
-            axes.annotate(name, (x, heights[place]), (0, 7), textcoords="offset points", ha="center", color=BLUE)
+            above = 7 + 12 * sum(place - other < 10 for other in named)  # names side by side would overlap
+            axes.annotate(name, (x, heights[place]), (0, above), textcoords="offset points", ha="center", color=BLUE)
+            named.append(place)
     axes.set_xscale("log")
     for line, (why, names) in enumerate(WHY_BLIND.items()):
         y = 23 - 4.4 * line

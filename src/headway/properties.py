@@ -180,7 +180,7 @@ class _Probe:
             at = self.span(n, start, length)
             pairs = self.between(at, at)
             plain = self.encoding.default_scale(self.q.shape[-1]) * (self.q @ self.k.transpose(-1, -2))
-            change = pairs.scores() - plain
+            change = _changed(pairs.scores(), plain)
             found.append((change.tril() if self.encoding.causal_only else change).movedim(0, -1))
             found += [values.movedim(0, 2).flatten(2) for values in self.changes_of_values(pairs)]
         return found or [torch.zeros(n, n, 1, dtype=torch.float64)]
@@ -202,7 +202,7 @@ class _Probe:
             both = [self.between(away, near)]
             both += [] if self.encoding.causal_only else [self.between(near, away)]
         if "terms" in self.encoding.acts:
-            added = [pairs.scores() - pairs.content() for pairs in both]
+            added = [_changed(pairs.scores(), pairs.content()) for pairs in both]
             added += [values for pairs in both for values in pairs.values()]
             found[to_say("change of a score"), to_say("distance")] = max(float(part.abs().max()) for part in added)
         if "values" in self.encoding.acts:
@@ -227,6 +227,11 @@ class _Probe:
                 continue
             found.append(torch.cat([kind / unit for kind, unit in zip(kinds, units, strict=True)], dim=-1))
         return found
+
+
+def _changed(scores: Tensor, plain: Tensor) -> Tensor:
+    """What an encoding changes of each score; 0 for a pair that it drops, whose score is −∞ at any position."""
+    return torch.where(scores == -math.inf, 0.0, scores - plain)
 
 
 def _largest(sizes: tuple[int, ...], attempt: Callable[[int], object]) -> int:

@@ -7,8 +7,10 @@ from ._base import KINDS as KINDS
 from ._base import Pair as Pair
 from ._base import PositionEncoding as PositionEncoding
 from ._compose import Compose as Compose
+from ._graph import graph_positions as graph_positions
 from ._huggingface import from_rope_parameters as from_rope_parameters
 from ._huggingface import to_rope_parameters as to_rope_parameters
+from ._multimodal import multimodal_positions as multimodal_positions
 from ._naming import citation as citation
 from ._naming import encoding as encoding
 from ._naming import encoding_name as encoding_name

@@ -29,6 +29,7 @@ from ._encodings.fire import FIRE as FIRE
 from ._encodings.dynamic_position_bias import DynamicPositionBias as DynamicPositionBias
 from ._encodings.swin import Swin as Swin
 from ._encodings.swin_v2 import SwinV2 as SwinV2
+from ._encodings.irpe import IRPE as IRPE
 
 # rotations of queries and keys
 from ._encodings.rope import RoPE as RoPE
@@ -38,15 +39,20 @@ from ._encodings.hope import HoPE as HoPE
 from ._encodings.clipped_rope import ClippedRoPE as ClippedRoPE
 from ._encodings.resonance_rope import ResonanceRoPE as ResonanceRoPE
 from ._encodings.fope import FoPE as FoPE
+from ._encodings.lerope import LeRoPE as LeRoPE
+from ._encodings.rope_pp import RoPEPP as RoPEPP
 from ._encodings.xpos import XPos as XPos
 from ._encodings.pope import PoPE as PoPE
 from ._encodings.axial_rope import AxialRoPE as AxialRoPE
 from ._encodings.mixed_rope import MixedRoPE as MixedRoPE
+from ._encodings.harope import HARoPE as HARoPE
 from ._encodings.dinov3_rope import DINOv3RoPE as DINOv3RoPE
 from ._encodings.m_rope import MRoPE as MRoPE
 from ._encodings.interleaved_m_rope import InterleavedMRoPE as InterleavedMRoPE
+from ._encodings.multimodal_rope import MultimodalRoPE as MultimodalRoPE
 from ._encodings.liere import LieRE as LieRE
 from ._encodings.comrope import ComRoPE as ComRoPE
+from ._encodings.wire import WIRE as WIRE
 from ._encodings.cayley_string import CayleySTRING as CayleySTRING
 from ._encodings.circulant_string import CirculantSTRING as CirculantSTRING
 from ._encodings.rerope import ReRoPE as ReRoPE
@@ -76,9 +82,11 @@ from ._encodings.softmax_one import SoftmaxOne as SoftmaxOne
 # dependent on content
 from ._encodings.cope import CoPE as CoPE
 from ._encodings.forgetting import ForgettingGate as ForgettingGate
+from ._encodings.cable import Cable as Cable
 from ._encodings.path import PaTH as PaTH
 from ._encodings.path_fox import PaTHFoX as PaTHFoX
 from ._encodings.stick_breaking import StickBreaking as StickBreaking
+from ._encodings.tra import TRA as TRA
 from ._encodings.dape import DAPE as DAPE
 from ._encodings.dape_v2 import DAPEv2 as DAPEv2
 from ._encodings.selective_rope import SelectiveRoPE as SelectiveRoPE

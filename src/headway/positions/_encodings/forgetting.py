@@ -54,6 +54,14 @@ class ForgettingGate(Contextual):
         self.weight = normal(num_heads, embed_dim)
         self.bias = nn.Parameter(torch.zeros(num_heads))
 
+    def logs(self, z: Tensor) -> Tensor:
+        """Returns ln f of each token and head for z = ⟨w_h, x_t⟩ + b_h.
+
+        Args:
+            z: [batch, m, num_heads].
+        """
+        return F.logsigmoid(z)
+
     def sums(self, q_at: Coordinates, k_at: Coordinates, k_input: Input) -> tuple[Tensor, Tensor]:
         """Returns Σ ln f up to and including each query and each key, [batch, num_heads, n] and [batch, num_heads, m].
 
@@ -66,7 +74,7 @@ class ForgettingGate(Contextual):
             HeadwayError: if there are more queries than keys.
         """
         n, m = numbers_of(self, q_at, k_at)
-        gates = F.logsigmoid(projected(self.read(k_input), self.weight, self.bias))
+        gates = self.logs(projected(self.read(k_input), self.weight, self.bias))
         sums = summed(gates, k_at).transpose(1, 2)
         return sums[..., m - n :], sums
 
