@@ -5,6 +5,7 @@ from .block import Block as Block
 from .block import ParallelBlock as ParallelBlock
 from .cache import KeyValueCache as KeyValueCache
 from .cache import StackCache as StackCache
+from .cross_layer import CrossLayerAttention as CrossLayerAttention
 from .embedding import Embedding as Embedding
 from .embedding import Head as Head
 from .feed_forward import FeedForward as FeedForward
@@ -28,6 +29,7 @@ from .prepacked import unprepack as unprepack
 __all__ = [
     "MultiHeadAttention",
     "LatentAttention",
+    "CrossLayerAttention",
     "KeyValueCache",
     "StackCache",
     "SegmentMemory",
