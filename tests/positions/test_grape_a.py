@@ -1,12 +1,13 @@
 """Slopes that content sets: the authors' numbers, ALiBi as a special case, the scale."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
-from headway import attention, attention_steps
+from headway import Coordinates, attention, attention_steps, explain
 from headway.errors import HeadwayError
 from headway.masks import Causal
 from headway.positions._encodings.alibi import ALiBi
@@ -99,6 +100,40 @@ def test_far_away_the_distance_is_exact() -> None:
         attention(q, k, k, encoding=encoding, mask=Causal(), q_positions=p, k_positions=p) for p in (at, at - at[0])
     )
     assert torch.equal(far, near)
+
+
+@pytest.mark.parametrize("gate", ["key", "query", "both"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        torch.arange(7).flip(0),
+        torch.tensor([0.5, -3.25, 2.0, 2.0, 7.75, 1e6, 1e6 + 0.5], dtype=torch.float64),
+        torch.tensor([0, 1, 5, 5, 2, -4, 3]) + 2**40,
+        Coordinates.packed([3, 4]),
+    ],
+    ids=["falling", "fractions", "gaps", "packed"],
+)
+def test_any_positions(score_gap: Callable[..., float], gate: str, at: Tensor | Coordinates) -> None:
+    """In the reference kernel; the others refuse positions that do not rise by one."""
+    torch.manual_seed(0)
+    assert score_gap(GRAPEA(4, 8, gate), at) < 1e-10
+    position = at.position[..., 0] if isinstance(at, Coordinates) else at[None]
+    steps = position.diff()
+    where = at if isinstance(at, Coordinates) else Coordinates.of(at, 7)
+    q = torch.randn(1, 4, 7, 8)
+    found = explain(q, q, q, encoding=GRAPEA(4, 8, gate), mask=Causal(), q_positions=where, k_positions=where)
+    assert bool((steps != 1).any())
+    assert found.kernel == "reference"
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_padded_row_is_that_row_alone(side: str) -> None:
+    q, k, v = torch.randn(3, 2, 4, 7, 8, dtype=torch.float64)
+    encoding, at = GRAPEA(4, 8, "both").double(), Coordinates.padded([7, 4], 7, side=side)
+    found = attention(q, k, v, encoding=encoding, mask=Causal(), q_positions=at, k_positions=at)
+    real = slice(3, 7) if side == "left" else slice(0, 4)
+    alone = attention(*(x[1:, :, real] for x in (q, k, v)), encoding=encoding, mask=Causal())
+    torch.testing.assert_close(found[1, :, real], alone[0])
 
 
 def test_bad_arguments() -> None:
