@@ -96,6 +96,11 @@ def test_a_circle_is_at_a_right_angle_to_the_text() -> None:
     torch.testing.assert_close(own.sum(-1), torch.zeros(15, dtype=torch.float64), atol=1e-12, rtol=0)
 
 
+def test_text_after_an_image_of_v2pe_is_at_the_next_whole_number() -> None:
+    assert multimodal_positions([2, (1, 1, 4), 1], "v2pe", 0.3)[-1].item() == 4
+    assert multimodal_positions([1, (1, 2, 5), 1], "v2pe", 1.1)[-1].item() == 12  # 10 steps of 1.1 are 11
+
+
 def test_a_single_patch_has_a_place_on_the_circle() -> None:
     assert bool(multimodal_positions([(2, 1, 1)], "circle").isfinite().all())
 

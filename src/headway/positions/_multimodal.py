@@ -139,7 +139,7 @@ def _videorope(at: _Patches) -> Placed:
 def _v2pe(at: _Patches) -> Placed:
     steps = torch.arange(1, at.frame.numel() + 1, dtype=torch.float64, device=at.frame.device)
     last = at.start - 1 + at.strides[0] * at.frame.numel()
-    return (at.start - 1 + at.strides[0] * steps)[:, None], math.ceil(last) + 1.0
+    return (at.start - 1 + at.strides[0] * steps)[:, None], math.ceil(last - 1e-9) + 1.0  # a sum of steps may round up
 
 
 def _circle(at: _Patches) -> Placed:

@@ -38,11 +38,11 @@ class IRPE(PositionEncoding):
         shared: whether all heads share their vectors, as by default in the authors' code.
 
     Attributes:
-        keys: a^K, a parameter for "product" and one for each axis for "cross", each [1 or num_heads, buckets,
-            head_dim], initially 0; the buckets rise with Δ, and those of "product" with Δ_x first.
+        keys: a^K [tables, 1 or num_heads, buckets, head_dim], initially 0, or None. "product" has one table, "cross"
+            one for each axis; the buckets rise with Δ, those of "product" with Δ_x first.
         queries: a^Q, likewise.
         values: a^V, likewise.
-        bias: b, likewise, each [1 or num_heads, buckets].
+        bias: b [tables, 1 or num_heads, buckets], likewise.
 
     Shape:
         positions: [batch, n, 2] as (y, x)
@@ -61,10 +61,10 @@ class IRPE(PositionEncoding):
     extrapolates = True
     axes = 2
 
-    keys: nn.ParameterList
-    queries: nn.ParameterList
-    values: nn.ParameterList
-    bias: nn.ParameterList
+    keys: nn.Parameter | None
+    queries: nn.Parameter | None
+    values: nn.Parameter | None
+    bias: nn.Parameter | None
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class IRPE(PositionEncoding):
         self.last = self._bucket(far)
         self._first = tuple(next(x for x in range(1, far + 1) if self._bucket(x) >= b) for b in range(1, self.last + 1))
         side = 2 * self.last + 1
-        buckets = [side * side] if method == "product" else [side, side]
+        tables, buckets = (1, side * side) if method == "product" else (2, side)
         for name, letter in (("keys", "k"), ("queries", "q"), ("values", "v"), ("bias", "bias")):
             width = [] if letter == "bias" else [head_dim]
             there = letter == on if "bias" in (letter, on) else letter in on
-            tables = [nn.Parameter(torch.zeros(1 if shared else num_heads, count, *width)) for count in buckets]
-            setattr(self, name, nn.ParameterList(tables if there else []))
+            table = torch.zeros(tables, 1 if shared else num_heads, buckets, *width)
+            self.register_parameter(name, nn.Parameter(table) if there else None)
 
     def _bucket(self, x: float) -> int:
         """g(x) of a whole number."""
@@ -113,17 +113,17 @@ class IRPE(PositionEncoding):
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Returns the terms of relative keys, queries, values and of the bias; their rows rise with key − query."""
         maps = self._maps(q_at.position.device)
-        # the authors' rows rise with query − key, except that queries read the opposite distance
-        of_keys, of_values, of_bias = (
-            [Rows(table.flip(1), at) for table, at in zip(tables, maps, strict=False)]
-            for tables in (self.keys, self.values, self.bias)
-        )
-        of_queries = [Rows(table, at) for table, at in zip(self.queries, maps, strict=False)]
+
+        def rows(table: Tensor | None, of_queries: bool = False) -> list[Rows]:
+            """The authors' rows rise with query − key, and those of queries with key − query."""
+            each = () if table is None else table if of_queries else table.flip(2)
+            return [Rows(one, at) for one, at in zip(each, maps, strict=table is not None)]
+
         return (
-            *map(RelativeKeys, of_keys),
-            *map(RelativeQueries, of_queries),
-            *map(RelativeValues, of_values),
-            *map(DistanceBias, of_bias),
+            *map(RelativeKeys, rows(self.keys)),
+            *map(RelativeQueries, rows(self.queries, of_queries=True)),
+            *map(RelativeValues, rows(self.values)),
+            *map(DistanceBias, rows(self.bias)),
         )
 
     # ------------------------------------------------------------ for the checks
@@ -136,21 +136,22 @@ class IRPE(PositionEncoding):
         )
         return [y * (2 * self.last + 1) + x] if self.method == "product" else [y, x]
 
-    def _oracle_vectors(self, tables: nn.ParameterList, pair: Pair, sign: int = 1) -> Tensor:
+    def _oracle_vectors(self, tables: Tensor, pair: Pair, sign: int = 1) -> Tensor:
         h = 0 if self.shared else pair.h
-        rows = zip(tables, self._oracle_rows(pair, sign), strict=False)
+        rows = zip(tables, self._oracle_rows(pair, sign), strict=True)
         return sum((table[h, row].double() for table, row in rows), torch.zeros(()))
 
     def oracle(self, pair: Pair) -> float:
         score = pair.dot
-        if len(self.keys):
+        if self.keys is not None:
             score += float(pair.query @ self._oracle_vectors(self.keys, pair))
-        if len(self.queries):
+        if self.queries is not None:
             score += float(pair.key @ self._oracle_vectors(self.queries, pair, -1))
-        return pair.scale * score + float(self._oracle_vectors(self.bias, pair))
+        return pair.scale * score + (0.0 if self.bias is None else float(self._oracle_vectors(self.bias, pair)))
 
     def oracle_value(self, pair: Pair, v: Tensor) -> Tensor:
-        return v[pair.h, pair.j] + self._oracle_vectors(self.values, pair)
+        own = v[pair.h, pair.j]
+        return own if self.values is None else own + self._oracle_vectors(self.values, pair)
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
