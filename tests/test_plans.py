@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(_library.why_not() is not None, reason="the C++ 
 
 PLANNED = {
     *("alibi", "axial-rope", "clipped-rope", "dinov3-rope", "dynamic-interpolation", "dynamic-ntk", "hope"),
-    *("interleaved-m-rope", "resonance-rope"),
+    *("interleaved-m-rope", "irpe", "multimodal-rope", "resonance-rope"),
     *(
         "interpolated",
         "llama3",
@@ -56,7 +56,7 @@ PLANNED = {
 }
 STEPS = {
     *("alibi", "clipped-rope", "dynamic-interpolation", "dynamic-ntk", "fope", "grape-m", "hope", "llama3"),
-    *("longrope", "music-transformer", "resonance-rope"),
+    *("lerope", "longrope", "music-transformer", "resonance-rope", "rope-pp"),
     *("ntk-aware", "ntk-by-parts", "p-rope", "partial-rope", "pope", "position-interpolation", "rope", "sandwich"),
     *("shaw", "sink", "softmax-one", "t5", "xpos", "yarn"),
 }

@@ -17,8 +17,8 @@ from headway.positions._base import IN_ATTENTION
 pytestmark = pytest.mark.xdist_group("parallel")
 
 CLOSE = 1e-11
-MIXING = {"dape", "dape-v2"}
-"""Encodings that map the scores of all heads together."""
+MIXING = {"dape", "dape-v2", "tra"}
+"""Encodings that map the scores of all heads together, or by a function that has numbers of each head, as TRA's."""
 
 
 def test_every_encoding(pool: Pool) -> None:

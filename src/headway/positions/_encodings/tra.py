@@ -44,6 +44,7 @@ class TRA(Contextual):
     citation = "opper2025tra"
     year = 2025
     evidence = "authors"
+    across_shards = True
 
     def __init__(self, embed_dim: int, num_heads: int) -> None:
         super().__init__()
