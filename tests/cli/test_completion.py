@@ -82,7 +82,7 @@ finally:
     print("torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["rope", "False"]
+    assert done.stdout.split() == ["rope", "rope-pp", "False"]
 
 
 @pytest.mark.parametrize("kept", ["", "{", "[]", '{"state": "of other sources", "commands": {}}'])
