@@ -64,6 +64,7 @@ MODULES = [
     "parallel",
     "positions",
     "study",
+    "study.engines",
     "terms",
     "testing",
     "tuning",

@@ -37,7 +37,8 @@ MODULES = (
     *("headway", "headway.positions", "headway.masks", "headway.terms", "headway.nn", "headway.models"),
     *("headway.inspection", "headway.inspection.roles", "headway.inspection.texts", "headway.checkpoints"),
     *("headway.integrations", "headway.integrations.torch", "headway.integrations.transformers"),
-    *("headway.parallel", "headway.vectors", "headway.study", "headway.testing", "headway.tuning"),
+    *("headway.parallel", "headway.vectors", "headway.study", "headway.study.engines", "headway.testing"),
+    "headway.tuning",
 )
 """The public modules; an object that several of them offer is documented in the first."""
 

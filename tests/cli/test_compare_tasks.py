@@ -72,11 +72,16 @@ def test_two_machines_share_the_trainings_and_one_report(capsys: pytest.CaptureF
         (["--tasks", "copy", "--minutes", "3"], "--minutes does not go with --tasks and --suite"),
         (["book.txt", "--tasks", "copy"], "a corpus does not go with --tasks and --suite"),
         (["--tasks", "copy", "--jobs", "0"], "jobs is 0"),
-        (["--jobs", "2"], "--jobs is given without --tasks or --suite"),
+        (["--jobs", "0"], "jobs is 0"),
         (["--tasks", "none.py:Mine"], "none.py is not a file"),
         (["--tasks", "copy", "--share", "half"], "--share is 'half'"),
         (["--tasks", "copy", "--share", "3/2"], "share is 3 of 2"),
-        (["--share", "1/2"], "--share is given without --tasks or --suite"),
+        (["--share", "1/2"], "with share machines may differ: give --baselines none"),
+        (["--share", "1/2", "--minutes", "3"], "share has others: give steps"),
+        (
+            ["--share", "9/9", "--seeds", "1", "--baselines", "none"],
+            "share 9 of 9 is empty, since there are 6 trainings",
+        ),
         (["--merge", "a,b"], "a has no comparison"),
         (["--merge", "a"], "nothing to merge in 1 folder"),
         (["--merge", "a,b", "--seeds", "3"], "--seeds does not go with --merge"),
@@ -85,8 +90,7 @@ def test_two_machines_share_the_trainings_and_one_report(capsys: pytest.CaptureF
 def test_wrong_input_is_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], said: str
 ) -> None:
-    out = [] if arguments[0] in ("--jobs", "--share") else ["--out", str(tmp_path / "out")]
-    assert main(["compare", *arguments, *out]) == 2
+    assert main(["compare", *arguments, "--out", str(tmp_path / "out")]) == 2
     errors = capsys.readouterr().err
     assert said in errors
     assert errors.count("\n") == 1

@@ -73,7 +73,7 @@ def test_a_report_that_fails_keeps_the_results(monkeypatch: pytest.MonkeyPatch, 
         with pytest.raises(HeadwayError, match=r"not written \(ZeroDivisionError: .*results are in .*results.jsonl"):
             study.compare(**_small(tmp_path), out=out)
     rows = (out / "results.jsonl").read_text()
-    monkeypatch.setattr("headway.study.comparison.Run", None)  # which trains
+    monkeypatch.setattr("headway.study.comparison.outcome", None)  # which trains
     found = study.compare(**_small(tmp_path), out=out)
     assert (out / "report.html").exists()
     assert (out / "results.jsonl").read_text() == rows

@@ -1,4 +1,6 @@
 import json
+import multiprocessing
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,10 +13,11 @@ import torch
 
 import headway
 from headway._common import training
+from headway._common.engines import Here
 from headway._common.store import Row
 from headway._common.training import Diverged, Trained
 from headway.errors import HeadwayError, WrongCallError
-from headway.study import ProgressListener, compare, comparison, models, run
+from headway.study import ProgressListener, compare, comparison, models, run, trainings
 from headway.study.protocol import BYTES_FOR_STEP, Protocol
 
 MINE = """
@@ -166,6 +169,7 @@ def test_what_was_killed_goes_on_to_the_same_numbers(text_file: Path, tiny: dict
 import os, signal, torch
 torch.set_num_threads({torch.get_num_threads()})
 from headway._common import training
+from headway._common.engines import Here
 from headway.study import ProgressListener, compare
 training.SECONDS_BETWEEN_CHECKPOINTS = 0.0
 class Kills(ProgressListener):
@@ -507,3 +511,115 @@ def test_auto_takes_a_gpu_only_if_a_fused_kernel_trains_every_encoding(
     else:
         assert devices == ["cuda", "cuda"]
         assert notes == ["It runs on cuda, where a fused kernel computes the attention of every model."]
+
+
+# ------------------------------------------------------------ several processes and machines
+
+
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """Of which processes have one each too: sums depend on the number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Kills(Lists):
+    """Kills a process of this one in the first training that reports a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others = {child.pid for child in multiprocessing.active_children()}  # those of other tests
+        self.killed: list[Any] = []
+
+    def progressed(self, doing: str, share: float) -> None:
+        assert 0 <= share <= 1
+        if "step" in doing and not self.killed:
+            self.killed = [child for child in multiprocessing.active_children() if child.pid not in self.others][:1]
+            self.killed[0].kill()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_one_thread")
+def test_processes_of_which_one_is_killed_give_the_rows_of_one(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    """With learning rates that are tried, recall, a table that is interpolated, and baselines."""
+    settings = {**tiny, "seeds": 2, "steps": 60, "recall_steps": 3, "learning_rates": RATES[:2], "baselines": ("lstm",)}
+    alone = compare(text_file, ["rope", "learned"], **settings, out=tmp_path / "alone")
+    watch = Kills()
+    together = compare(text_file, ["rope", "learned"], **settings, jobs=2, out=tmp_path / "together", watch=watch)
+    assert watch.killed[0].exitcode == -9
+    assert {row["threads"] for row in together.rows} == {1}
+
+    def without_the_clock(rows: Sequence[Row]) -> dict[Any, Any]:
+        return {key: value for key, value in numbers(rows).items() if "time" not in key[0]}
+
+    assert without_the_clock(together.rows) == without_the_clock(alone.rows)
+    assert {row["encoding"] for row in together.rows} == {row["encoding"] for row in alone.rows}
+    for name in sorted(path.name for path in (tmp_path / "alone" / "heads").iterdir()):
+        assert (tmp_path / "together" / "heads" / name).read_text() == (tmp_path / "alone" / "heads" / name).read_text()
+    tried = [json.loads((tmp_path / name / "settings.json").read_text()) for name in ("alone", "together")]
+    losses = [
+        {name: {rate: its["bits_per_byte"] for rate, its in rates.items()} for name, rates in one.items()}
+        for one in (settings["learning_rates_tried"] for settings in tried)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_long_work_takes_all_processors_unless_it_is_told(
+    text_file: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[int, int]] = []
+
+    class Counted(Here):
+        def __init__(self, jobs: int, gpus: int = 0) -> None:
+            made.append((jobs, gpus))
+
+    monkeypatch.setattr(comparison, "Processes", Counted)
+    monkeypatch.setattr(comparison, "processors", lambda: 3)
+    compare(text_file, ["none", "rope"], **tiny, jobs=None)
+    assert made == [], "it is short"
+    monkeypatch.setattr(comparison, "LONG", 0.0)
+    compare(text_file, ["none", "rope"], **tiny)
+    assert made == [], "one at a time, unless a caller says otherwise"
+    compare(text_file, ["none", "rope"], **tiny, jobs=None)
+    compare(text_file, ["none", "rope"], **{**tiny, "seeds": 2}, jobs=None)
+    compare(text_file, ["none", "rope"], **{**tiny, "seeds": 2}, jobs=2)
+    assert made == [(2, 0), (3, 0), (2, 0)], "no more than there are trainings"
+
+
+def test_shares_of_machines_are_the_whole(text_file: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+    settings = {**tiny, "learning_rates": RATES[:2], "seeds": 2}
+    whole = compare(text_file, ["none", "rope"], **settings)
+    parts = [compare(text_file, ["none", "rope"], **settings, share=(number, 2)) for number in (1, 2)]
+    assert [len(part.rows) for part in parts] == [4, 4]
+    assert numbers([row for part in parts for row in part.rows]) == numbers(whole.rows)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"engine": Here(), "baselines": ("lstm",)}, "with engine machines may differ: give --baselines none"),
+        ({"share": (1, 2), "baselines": ("lstm",)}, "with share machines may differ: give --baselines none"),
+        ({"engine": Here(), "minutes": 3.0, "steps": None}, "engine has others: give steps"),
+        ({"share": (3, 2)}, "share is 3 of 2"),
+        ({"share": (2, 2)}, "share 2 of 2 is empty"),
+        ({"jobs": 0}, "jobs is 0"),
+    ],
+)
+def test_machines_share_no_clock(text_file: Path, tiny: dict[str, Any], given: dict[str, Any], said: str) -> None:
+    with pytest.raises(HeadwayError, match=said):
+        compare(text_file, ["rope"], **{**tiny, **given})
+
+
+def test_equal_time_is_refused_on_another_processor(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare(text_file, ["rope"], **tiny, out=tmp_path)
+    here = trainings.processor.name()
+    monkeypatch.setattr(trainings.processor, "name", lambda: "another processor")
+    with pytest.raises(HeadwayError, match=f"{re.escape(here)} trained those of seed 0: give --baselines none"):
+        compare(text_file, ["rope"], **{**tiny, "baselines": ("lstm",)}, out=tmp_path)
+    compare(text_file, ["rope", "none"], **tiny, out=tmp_path)

@@ -7,26 +7,29 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from headway import HeadwayError
-from headway._common.engines import Engine, Ray, engine_named
+from headway._common.engines import Engine, Ray, _base, engine_named
 from headway._common.engines import slurm as slurm_module
 from headway._common.progress import ProgressListener
 from headway.cli import main
+from headway.study.merging import OF_THE_RUN
 from headway.study.suite import SuiteProtocol, SuiteResults, measure
 
 TINY = SuiteProtocol(steps=60, layers=1, width=16, heads=2, batch=4, times=(1, 2))
 NAMES = ["none", "randomized + rope"]
 
 
-OTHER = ("seconds", "versions")
+OTHER = ("seconds", "processor_seconds", "versions")
 """What may differ: workers start anew, perhaps after a commit."""
 
 
@@ -96,6 +99,11 @@ def test_files_that_do_not_go_along_are_named(
 
 PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 FEW = ["--tasks", "parity", "--encodings", "none,rope", "--seeds", "1", "--steps", "2"]
+SMALL = (
+    *("--encodings", "none,rope", "--seeds", "1", "--steps", "2", "--lengths", "128", "--layers", "1", "--width", "16"),
+    *("--held-out", "64", "--recall-steps", "2"),
+)
+"""Options of a text, whose rows are compared."""
 
 
 def run_commands(having: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
@@ -114,32 +122,73 @@ def run_commands(having: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         if "--suite" in words:
             place = words.index("--suite")
             words[place : place + 2] = FEW
+        if "book.txt" in words:
+            Path("book.txt").write_text("".join(f"line {number} of a book\n" for number in range(300)))
+            words += SMALL
         assert main([*words, "--quiet"]) == 0
         out = words[words.index("--out") + 1]
         rows = [json.loads(row) for row in Path(out, "results.jsonl").read_text().splitlines()]
-        found[out] = [{name: value for name, value in row.items() if name not in OTHER} for row in rows]
-        found[out].sort(key=lambda row: (row["encoding"], row["times"]))
+        found[out] = [{name: value for name, value in row.items() if name not in OF_THE_RUN} for row in rows]
+        found[out].sort(key=lambda row: (row["encoding"], row["length"]))
     return found
+
+
+def test_the_engine_of_the_page(tmp_path: Path) -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("## Many trainings")[2]
+    (code,) = re.findall(r"```python\n(# own_engine.py\n.*?)```", section, re.DOTALL)
+    (tmp_path / "own_engine.py").write_text(code)
+    subprocess.run([sys.executable, "own_engine.py"], cwd=tmp_path, check=True, timeout=120)
+    rows = [json.loads(row) for row in (tmp_path / "in-a-pool" / "results.jsonl").read_text().splitlines()]
+    here = measure(["parity"], ["none", "rope"], SuiteProtocol(steps=20, layers=1, width=16), watch=ProgressListener())
+    found = [{name: value for name, value in row.items() if name not in OTHER} for row in rows]
+    assert sorted(found, key=lambda row: (row["encoding"], row["times"])) == numbers(here)
 
 
 @pytest.mark.slow
 def test_jobs_and_shares_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = run_commands("--out here", tmp_path, monkeypatch)["here"]
+    here = run_commands("--out here", tmp_path, monkeypatch)
     shared = run_commands("--share", tmp_path, monkeypatch)
-    assert shared["all"] == here
+    assert shared["all"] == here["here"]
     assert sorted(map(len, shared.values())) == [4, 4, 8]
+    assert len(here["here-text"]) == 4, "two encodings and two baselines"
 
 
 @pytest.mark.slow
-def test_slurm_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text_alone: Callable[[], list[dict[str, Any]]]
+) -> None:
     pytest.importorskip("submitit", reason="submitit is not installed")
     found = run_commands("--on slurm", tmp_path, monkeypatch)
     assert found["on-slurm"] == found["in-partition"]
     assert len(found["on-slurm"]) == 8
+    assert found["on-slurm-text"] == text_alone()
 
 
-def test_ray_of_the_page(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(run_commands("--on ray", tmp_path, monkeypatch)["on-ray"]) == 8
+def test_ray_of_the_page(
+    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text_alone: Callable[[], list[dict[str, Any]]]
+) -> None:
+    found = run_commands("--on ray", tmp_path, monkeypatch)
+    assert len(found["on-ray"]) == 8
+    assert found["on-ray-text"] == text_alone()
+
+
+@pytest.fixture
+def text_alone() -> Callable[[], list[dict[str, Any]]]:
+    """Returns the rows of the page's text, in the folder in which it is, from one process with one thread."""
+
+    def rows() -> list[dict[str, Any]]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            command = ["compare", "book.txt", "--baselines", "none", "--jobs", "1", "--out", "text-alone", *SMALL]
+            assert main([*command, "--quiet"]) == 0
+        finally:
+            torch.set_num_threads(before)
+        lines = Path("text-alone", "results.jsonl").read_text().splitlines()
+        found = [{name: value for name, value in json.loads(row).items() if name not in OF_THE_RUN} for row in lines]
+        return sorted(found, key=lambda row: (row["encoding"], row["length"]))
+
+    return rows
 
 
 # ------------------------------------------------------------ work that ends in other ways
@@ -209,23 +258,60 @@ def test_ray_begins_lost_jobs_again_from_the_state_that_came_back(ray: Any, tmp_
     check_losses(engine_named("ray", 2, tmp_path), tmp_path)
 
 
-def test_a_training_of_ray_whose_worker_is_killed(ray: Any, tmp_path: Path) -> None:
-    killed: list[int] = []
+LONG = SuiteProtocol(**{**vars(TINY), "steps": 2000})
+FIVE_SECONDS = SuiteProtocol(**{**vars(TINY), "steps": 6000})
+"""After which there is a checkpoint."""
+KILLS = 6
 
-    class Kill(ProgressListener):
-        def trained(self, job: str, numbers: Mapping[str, float]) -> None:
-            import psutil
 
-            for one in () if killed else psutil.process_iter(["name"]):
-                if one.info["name"] == "ray::_do":
-                    killed.append(one.pid)
-                    one.kill()
+class Kills(ProgressListener):
+    """Kills a worker of Ray at each report, some times."""
 
-    long = SuiteProtocol(**{**vars(TINY), "steps": 800})
-    whole = measure(["parity"], NAMES[1:], long, out=tmp_path / "whole", watch=ProgressListener())
+    def __init__(self) -> None:
+        self.left = KILLS
+
+    def logged(self, job: str, numbers: Mapping[str, float]) -> None:
+        import psutil
+
+        running = [one for one in psutil.process_iter(["name"]) if one.info["name"] == "ray::_do"]
+        if self.left and running:
+            self.left -= 1
+            running[self.left % len(running)].kill()
+
+
+def test_trainings_of_ray_whose_workers_are_killed(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_base, "LOSSES", 2 * KILLS)
+    whole = measure(["parity"], NAMES, LONG, out=tmp_path / "whole", watch=ProgressListener())
+    watch = Kills()
     engine = engine_named("ray", 2, tmp_path)
-    found = measure(["parity"], NAMES[1:], long, out=tmp_path / "out", engine=engine, watch=Kill())
-    assert len(killed) == 1
+    found = measure(["parity"], NAMES, LONG, out=tmp_path / "out", engine=engine, watch=watch)
+    assert watch.left == 0
+    assert numbers(found) == numbers(whole)
+
+
+def test_a_driver_of_ray_that_is_killed(ray: Any, tmp_path: Path) -> None:
+    """While a training is half done; the same command goes on from its checkpoint."""
+    out = tmp_path / "out"
+    program = f"""
+import os, signal
+from pathlib import Path
+from headway._common.progress import ProgressListener
+from headway.study.engines import Ray
+from headway.study.suite import SuiteProtocol, measure
+
+class Kills(ProgressListener):
+    def logged(self, job, numbers):
+        if list(Path({str(out)!r}, "checkpoints").glob("*.pt")):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+measure(["parity"], {NAMES!r}, SuiteProtocol(**{vars(FIVE_SECONDS)!r}), out={str(out)!r}, engine=Ray(2), watch=Kills())
+"""
+    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    whole = measure(["parity"], NAMES, FIVE_SECONDS, out=tmp_path / "whole", watch=ProgressListener())
+    engine = engine_named("ray", 2, tmp_path)
+    assert list((out / "checkpoints").glob("*.pt"))
+    found = measure(["parity"], NAMES, FIVE_SECONDS, out=out, engine=engine, watch=ProgressListener())
     assert numbers(found) == numbers(whole)
 
 

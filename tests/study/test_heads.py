@@ -98,13 +98,32 @@ def test_a_comparison_that_goes_on_doubles_no_steps(
     assert [row["step"] for row in logs(tmp_path / "out")["rope"]] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
 
 
-def test_a_training_that_was_done_before_has_no_numbers_of_its_end(
-    text_file: Path, tiny: dict[str, Any], tmp_path: Path
+def test_a_checkpoint_has_the_log(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """So that a training goes on elsewhere, where no file but the checkpoint is."""
+    monkeypatch.setattr(heads, "STEPS", 1)
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    compare(text_file, ["rope"], **tiny, out=tmp_path / "whole")
+    for number, moment in enumerate(("language model, step 3", "measuring")):
+        out = tmp_path / f"{number}"
+        with pytest.raises(KeyboardInterrupt):
+            compare(text_file, ["rope"], **tiny, out=out, watch=Stops(moment))
+        (log,) = (out / "checkpoints").glob("*.heads.jsonl")
+        log.unlink()
+        compare(text_file, ["rope"], **tiny, out=out)
+        assert logs(out) == logs(tmp_path / "whole")
+
+
+def test_a_training_that_an_earlier_version_ended_has_no_numbers_of_its_end(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose checkpoint has no log."""
+    monkeypatch.setattr(HeadWatch, "state_dict", lambda self: {})
     with pytest.raises(KeyboardInterrupt):
         compare(text_file, ["rope"], **tiny, out=tmp_path, watch=Stops("measuring"))
-    (file,) = (tmp_path / "heads").iterdir()
-    file.unlink()
+    (log,) = (tmp_path / "checkpoints").glob("*.heads.jsonl")
+    log.unlink()
     assert compare(text_file, ["rope"], **tiny, out=tmp_path).any_row("rope")["heads"] is None
 
 

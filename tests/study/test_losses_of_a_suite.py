@@ -6,7 +6,7 @@ import errno
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,17 @@ import pytest
 
 from headway import HeadwayError
 from headway._common import store, training
+from headway._common.engines import _base
 from headway._common.progress import ProgressListener
 from headway.study.suite import SuiteProtocol, SuiteResults, measure
 
 TINY = SuiteProtocol(steps=8, layers=1, width=16, heads=2, batch=4, times=(1, 2))
 NAMES = ["none", "randomized + rope"]
+TIMES = ("seconds", "processor_seconds")
 
 
 def numbers(found: SuiteResults) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in found.rows]
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in found.rows]
 
 
 def suite(out: Path) -> SuiteResults:
@@ -78,16 +80,49 @@ def killed_within_a_line(out: Path) -> None:
     suite(out)
 
 
+MOMENTS = (1, 2, 3, 4, 5, 4, 6, killed_within_a_line, 4, 5, 4, 6, 4)
+"""After how many files that it writes a process is killed, or what kills it."""
+
+
 def test_a_driver_that_is_killed_again_and_again(tmp_path: Path, whole: list[dict[str, Any]]) -> None:
     """While it writes settings, checkpoints of both trainings, and rows."""
     context, out = multiprocessing.get_context("forkserver"), tmp_path / "out"
     context.set_forkserver_preload([suite.__module__, "headway.study.suite"])
-    for work, arguments in ((killed, (1,)), (killed, (5,)), (killed_within_a_line, ()), (killed, (6,))):
+    for moment in MOMENTS:
+        work, arguments = (moment, ()) if callable(moment) else (killed, (moment,))
         process = context.Process(target=work, args=(out, *arguments), daemon=True)
         process.start()
         process.join(60)
         assert process.exitcode == -signal.SIGKILL
     assert numbers(suite(out)) == whole
+
+
+KILLS = 8
+
+
+class Kills(ProgressListener):
+    """Kills a process of this one at each report, some times."""
+
+    def __init__(self) -> None:
+        self.others = {child.pid for child in multiprocessing.active_children()}  # those of other tests
+        self.left = KILLS
+
+    def logged(self, job: str, numbers: Mapping[str, float]) -> None:
+        running = [child for child in multiprocessing.active_children() if child.pid not in self.others]
+        if self.left and running:
+            self.left -= 1
+            running[self.left % len(running)].kill()
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_base, "LOSSES", 2 * KILLS)
+    longer = SuiteProtocol(**{**vars(TINY), "steps": 400})
+    alone = measure(["parity"], NAMES, longer, out=tmp_path / "alone", watch=ProgressListener())
+    watch = Kills()
+    found = measure(["parity"], NAMES, longer, out=tmp_path / "out", jobs=2, watch=watch)
+    assert watch.left == 0
+    assert sorted(numbers(found), key=str) == sorted(numbers(alone), key=str)
 
 
 @pytest.mark.parametrize("number", [1, 3, 11, 12])

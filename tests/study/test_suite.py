@@ -22,6 +22,7 @@ from headway.study.suite import SUITES, SuiteProtocol, SuiteResults, measure
 from headway.study.tasks import SEQUENCE_TASKS
 
 SMALL = SuiteProtocol(steps=120, layers=1, width=16, heads=2, batch=8, times=(1, 2))
+TIMES = ("seconds", "processor_seconds")
 TINY = SuiteProtocol(steps=4, layers=1, width=16, heads=2, batch=4, times=(1, 2))
 
 
@@ -45,7 +46,7 @@ class Watch(ProgressListener):
 
 
 def numbers(found: SuiteResults) -> list[dict[str, Any]]:
-    rows = [{name: value for name, value in row.items() if name != "seconds"} for row in found.rows]
+    rows = [{name: value for name, value in row.items() if name not in TIMES} for row in found.rows]
     return sorted(rows, key=lambda row: (row["task"], row["encoding"], row["seed"], row["times"]))
 
 
@@ -135,6 +136,21 @@ def test_an_interrupt_reaches_the_first_process_alone() -> None:
     Processes(1).run({"": Path()}, blocked_signals, told=print, finished=lambda job, signals: found.append(signals))
     assert signal.SIGINT in found[0]
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def seen_gpus(job: str, tell: Any, state: Path) -> str | None:
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def test_processes_share_out_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that this process sees, by their names."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-6")
+    for engine, wanted in ((Processes(2, gpus=2), {"4", "GPU-6"}), (Processes(1), {"4,GPU-6"})):
+        found: dict[str, Any] = {}
+        jobs = {f"{number}": Path() for number in range(engine.jobs)}
+        engine.run(jobs, seen_gpus, told=print, finished=found.__setitem__)
+        assert set(found.values()) == wanted
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,GPU-6"
 
 
 @pytest.mark.parametrize(

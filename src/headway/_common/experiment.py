@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import HeadwayError
-from .engines import Engine
+from .engines import Engine, Here
 from .files import make_folder, write_text
 from .language import said, speaking
 from .pictures import save
@@ -23,7 +23,7 @@ from .store import ResultStore, Row
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["RESULTS", "Files", "Report", "measure_each", "write_report"]
+__all__ = ["RESULTS", "Files", "Report", "measure_each", "need_share", "write_report"]
 
 J = TypeVar("J")
 RESULTS = "results.jsonl"
@@ -78,13 +78,29 @@ def measure_each(
         listener.measured(jobs[job], rows)
 
     missing = [job for job in jobs if not has(job)]
-    if missing and engine is not None and states is not None:
-        engine.run({job: states[job] for job in missing}, measure, told=told, finished=finished)
+    if missing and states is not None:
+        (engine or Here()).run({job: states[job] for job in missing}, measure, told=told, finished=finished)
         return
     for job in missing:
         told(job, "", 0.0)
-        state = () if states is None else (states[job],)
-        finished(job, measure(job, partial(told, job), *state))
+        finished(job, measure(job, partial(told, job)))
+
+
+def need_share(share: tuple[int, int], jobs: int | None = None) -> None:
+    """Checks the share of a machine, (i, n): every n-th job, from the i-th on.
+
+    Args:
+        share: the share.
+        jobs: the number of jobs, if it is known.
+
+    Raises:
+        HeadwayError: if there is no such share, or it has no job.
+    """
+    number, of = share
+    if not 1 <= number <= of:
+        raise HeadwayError(f"share is {number} of {of}: give a number from 1 to {max(of, 1)}, and how many there are")
+    if jobs is not None and number > jobs:
+        raise HeadwayError(f"share {number} of {of} is empty, since there are {jobs} trainings: leave it out")
 
 
 def write_report(files: Files, out: str | Path, rows: str = RESULTS) -> None:

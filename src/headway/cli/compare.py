@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .._common.engines import ENGINES
+from .._common.engines import ENGINES, engine_named, processors
 from .._common.experiment import RESULTS
 from .._common.files import need_folder_place
 from .._common.language import columns_of, padded, said
@@ -95,15 +95,15 @@ def run(
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Trainings at once for --tasks and --suite, each in a process of its own. Default: as many as there "
-            "are processors; with --on slurm or ray://address 64."
+            help="Trainings at once, each in a process of its own. Default: as many as there are processors, or GPUs; "
+            "1 if a text takes less than a minute; with --on slurm or ray://address 64."
         ),
     ] = None,
     on: Annotated[
         str | None,
         typer.Option(
-            help="For --tasks and --suite: where the trainings run. slurm, or slurm(timeout_min=30) with parameters of "
-            "submitit; ray, or ray://address of a cluster. Default: this machine.",
+            help="Where the trainings run: slurm, or slurm(timeout_min=30) with parameters of submitit; ray, or "
+            "ray://address of a cluster. A text then needs --baselines none. Default: this machine.",
             autocompletion=completing(lambda: ENGINES),
         ),
     ] = None,
@@ -111,8 +111,8 @@ def run(
         str | None,
         typer.Option(
             metavar="I/N",
-            help="For --tasks and --suite: the I-th of N machines that share the trainings, each with its own --out; "
-            "--merge joins them. Default: all trainings.",
+            help="The I-th of N machines that share the trainings, each with its own --out; --merge joins them. A text "
+            "then needs --baselines none. Default: all trainings.",
         ),
     ] = None,
     merge: Annotated[
@@ -162,11 +162,9 @@ def run(
         how |= {"on": on, "log": log}
         _run_suite(tasks, suite, folder, **how, as_json=as_json, quiet=quiet)
         return
-    for flag, value in {"--jobs": jobs, "--on": on, "--share": share}.items():
-        if value is not None:
-            raise HeadwayError(f"{flag} is given without --tasks or --suite: give one of them, or leave it out")
     from .. import study
     from ..study.loggers import logging
+    from ..study.store import own_files
 
     need_folder_place(Path(out))
     if settings["lengths"] is not None:
@@ -175,14 +173,21 @@ def run(
         settings["learning_rates"] = numbers(settings["learning_rates"], "learning_rates", float, "0.002,0.005")
     protocol = Protocol(**settings) if settings_file is None else _again(settings_file, settings, context)
     say, telling = consoles(as_json, quiet)
+    specs = DEFAULT_ENCODINGS if encodings is None else split_names(encodings)
+    if jobs is not None:
+        need_positive(jobs=jobs)
+    engine = None if on is None else engine_named(on, jobs or at_once(on), Path(out), [*own_files(specs).values()])
     with going_on(out), LossScreen(telling) as screen, logging(screen, log, out) as watch:
         results = study.compare(
             corpus,
-            DEFAULT_ENCODINGS if encodings is None else split_names(encodings),
+            specs,
             protocol,
             baselines=[] if baselines == "none" else split_names(baselines, "--baselines"),
             seeds=None if seeds is None else seeds_named(seeds),
             out=out,
+            jobs=jobs,
+            engine=engine,
+            share=share_named(share),
             watch=watch,
         )
     _tell(say, results, out, as_json)
@@ -251,7 +256,6 @@ def _run_suite(
     quiet: bool,
 ) -> None:
     """Compares encodings on tasks of symbols, and prints and writes the report."""
-    from .._common.engines import engine_named, processors
     from .._common.templates import need_reports
     from ..study import suite as suites
     from ..study.loggers import logging
@@ -272,7 +276,7 @@ def _run_suite(
     names = chosen.tasks if tasks is None else split_names(tasks, "--tasks")
     specs = chosen.encodings if encodings is None else split_names(encodings)
     if jobs is None:
-        jobs = processors() if on in (None, "ray") else JOBS_OF_A_CLUSTER
+        jobs = at_once(on)
     need_positive(jobs=jobs)
     engine = None if on is None else engine_named(on, jobs, Path(out), list(own_files([*specs, *names]).values()))
     with going_on(out), Screen(telling) as screen, logging(screen, log, out) as watch:
@@ -289,6 +293,11 @@ def _run_suite(
         )
     found.write(out)
     _tell_of_tasks(say, found, out, as_json)
+
+
+def at_once(on: str | None) -> int:
+    """Returns the trainings at once, unless --jobs is given, on the machines of --on."""
+    return processors() if on in (None, "ray") else JOBS_OF_A_CLUSTER
 
 
 def share_named(text: str | None) -> tuple[int, int]:

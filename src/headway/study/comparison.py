@@ -11,26 +11,27 @@ from functools import partial
 from inspect import signature
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from .._common.devices import device_named
-from .._common.engines import Report
-from .._common.experiment import measure_each
-from .._common.progress import ProgressListener, Telling, notebook_bar
-from .._common.store import Row
+from .._common.engines import Engine, Here, Processes, processors
+from .._common.experiment import need_share
+from .._common.language import chosen
+from .._common.progress import ProgressListener, Telling, nobody, notebook_bar
 from .._common.templates import need_reports
-from ..errors import HeadwayError, wrong_argument
+from ..errors import HeadwayError, need_positive, wrong_argument
 from . import corpora, pace, report
 from .candidates import Candidate, candidates
 from .models import ModelSizes, automatic_device
 from .pace import Pace, Work
 from .protocol import FixedProtocol, Protocol
 from .results import ComparisonResults
-from .run import FIRST_SEED, Run
+from .run import FIRST_SEED, outcome
 from .store import ROW, Store
 from .tasks import LanguageModel
+from .trainings import Planned, Trainings, need_one_clock
 
 DEFAULT_ENCODINGS = ("sinusoidal", "learned", "t5", "alibi", "rope", "none")
 """The encodings that are compared unless others are named."""
@@ -38,8 +39,8 @@ FEWEST_STEPS = 20
 SEEDS, QUICK_SEEDS = 3, 1
 MARGIN = 0.93
 """The share of the time given that is planned with."""
-Job = tuple[int, Candidate]
-"""A seed and a model."""
+LONG = 60.0
+"""Seconds from which on a comparison trains several models at once, unless ``jobs`` says otherwise."""
 
 
 def compare(
@@ -50,6 +51,9 @@ def compare(
     baselines: Sequence[str] = ("lstm",),
     seeds: int | Sequence[int] | None = None,
     out: str | Path | None = None,
+    jobs: int | None = 1,
+    engine: Engine | None = None,
+    share: tuple[int, int] = (1, 1),
     watch: ProgressListener | None = None,
     **settings: Any,
 ) -> ComparisonResults:
@@ -67,6 +71,12 @@ def compare(
             with one seed before the next.
         out: the folder for results, pictures, the report and checkpoints, from which the same call resumes; nothing is
             kept if None. It has either quick results or others.
+        jobs: trainings at once, each in a process of its own, which share out the threads of this one; GPUs too, if the
+            device is "cuda". If None, as many as there are processors, or GPUs, if the work takes more than a minute.
+        engine: where the trainings run in place of processes of this machine; see ``headway.study.engines``. Each has
+            one thread there.
+        share: (i, n) trains every n-th model alone, from the i-th on, so that n machines share the work, each with a
+            folder of its own; ``merging.merge`` joins their results.
         watch: receives the progress; if None, a notebook shows a bar.
         **settings: fields of ``Protocol``, in place of those of ``protocol``.
 
@@ -77,13 +87,14 @@ def compare(
         WrongCallError: if there is no such argument and no such setting.
         HeadwayError: before any training, if the text is too short or no text, an encoding is unknown, sizes do not
             fit, both steps and minutes are given, the device is not there, an earlier run in the folder had other
-            settings, or what the report needs is not installed.
+            settings, what the report needs is not installed, or different machines would share a baseline of equal time
+            or minutes.
     """
     if watch is None:
         with notebook_bar() as tell:
-            return compare(
-                corpus, encodings, protocol, baselines=baselines, seeds=seeds, out=out, watch=Telling(tell), **settings
-            )
+            same: dict[str, Any] = {"baselines": baselines, "seeds": seeds, "out": out, **settings}
+            same |= {"jobs": jobs, "engine": engine, "share": share}
+            return compare(corpus, encodings, protocol, watch=Telling(tell), **same)
     if out is not None:
         need_reports()
     known = [*list(signature(compare).parameters)[:-1], *(field.name for field in fields(Protocol))]
@@ -91,10 +102,21 @@ def compare(
         if name not in known:
             raise wrong_argument("compare", name, known)
     asked = replace(protocol or Protocol(), **settings)
-    place = device_named(asked.device)
+    need_share(share)
+    if jobs is not None:
+        need_positive(jobs=jobs)
+    place = "cpu" if engine is not None and asked.device == "auto" else device_named(asked.device)
     chosen = _seeds(seeds, QUICK_SEEDS if asked.quick else SEEDS)
     if asked.steps is not None and asked.minutes is not None:
         raise HeadwayError(f"steps {asked.steps} and minutes {asked.minutes:g} are both given: give one of them")
+    apart = "engine" if engine is not None else "share" if share[1] > 1 else None
+    if apart is not None and asked.minutes is not None:
+        raise HeadwayError(f"minutes {asked.minutes:g} are those of this machine, and {apart} has others: give steps")
+    if apart is not None and baselines:
+        raise HeadwayError(
+            f"baselines are also trained for as long as the encodings, and with {apart} machines may differ: give "
+            "--baselines none"
+        )
     text = corpora.load(corpus, train_length=asked.train_length, longest=asked.longest, tokenizer=asked.tokenizer)
     of_text = partial(
         asked.fixed,
@@ -112,12 +134,30 @@ def compare(
         place, why = automatic_device(names, sizes, asked.batch, place, kernels_dtype)
         fixed = of_text(device=place)
         watch.noted(why)
-    comparison = _Comparison(text, partial(of_text, device=place), fixed, models, chosen, watch)
+    where = _Where(jobs, engine, share, torch.cuda.device_count() if place == "cuda" else 0)
+    comparison = _Comparison(text, partial(of_text, device=place), fixed, models, chosen, watch, where)
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
             results = comparison.go(Path(folder), reports=False)
         return ComparisonResults(results.rows, results.protocol, settings=results.settings)
     return comparison.go(Path(out), reports=True)
+
+
+class _Where(NamedTuple):
+    """Where trainings run: ``jobs`` at once, an engine that is given, the share of this machine, and its GPUs."""
+
+    jobs: int | None
+    engine: Engine | None
+    share: tuple[int, int]
+    gpus: int
+
+
+class _Pool(NamedTuple):
+    """An engine, how many trainings it does at once, and the threads of each; those of this process if None."""
+
+    engine: Engine
+    at_once: int = 1
+    threads: int | None = None
 
 
 def _seeds(given: int | Sequence[int] | None, default: int) -> tuple[int, ...]:
@@ -147,63 +187,107 @@ class _Comparison:
         models: list[Candidate],
         seeds: Sequence[int],
         watch: ProgressListener,
+        where: _Where,
     ) -> None:
         self.text, self.of_text, self.protocol, self.watch = text, of_text, protocol, watch
-        self.models, self.seeds = models, seeds
+        self.models, self.where = models, where
+        every = [Planned(seed, model) for seed in seeds for model in models]
+        number, of = where.share
+        need_share(where.share, len(every))
+        self.planned, self.seeds = every[number - 1 :: of], seeds
+        self.pool = _Pool(Here())
         self.paces: dict[str, Pace] = {}
 
     def go(self, out: Path, reports: bool) -> ComparisonResults:
         """Trains and measures what is not in the folder yet, and writes the report there if it is wanted."""
         with Store(out, kind=ROW) as store:
-            if self.protocol.minutes is not None:
-                steps = store.settings.get("steps") or self._steps_within(60 * self.protocol.minutes)
+            minutes = self.protocol.minutes
+            if minutes is not None:
+                steps = store.settings.get("steps")
+                if steps is None:
+                    self._choose_pool(self.planned, 60 * minutes)
+                    steps = self._steps_within(60 * minutes)
                 self.protocol = self.of_text(steps=steps)
             store.agree(self.protocol.settings())
             store.agree_on_sources([model.name for model in self.models])
-            jobs = {(seed, model): f"{model.name}, seed {seed}" for seed in self.seeds for model in self.models}
-
-            def has(job: Job) -> bool:
-                seed, model = job
-                return all(store.has((row, seed)) for row in model.rows)
-
-            def measure(job: Job, tell: Report) -> list[Row]:
-                seed, model = job
-                return Run(self.text, self.protocol, model, seed, store, tell).rows()
-
-            missing = [job for job in jobs if not has(job)]
-            self.watch.planned(self.protocol.text(), len(jobs) - len(missing), len(jobs))
+            missing = [one for one in self.planned if not all(store.has((row, one.seed)) for row in one.model.rows)]
+            need_one_clock(missing, store.rows)
+            done = len(self.planned) - len(missing)
+            self.watch.planned(self.protocol.text(), done, len(self.planned))
             if missing:
-                self.watch.expected(self._expected(self.protocol, missing))
-                store.fact("counted", LanguageModel(self.text, self.protocol).counted)
-            measure_each(jobs, measure, store, self.watch, has=has)
+                self._prepare(missing)
+                language = LanguageModel(self.text, self.protocol)
+                store.fact("counted", language.counted)
+                all_of = Trainings(
+                    missing, self.models, self.protocol, language.measured_tokens, store, self.watch, done
+                )
+                made = partial(
+                    outcome,
+                    text=self.text,
+                    protocol=self.protocol,
+                    threads=self.pool.threads,
+                    language=chosen(),
+                )
+                all_of.run(self.pool.engine, made)
             results = ComparisonResults(store.rows, self.protocol, store.out, store.settings)
             if reports:
                 report.write(results, store.out)
             return results
 
-    def _expected(self, protocol: FixedProtocol, missing: Sequence[Job]) -> dict[str, float]:
+    def _prepare(self, missing: Sequence[Planned]) -> None:
+        """Chooses where to train, and tells the time that is expected, but for machines whose speed is not known."""
+        if self.where.engine is not None:
+            self.pool = _Pool(self.where.engine, threads=1)
+            return
+        if self.where.jobs is not None or self.protocol.minutes is not None:
+            self._choose_pool(missing, 60 * (self.protocol.minutes or 0.0))
+        else:
+            self._choose_pool(missing, sum(self._expected(self.protocol, missing).values()))
+        self.watch.expected(self._expected(self.protocol, missing))
+
+    def _choose_pool(self, missing: Sequence[Planned], seconds: float) -> None:
+        """Chooses the trainings at once for work that takes so many seconds without others at its side."""
+        jobs = self.where.jobs
+        if jobs is None:
+            cpu = self.protocol.device == "cpu"
+            jobs = (processors() if cpu else max(1, self.where.gpus)) if seconds > LONG else 1
+        jobs = min(jobs, len(missing))
+        pool = _Pool(Here())
+        if jobs > 1:
+            pool = _Pool(Processes(jobs, self.where.gpus), jobs, max(1, torch.get_num_threads() // jobs))
+        if pool[1:] != self.pool[1:]:
+            self.pool, self.paces = pool, {}
+
+    def _expected(self, protocol: FixedProtocol, missing: Sequence[Planned]) -> dict[str, float]:
         """The seconds for each part; the speed of each model is measured in its first call."""
         language = LanguageModel(self.text, protocol)
         several = len(protocol.learning_rates)
+        wanted: dict[str, Candidate] = {}
+        for one in missing:
+            if one.model.equal not in self.paces:
+                wanted.setdefault(one.model.equal, one.model)
+
+        def measured(model: Candidate, found: Pace) -> None:
+            self.paces[model.equal] = found
+
+        if wanted:
+            work = partial(pace.measured, text=self.text, protocol=protocol, threads=self.pool.threads)
+            self.pool.engine.run({model: Path() for model in wanted.values()}, work, told=nobody, finished=measured)
         works = []
         for seed, model in missing:
-            if model.equal not in self.paces:
-                build = partial(model.build, model.rows[-1], seed=FIRST_SEED)
-                self.paces[model.equal] = pace.measured(build, language, protocol)
             tries = 1
             if several > 1 and not model.by_the_clock and seed == self.seeds[0]:
                 # rates are tried with the first seed, even if it is not asked for
                 tries = several + (seed != FIRST_SEED)
             works.append(Work(model.equal, len(model.rows), tries, model.by_the_clock))
-        return pace.expected(works, self.paces, language, protocol)
+        return pace.expected(works, self.paces, language, protocol, self.pool.at_once)
 
     def _steps_within(self, seconds: float) -> int:
         """The most steps with which everything takes at most so long."""
-        trainings = [(seed, model) for seed in self.seeds for model in self.models]
         gone = time.perf_counter()
 
         def needed(steps: int) -> float:
-            return sum(self._expected(self.of_text(steps=steps), trainings).values()) / MARGIN
+            return sum(self._expected(self.of_text(steps=steps), self.planned).values()) / MARGIN
 
         least = needed(FEWEST_STEPS)
         seconds -= time.perf_counter() - gone

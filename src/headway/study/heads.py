@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from torch import Tensor, nn
 
+from .._common.files import write_text
 from .._common.training import Companion
 from ..inspection import HeadLog
 
@@ -23,12 +25,13 @@ WINDOWS = 4
 class HeadWatch(Companion):
     """Writes a ``HeadLog`` at the beginning of a training, a few times in it and at its end.
 
-    A training that resumes continues the log. Of the ``windows`` of ids, the same for every model, the first few are
-    read.
+    Checkpoints hold the log, so that a training that resumes continues it, on another machine too. Of the ``windows``
+    of ids, the same for every model, the first few are read.
     """
 
     def __init__(self, model: nn.Module, path: Path, windows: Tensor, steps: int) -> None:
-        self._log, self._windows = HeadLog(model, path), windows[:WINDOWS]
+        self._model, self._path, self._windows = model, path, windows[:WINDOWS]
+        self._log = HeadLog(model, path)
         self._steps = steps
         lines = max(1, min(LINES, steps // STEPS))
         self._wanted = {steps * line // lines for line in range(lines + 1)}
@@ -42,6 +45,20 @@ class HeadWatch(Companion):
         """
         if step in self._wanted:
             self._log.write(step, self._windows)
+
+    def text(self) -> str:
+        """Returns the text of the log, which is empty if nothing was written."""
+        return self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the log, as a checkpoint holds it."""
+        return {"head_log": self.text()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes the log of a checkpoint, unless an earlier version wrote it, which has none."""
+        if "head_log" in state:
+            write_text(self._path, state["head_log"])
+            self._log = HeadLog(self._model, self._path)
 
     def summary(self) -> dict[str, float | None] | None:
         """Returns what the heads do at the end of the training; None if the log does not reach it.

@@ -1,12 +1,16 @@
-"""One training of a comparison: a model with one seed, from its learning rate to the rows of the results."""
+"""The trainings of a comparison: each is a function of its settings alone, which any process can call.
+
+A training reads and writes one file, its state, from which it goes on. The process that started it writes everything
+else: settings, rows, and the log of the heads.
+"""
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +18,8 @@ from torch import nn
 
 from .._common import processor
 from .._common.engines import Report
-from .._common.language import said
-from .._common.store import Row
+from .._common.files import make_folder
+from .._common.language import said, speaking
 from .._common.training import Diverged, Trained
 from .._common.version import versions
 from ..errors import HeadwayError
@@ -25,223 +29,205 @@ from .heads import HeadWatch
 from .memory import Peak
 from .models import ModelSizes, kernel_used
 from .protocol import FixedProtocol, Training
-from .store import Store
 from .tasks import LanguageModel, Recall, Task
-from .train import train
+from .train import thread_count, train
 
 FIRST_SEED = 0
 """The seed with which learning rates are tried."""
+Fields = dict[tuple[str, int], dict[str, Any]]
+"""What is measured of each row and length."""
 
 
-class Model(NamedTuple):
-    """A trained model, its sizes, and what the training came to.
+class Job(NamedTuple):
+    """A training: of a model, for a task, with one seed.
 
-    ``heads`` says what its heads do at the end; None if that is not known. ``peak`` is the most memory in use while it
-    was trained, in bytes. ``diverged`` is the error if the training stopped with it.
+    Attributes:
+        candidate: the model.
+        task: "language_model" or "recall".
+        seed: the seed.
+        steps: the training steps.
+        learning_rate: the highest learning rate.
+        trial: whether the learning rate is tried: the model is measured on the validation part alone.
     """
 
-    model: nn.Module
-    sizes: ModelSizes
-    trained: Trained
-    heads: dict[str, float | None] | None
-    peak: int
-    diverged: Diverged | None
+    candidate: Candidate
+    task: str
+    seed: int
+    steps: int
+    learning_rate: float
+    trial: bool = False
 
 
-class Run:
-    """One candidate with one seed; a training that was stopped resumes from the folder of the store."""
+@dataclass(frozen=True)
+class Outcome:
+    """What comes out of a training.
 
-    def __init__(
-        self,
-        text: corpora.Corpus,
-        protocol: FixedProtocol,
-        candidate: Candidate,
-        seed: int,
-        store: Store,
-        tell: Report,
-    ) -> None:
-        self.protocol, self.candidate, self.seed, self.store, self.tell = protocol, candidate, seed, store, tell
-        self.language = LanguageModel(text, protocol)
-        self.steps = self._steps()
-        self.dtype = torch.bfloat16 if protocol.dtype == "bfloat16" else None
-        tried = store.tried(candidate.equal)
-        self.left = [rate for rate in protocol.learning_rates if f"{rate:g}" not in tried] if self._tries else []
-        # Work is counted in tokens through one layer; a training step counts as three evaluations.
-        tokens = 3 * protocol.batch * protocol.train_length
-        self.training = tokens * self.steps * protocol.layers
-        self.measuring = self.language.measured_tokens * protocol.layers
-        self.recalling = 3 * protocol.recall_steps * FixedProtocol.RECALL_BATCH * protocol.train_length
-        if candidate.by_the_clock:
-            self.recalling = 0
-        again = seed > 0 or not self._tries  # the first seed has been trained with the chosen rate when it was tried
-        self.total = self.training * (len(self.left) + again) + self.measuring + self.recalling
-        self.done = 0.0
+    Attributes:
+        fields: what was measured, by row and length.
+        facts: what is known of the model and its training; of a trial, its loss and memory.
+        head_log: the text of the log of its heads; None if there is none.
+    """
 
-    def rows(self) -> list[Row]:
-        """Trains and measures; returns a row for each name and length."""
-        fields: dict[tuple[str, int], dict[str, Any]] = {}
-        rate = self._learning_rate()
-        training = replace(self.protocol.language(rate), steps=self.steps)
-        language = self._trained(self.language, training, self.seed)
-        facts = self._facts(language, training)
-        self._measure(language, self.language, fields)
-        self.done += self.measuring
-        if self.recalling:
-            recall = Recall()
-            self._measure(self._trained(recall, self.protocol.recall, self.seed), recall, fields)
-        return [
-            {
-                "encoding": row,
-                "seed": self.seed,
-                "length": length,
-                "view_of": None if row == self.candidate.name else self.candidate.name,
-                **_finite(fields[row, length]),
-                **facts,
-            }
-            for row in self.candidate.rows
-            for length in self.protocol.lengths
-        ]
+    fields: Fields = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    head_log: str | None = None
 
-    @property
-    def _tries(self) -> bool:
-        """Whether learning rates are tried with this model."""
-        return len(self.protocol.learning_rates) > 1 and not self.candidate.by_the_clock
 
-    def _learning_rate(self) -> float:
-        """The one whose model has the lowest loss on the validation part with the first seed; tried now if needed."""
-        rates = self.protocol.learning_rates
-        if len(rates) == 1:
-            return rates[0]
-        for rate in self.left:
-            trained = self._trained(self.language, replace(self.protocol.language(rate), steps=self.steps), FIRST_SEED)
-            loss = self.language.validate(trained.model) if trained.diverged is None else math.nan
-            facts = {"bits_per_byte": loss if math.isfinite(loss) else None, "peak_memory_bytes": trained.peak}
-            self.store.add_tried(self.candidate.name, f"{rate:g}", facts)
-        tried = self.store.tried(self.candidate.equal)
-        return min(rates, key=lambda rate: (_or_infinite(tried[f"{rate:g}"]["bits_per_byte"]), rate))
+def parts_of(job: Job, protocol: FixedProtocol, measured_tokens: int) -> tuple[int, int]:
+    """Returns the work of a training and of its measurement, in tokens through one layer.
 
-    def _trained(self, task: Task, training: Training, seed: int) -> Model:
-        """The model of the candidate, trained on a task; it resumes from its checkpoint."""
-        language = task is self.language
-        sizes = ModelSizes.of(self.protocol, task.name, task.vocabulary)
-        name, rate = self.candidate.name, f"{training.learning_rate:g}"
-        several = language and len(self.protocol.learning_rates) > 1
-        checkpoint = self.store.checkpoint(name, seed, task.name, rate if several else None)
-        finished = several and seed == FIRST_SEED and rate in self.store.tried(name)
-        work = 0 if finished else self.training if language else self.recalling
+    A training step counts as three evaluations.
+
+    Args:
+        job: the training.
+        protocol: the settings.
+        measured_tokens: the tokens that go through a language model to measure it at every length.
+    """
+    if job.task == Recall.name:
+        return 3 * job.steps * FixedProtocol.RECALL_BATCH * protocol.train_length, 0
+    trained = 3 * job.steps * protocol.batch * protocol.train_length * protocol.layers
+    return trained, 0 if job.trial else measured_tokens * protocol.layers
+
+
+def outcome(
+    job: Job,
+    tell: Report,
+    state: Path,
+    *,
+    text: corpora.Corpus,
+    protocol: FixedProtocol,
+    threads: int | None = None,
+    language: str = "en",
+) -> Outcome:
+    """Trains and measures a model, from its ``state`` if there is one.
+
+    Args:
+        job: the training.
+        tell: receives the progress.
+        state: the file of the checkpoint.
+        text: the text.
+        protocol: the settings.
+        threads: the threads to compute with; those of this process if None.
+        language: the language of what is told, since an engine may call this in another process.
+    """
+    with thread_count(threads), speaking(language):
+        return _Run(job, tell, state, text, protocol).outcome()
+
+
+class _Run:
+    """A training that is under way."""
+
+    def __init__(self, job: Job, tell: Report, state: Path, text: corpora.Corpus, protocol: FixedProtocol) -> None:
+        self.job, self.tell, self.state, self.protocol = job, tell, state, protocol
+        self.candidate, self.of_text = job.candidate, job.task == LanguageModel.name
+        language = LanguageModel(text, protocol)
+        self.task: Task = language if self.of_text else Recall()
+        self.sizes = ModelSizes.of(protocol, self.task.name, self.task.vocabulary)
+        self.dtype = torch.bfloat16 if self.of_text and protocol.dtype == "bfloat16" else None
+        training, measuring = parts_of(job, protocol, language.measured_tokens)
+        self.trained_share = training / (training + measuring)
+
+    def outcome(self) -> Outcome:
+        training = self.protocol.language(self.job.learning_rate) if self.of_text else self.protocol.recall
+        training = Training(self.job.steps, training.batch, training.length, training.learning_rate)
         peak = Peak(self.protocol.device)
-        model = self.candidate.build(self.candidate.rows[0], sizes, seed).to(self.protocol.device)
-        heads = None
-        if language and self.candidate.cell is None:
-            windows, _ = self.language.batch(training, torch.Generator().manual_seed(0))  # the same for every seed
-            log = self.store.head_log(name, seed, rate if several else None)
-            heads = HeadWatch(model, log, windows.to(self.protocol.device), training.steps)
-        doing = task.title + (f" at learning rate {rate}" if several else "")
-        after_step = partial(self._after_step, task, doing, training, work)
-        compiled = language and self.protocol.compile
-        diverged = None
+        model = self.candidate.build(self.candidate.rows[0], self.sizes, self.job.seed).to(self.protocol.device)
+        heads = self._heads(model, training)
+        trained, diverged = self._train(model, training, heads)
+        most, log = peak.bytes(), None if heads is None else heads.text()
+        if self.job.trial:
+            loss = self.task.validate(model) if diverged is None else math.nan  # type: ignore[attr-defined]
+            found = {"bits_per_byte": loss if math.isfinite(loss) else None, "peak_memory_bytes": most}
+            return Outcome(facts=found, head_log=log)
+        fields = {}
+        for row in self.candidate.rows:
+            self.tell(said("{task}, measuring", task=said(self.task.title)), self.trained_share)
+            fields |= self._measured(row, model, diverged)
+        facts = {}
+        if self.of_text:
+            facts = {**self._facts(model, trained, training), "peak_memory_bytes": most}
+            facts["heads"] = None if heads is None else heads.summary()
+        return Outcome(fields, facts, log)
+
+    def _heads(self, model: nn.Module, training: Training) -> HeadWatch | None:
+        """What writes the log of the heads of a Transformer that learns the text, beside the state."""
+        if not self.of_text or self.candidate.cell is not None:
+            return None
+        windows, _ = self.task.batch(training, torch.Generator().manual_seed(0))  # the same for every seed
+        log = self.state.with_name(f"{self.state.name}.heads.jsonl")
+        make_folder(log.parent)
+        return HeadWatch(model, log, windows.to(self.protocol.device), training.steps)
+
+    def _train(self, model: nn.Module, training: Training, heads: HeadWatch | None) -> tuple[Trained, Diverged | None]:
+        """Trains the model in place; a training that diverges has steps, and no other numbers."""
+        several = self.of_text and len(self.protocol.learning_rates) > 1
+        doing = self.task.title + (f" at learning rate {training.learning_rate:g}" if several else "")
         try:
             trained = train(
                 model,
-                task,
+                self.task,
                 training,
-                seed,
-                checkpoint=checkpoint,
+                self.job.seed,
+                checkpoint=self.state,
                 companion=heads,
-                watch=after_step,
-                dtype=self.dtype if language else None,
-                compile=compiled,
+                watch=partial(self._after_step, doing),
+                dtype=self.dtype,
+                compile=self.of_text and self.protocol.compile,
             )
         except Diverged as error:
-            diverged, trained = error, Trained(error.step - 1, math.nan, math.nan, math.nan)
-        self.done += work
-        most = self.store.tried(name)[rate]["peak_memory_bytes"] if finished else peak.bytes()
-        return Model(model, sizes, trained, None if heads is None else heads.summary(), most, diverged)
+            return Trained(error.step - 1, math.nan, math.nan, math.nan), error
+        return trained, None
 
-    def _measure(self, trained: Model, task: Task, fields: dict[tuple[str, int], dict[str, Any]]) -> None:
-        """Adds what the model achieves at each length to the fields of each row."""
-        for row in self.candidate.rows:
-            self._tell(said("{task}, measuring", task=said(task.title)), self.done)
-            measured = self._measured(row, trained, task)
-            for length, new in measured.items():
-                known = fields.setdefault((row, length), {})
-                reasons = [one["reason"] for one in (known, new) if "reason" in one]
-                known.update(new, **({"reason": "; ".join(dict.fromkeys(reasons))} if reasons else {}))
-
-    def _steps(self) -> int:
-        if not self.candidate.by_the_clock:
-            return self.protocol.steps
-        rows = [row for row in self.store.rows if row["seed"] == self.seed and row["train_seconds"]]
-        # trainings of earlier versions have no time of the processor
-        time = "processor_seconds" if all(row.get("processor_seconds") for row in rows) else "train_seconds"
-        seconds = [row[time] for row in rows if not row["baseline"]]
-        alike = self.candidate.equal
-        pace = next((row[time] / row["steps"] for row in rows if row["encoding"] == alike), None)
-        steps = max(1, round(statistics.median(seconds) / pace)) if seconds and pace else self.protocol.steps
-        return self.store.equal_time_steps(self.candidate.name, self.seed, steps)
-
-    def _after_step(
-        self,
-        task: Task,
-        doing: str,
-        training: Training,
-        work: float,
-        step: int,
-        loss: float,
-    ) -> None:
-        told = said(task.title)
-        if doing != task.title:
-            told = said("{task} at learning rate {rate:g}", task=told, rate=training.learning_rate)
+    def _after_step(self, doing: str, step: int, loss: float) -> None:
+        told = said(self.task.title)
+        if doing != self.task.title:
+            told = said("{task} at learning rate {rate:g}", task=told, rate=self.job.learning_rate)
         where = said(
             "{doing}, step {step:,} of {steps:,}, {loss:.2f} bits",
             doing=told,
             step=step,
-            steps=training.steps,
+            steps=self.job.steps,
             loss=loss,
         )
-        self._tell(where, self.done + work * step / training.steps, {"step": step, f"loss, {doing}": loss})
+        share = self.trained_share * step / self.job.steps
+        self.tell(where, share, {"step": step, f"loss, {doing}": loss})
 
-    def _tell(self, doing: str, done: float, numbers: Mapping[str, float] | None = None) -> None:
-        self.tell(doing, min(1.0, done / self.total), numbers)
-
-    def _measured(self, row: str, trained: Model, task: Task) -> dict[int, dict[str, Any]]:
-        """What the trained model achieves at each length, with the encoding of this row."""
-        missing = "bits_per_byte" if task is self.language else "recall"
-        if trained.diverged is not None:
-            why = f"{task.title}: training diverged: {trained.diverged}"
-            return {length: {missing: None, "reason": why} for length in self.protocol.lengths}
-        model = trained.model
+    def _measured(self, row: str, model: nn.Module, diverged: Diverged | None) -> Fields:
+        """What the model achieves at each length, with the encoding of a row."""
+        missing = "bits_per_byte" if self.of_text else "recall"
+        if diverged is not None:
+            why = f"{self.task.title}: training diverged: {diverged}"
+            return {(row, length): {missing: None, "reason": why} for length in self.protocol.lengths}
+        measured = model
         if row != self.candidate.rows[0]:
-            model = self.candidate.build(row, trained.sizes, self.seed).to(self.protocol.device)
-            model.load_state_dict(trained.model.state_dict())
-        measured: dict[int, dict[str, Any]] = {}
+            measured = self.candidate.build(row, self.sizes, self.job.seed).to(self.protocol.device)
+            measured.load_state_dict(model.state_dict())
+        fields: Fields = {}
         for length in self.protocol.lengths:
             try:
-                measured[length] = task.measure(model, length)
+                fields[row, length] = self.task.measure(measured, length)
             except HeadwayError as error:
                 if length <= self.protocol.train_length:
                     raise
-                measured[length] = {missing: None, "reason": str(error)}
-        return measured
+                fields[row, length] = {missing: None, "reason": str(error)}
+        return fields
 
-    def _facts(self, result: Model, training: Training) -> dict[str, Any]:
-        model, trained, cell = result.model, result.trained, self.candidate.cell
+    def _facts(self, model: nn.Module, trained: Trained, training: Training) -> dict[str, Any]:
+        cell = self.candidate.cell
         parameters = sum(parameter.numel() for parameter in model.parameters())
         shared = sum(parameter.numel() for name, parameter in model.named_parameters() if ".encodings." not in name)
         kernel = f"torch {cell}"
         if cell is None:
             kernel = kernel_used(
-                self.candidate.name, result.sizes, training.batch, self.protocol.device, self.dtype or torch.float32
+                self.candidate.name, self.sizes, training.batch, self.protocol.device, self.dtype or torch.float32
             )
         seconds, work = (None if math.isnan(x) else x for x in (trained.seconds, trained.processor_seconds))
         tokens = training.batch * training.length * trained.steps
-        tried = self.store.tried(self.candidate.equal) if len(self.protocol.learning_rates) > 1 else {}
         return {
             "baseline": cell is not None,
             "train_length": self.protocol.train_length,
             "steps": trained.steps,
             "learning_rate": training.learning_rate,
-            "learning_rates": {rate: facts["bits_per_byte"] for rate, facts in tried.items()},
             "train_loss_bits": trained.loss if math.isfinite(trained.loss) else None,
             "train_seconds": seconds,
             "processor_seconds": work,
@@ -251,8 +237,6 @@ class Run:
             "kernel": kernel,
             "trained_dtype": self.protocol.dtype,
             "compiled": self.protocol.compile,
-            "peak_memory_bytes": result.peak,
-            "heads": result.heads,
             "corpus": self.protocol.corpus,
             "corpus_sha256": self.protocol.corpus_sha256,
             "device": self.protocol.device,
@@ -262,8 +246,30 @@ class Run:
         }
 
 
-def _or_infinite(value: float | None) -> float:
-    return math.inf if value is None else value
+def rows_of(
+    candidate: Candidate, seed: int, outcomes: Sequence[Outcome], facts: Mapping[str, Any], lengths: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Returns the rows of a model with one seed, one for each of its names and lengths.
+
+    Args:
+        candidate: the model.
+        seed: the seed.
+        outcomes: what came out of its trainings, that for the text first.
+        facts: what is known beside their facts.
+        lengths: the lengths.
+    """
+    rows = []
+    for row in candidate.rows:
+        for length in lengths:
+            measured = [one.fields[row, length] for one in outcomes]
+            reasons = list(dict.fromkeys(one["reason"] for one in measured if "reason" in one))
+            fields = {name: value for one in measured for name, value in one.items()}
+            fields |= {"reason": "; ".join(reasons)} if reasons else {}
+            known = {name: value for one in outcomes for name, value in one.facts.items()}
+            names = {"encoding": row, "seed": seed, "length": length}
+            view_of = None if row == candidate.name else candidate.name
+            rows.append({**names, "view_of": view_of, **_finite(fields), **known, **facts})
+    return rows
 
 
 def _finite(fields: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +21,7 @@ import torch
 
 from .._common import processor
 from .._common.engines import Engine, Processes, Report
-from .._common.experiment import measure_each
+from .._common.experiment import measure_each, need_share
 from .._common.kinds import Kind
 from .._common.language import chosen, said, speaking
 from .._common.progress import ProgressListener, Telling, notebook_bar
@@ -33,7 +34,7 @@ from .models import ModelSizes, build_transformer
 from .protocol import LEARNING_RATE, Training
 from .store import Store, checkpoint_path
 from .tasks import SEQUENCE_TASKS, SequenceTask, sequence_task
-from .train import one_thread, train
+from .train import thread_count, train
 
 __all__ = ["SUITES", "Suite", "SuiteProtocol", "SuiteResults", "measure"]
 
@@ -43,6 +44,7 @@ ROW: Kind = {
     **dict.fromkeys(("task", "encoding"), str),
     **dict.fromkeys(("seed", "times", "length", "trained", "steps", "parameters", "threads"), int),
     **dict.fromkeys(("exact", "accuracy", "validation", "seconds"), (float, None)),
+    "processor_seconds": (float, None, ...),
     "learned": bool,
     "by_depth": ([(float, None)], ...),
     "reason": (str, ...),
@@ -148,7 +150,7 @@ def measure(
         seeds: the seeds. All tasks and encodings are trained with one seed before the next.
         out: the folder of the results and checkpoints; nothing is kept if None.
         jobs: trainings at once, each in a process of its own. Results do not depend on it.
-        engine: where the trainings run in place of processes of this machine; see ``_common.engines``.
+        engine: where the trainings run in place of processes of this machine; see ``headway.study.engines``.
         share: (i, n) trains every n-th training alone, from the i-th on, so that n machines share the work, each with a
             folder of its own; ``merging.merge`` joins their results.
         watch: receives the progress; if None, a notebook shows a bar.
@@ -171,9 +173,7 @@ def measure(
     need_positive(jobs=jobs, steps=protocol.steps)
     if not tasks or not encodings or not seeds:
         raise HeadwayError("tasks, encodings and seeds may not be empty: give at least one of each")
-    number, of = share
-    if not 1 <= number <= of:
-        raise HeadwayError(f"share is {number} of {of}: give a number from 1 to {max(of, 1)}, and how many there are")
+    need_share(share)
     for name in tasks:
         task = sequence_task(name)
         for spec in encodings:
@@ -183,8 +183,8 @@ def measure(
             with torch.no_grad():
                 model(torch.zeros(1, 2, dtype=torch.int64))
     every = list(product(dict.fromkeys(seeds), dict.fromkeys(tasks), dict.fromkeys(encodings)))
-    if number > len(every):
-        raise HeadwayError(f"share {number} of {of} is empty, since there are {len(every)} trainings: leave it out")
+    need_share(share, len(every))
+    number, of = share
     settings = {**asdict(protocol), "times": list(protocol.times), "lengths": list(protocol.times), "version": VERSION}
     with Store(out, KEYS, ROW) as store:
         store.agree({"experiment": "suite", **settings})
@@ -203,7 +203,7 @@ def measure(
         return SuiteResults(store.rows_of(planned), store.settings, list(dict.fromkeys(encodings)))
 
 
-@one_thread()  # so that results do not depend on ``jobs``
+@thread_count(1)  # so that results do not depend on ``jobs``
 def _measured(job: Job, tell: Report, state: Path, *, protocol: SuiteProtocol, language: str) -> list[Row]:
     """Trains a model, from its checkpoint ``state`` if there is one, and returns its rows, one for each length.
 
@@ -240,15 +240,19 @@ def _measured(job: Job, tell: Report, state: Path, *, protocol: SuiteProtocol, l
                 watch=after_step,
                 until=enough,
             )
-            steps, seconds, validation = trained.steps, round(trained.seconds, 2), task.validate(model)
+            steps, validation = trained.steps, task.validate(model)
+            seconds, work = round(trained.seconds, 2), round(trained.processor_seconds, 2)
+            work = None if math.isnan(work) else work  # of a checkpoint of an earlier version
         except Diverged as error:
-            steps, seconds, validation, reason = error.step - 1, None, 0.0, f"training diverged: {error}"
+            steps, validation, reason = error.step - 1, 0.0, f"training diverged: {error}"
+            seconds = work = None
     facts = {
         "trained": task.trained,
         "validation": validation,
         "learned": validation >= protocol.enough,
         "steps": steps,
         "seconds": seconds,
+        "processor_seconds": work,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "threads": torch.get_num_threads(),
         "processor": processor.name(),

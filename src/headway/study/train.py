@@ -21,17 +21,17 @@ from .tasks import Task
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Computes with one thread in a ``with`` block.
+def thread_count(count: int | None) -> Iterator[None]:
+    """Computes with a number of threads in a ``with`` block; with as many as before if ``count`` is None.
 
     Small tensors are slower with more, and sums depend on the number of threads.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 def schedule(step: int, training: Training) -> float:

@@ -1,4 +1,4 @@
-"""Where the jobs of an experiment run: processes of this machine, Slurm, or Ray."""
+"""Where the jobs of an experiment run: this process, several of this machine, Slurm, or Ray."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 from ...errors import HeadwayError
 from ..literals import arguments_in
 from ._base import Engine, Report
+from .here import Here
 from .processes import Processes, processors
 from .ray import Ray
 from .slurm import Slurm
 
-__all__ = ["ENGINES", "Engine", "Processes", "Ray", "Report", "Slurm", "engine_named", "processors"]
+__all__ = ["ENGINES", "Engine", "Here", "Processes", "Ray", "Report", "Slurm", "engine_named", "processors"]
 
 ENGINES = ("slurm", "ray")
 """The names that --on takes; those of Slurm and Ray may have parameters and an address."""

@@ -6,6 +6,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -60,6 +61,10 @@ class Engine(ABC):
         Raises:
             HeadwayError: if a job raises one, or its process is lost three times.
         """
+
+    def connected(self) -> AbstractContextManager[Any]:
+        """Returns a block in which several calls of ``run`` share what the engine has to start; here nothing."""
+        return nullcontext()
 
 
 class Losses:

@@ -17,6 +17,9 @@ from typing import Any, Generic
 
 from ._base import Engine, Finished, J, Losses, Told, Work, now_and_then, outcome
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""The variable that names the GPUs that a process sees."""
+
 
 def processors() -> int:
     """Returns the number of processors that this process may use."""
@@ -28,20 +31,23 @@ class Processes(Engine):
 
     Args:
         jobs: the jobs at once.
+        gpus: the NVIDIA GPUs that the processes share out: each sees one of them alone, by the name cuda:0. If 0, all
+            processes see all GPUs.
     """
 
-    def __init__(self, jobs: int) -> None:
-        self.jobs = jobs
+    def __init__(self, jobs: int, gpus: int = 0) -> None:
+        self.jobs, self.gpus = jobs, gpus
 
     def run(self, jobs: Mapping[J, Path], work: Work[J], *, told: Told[J], finished: Finished[J]) -> None:
         """Does each job; see ``Engine``."""
         waiting, losses = deque(jobs), Losses()
         running: dict[Connection, _Worker[J]] = {}
         idle: list[_Worker[J]] = []
+        free = list(range(self.jobs))[::-1]
         try:
             while waiting or running:
                 while waiting and len(running) < self.jobs:
-                    worker = idle.pop() if idle else _started(work)
+                    worker = idle.pop() if idle else self._started(work, free.pop())
                     worker.job = waiting.popleft()
                     running[worker.connection] = worker
                     with suppress(BrokenPipeError):  # it is dead, which recv says too
@@ -53,6 +59,7 @@ class Processes(Engine):
                         kind, *message = worker.connection.recv()
                     except (EOFError, ConnectionError, pickle.UnpicklingError):
                         del running[worker.connection]
+                        free.append(worker.number)
                         worker.process.join()
                         losses.add(job, f"with code {worker.process.exitcode}")
                         waiting.appendleft(job)
@@ -71,24 +78,34 @@ class Processes(Engine):
                 worker.process.join()
                 worker.connection.close()
 
+    def _started(self, work: Callable[..., Any], number: int) -> _Worker[Any]:
+        """Starts a process, by its number among those that run at once."""
+        context = multiprocessing.get_context("spawn")  # a fork copies the threads of torch in no usable state
+        ours, its = context.Pipe()
+        names = _names(self.gpus)
+        gpu = names[number % len(names)] if names else None
+        # a pickle of its own, in which tensors are values: torch would put those of arguments into shared memory
+        process = context.Process(target=_serve, args=(its, pickle.dumps(work), gpu), daemon=True)
+        with _interrupts_blocked():
+            process.start()
+        its.close()
+        return _Worker(process, ours, number)
+
 
 @dataclass
 class _Worker(Generic[J]):
-    """A process, its end of a pipe that is ours, and its job."""
+    """A process, its end of a pipe that is ours, its number among those that run at once, and its job."""
 
     process: BaseProcess
     connection: Connection
+    number: int
     job: J | None = None
 
 
-def _started(work: Callable[..., Any]) -> _Worker[Any]:
-    context = multiprocessing.get_context("spawn")  # a fork copies the threads of torch in no usable state
-    ours, its = context.Pipe()
-    process = context.Process(target=_serve, args=(its, work), daemon=True)
-    with _interrupts_blocked():
-        process.start()
-    its.close()
-    return _Worker(process, ours)
+def _names(gpus: int) -> list[str]:
+    """The names of the first GPUs that this process sees."""
+    seen = os.environ.get(VISIBLE)
+    return (seen.split(",") if seen else [str(number) for number in range(gpus)])[:gpus]
 
 
 @contextmanager
@@ -104,8 +121,11 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(connection: Connection, work: Work[Any]) -> None:
-    """Does the jobs that come over a connection, in a process of its own."""
+def _serve(connection: Connection, pickled: bytes, gpu: str | None) -> None:
+    """Does the jobs that come over a connection, in a process of its own that sees one GPU, if one is named."""
+    if gpu is not None:
+        os.environ[VISIBLE] = gpu  # which CUDA reads when it is first used
+    work: Work[Any] = pickle.loads(pickled)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one is stopped too, and ends it
     with suppress(EOFError, ConnectionError):  # nobody waits for a result any more
         while True:

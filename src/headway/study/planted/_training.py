@@ -21,7 +21,7 @@ from ..models import EMBEDDING_SCALE, start_alike
 from ..protocol import Training, derived_seed
 from ..tasks import Task
 from ..tasks._base import IGNORED
-from ..train import one_thread, train
+from ..train import thread_count, train
 from ._cases import Cases
 from ._grammar import FARTHEST, FEW, Language, Sentence
 from ._languages import named_language
@@ -159,7 +159,7 @@ def trained(
                 model.load_state_dict(state["model"])
         if finished:
             return model.eval()
-    with _TrainedModel(place), one_thread():
+    with _TrainedModel(place), thread_count(1):
         task = PlantedWords(language, language.sentences(SENTENCES, seed))
         train(model, task, settings, seed, checkpoint=checkpoint, watch=watch)
     return model.eval()
