@@ -143,3 +143,15 @@ def test_results_come_back_from_their_folder(results: ComparisonResults, tmp_pat
     assert loaded.protocol == results.protocol
     with pytest.raises(ValueError, match="has no comparison"):
         ComparisonResults.load(tmp_path / "nowhere")
+
+
+def test_pictures_cut_no_name(results: ComparisonResults) -> None:
+    """Not even one as long as a line; the axes keep their size beside it."""
+    name = "rope(base=500.0, layout='half', rotary_dim=8)"
+    rows = [{**row, "encoding": name} if row["encoding"].startswith("rope") else row for row in results.rows]
+    longer = ComparisonResults(rows, results.protocol)
+    for draw in (charts.draw_by_position, charts.draw_by_length):
+        figure, usual = draw(longer), draw(results)
+        (text,) = [text for text in figure.axes[0].texts if text.get_text().startswith(name)]
+        assert text.get_window_extent().x1 <= figure.bbox.x1
+        assert figure.axes[0].bbox.width == pytest.approx(usual.axes[0].bbox.width)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from statistics import mean
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from .._common.pictures import COLOURS, FAINT, INK, MARKERS, style
@@ -99,8 +100,7 @@ def _task(axes: Axes, results: SuiteNumbers, task: str, look: dict[str, Style]) 
         axes.plot(x, y, **look[name].options(1.6, 4.5), zorder=3)
         axes.vlines(x, low, high, color=look[name].colour, linewidth=1.0, zorder=2)
     never = sum(bool(results.runs(task, name)) for name in results.encodings) - len(shown)
-    title = task if len(task) <= 24 else f"…{task[-23:]}"
-    axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
+    axes.set_title("\n".join(wrap(task, 26)), fontsize=10, fontweight="bold", loc="left")
     if never:
         said = "no model learned it" if not shown else f"{never} did not learn it"
         axes.text(0.98, 0.96, said, transform=axes.transAxes, ha="right", va="top", fontsize=8, bbox=_PAPER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 GREY_DASHES = ((0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 COUNTED_DASHES = ((0, (1, 1.6)), (0, (6, 1.5, 1, 1.5)))
 """The lines of n-gram models."""
+CHARACTERS = 25
+"""The characters of a name that there is room for beside the axes."""
+INCHES = 0.072
+"""The width of a character of a name."""
+FULL_WIDTH = 0x2E80
+"""The first character of Chinese scripts, in which each is as wide as two others."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,16 @@ class FigureLayout:
     top: float = 0.82
     bottom: float = 0.13
     title: float = 14.0
+
+    def with_names(self, names: Iterable[str]) -> FigureLayout:
+        """Returns the layout of a picture that is wider if one of the names beside its axes needs it.
+
+        The axes keep their size.
+        """
+        longest = max((sum(1 + (ord(sign) >= FULL_WIDTH) for sign in name) for name in names), default=0)
+        width = self.width + INCHES * max(0, longest - CHARACTERS)
+        by = self.width / width
+        return replace(self, width=width, left=self.left * by, right=self.right * by)
 
 
 WIDE = FigureLayout()
@@ -238,15 +254,17 @@ def _draw(
     look = styles(results)
     words = _subtitle(results, say)
     with style([title, *words, *results.names], **{"font.size": 11}):
-        figure = Figure(figsize=(layout.width, layout.height))
-        figure.subplots_adjust(left=layout.left, right=layout.right, top=layout.top, bottom=layout.bottom)
+        counted = results.counted if bound == "bits" else {}
+        low, high = range_of(lines, bound, counted.values())
+        named = [_translated(say, label(line, lines, high, say)) for line in lines]
+        place = layout.with_names([*named, *counted])
+        figure = Figure(figsize=(place.width, place.height))
+        figure.subplots_adjust(left=place.left, right=place.right, top=place.top, bottom=place.bottom)
         axes = figure.add_subplot()
         end = max((max(line.x) for line in lines), default=2)
         start = min((min(line.x) for line in lines), default=1)
         axes.set_xscale("log", base=2)
         axes.set_xlim(start / 1.15, end * 1.08)
-        counted = results.counted if bound == "bits" else {}
-        low, high = range_of(lines, bound, counted.values())
         axes.set_ylim(low, high)
         lines = lines + [_line(name, [start, end], [[bits]] * 2) for name, bits in counted.items()]
         for line in lines:
@@ -347,14 +365,8 @@ def name_lines(
         ceiling = places[number] - step
     for place, (y, line) in zip(places, wanted, strict=True):
         own = look[line.name]
-        stops_early = line.x[-1] < max(other.x[-1] for other in lines) * 0.9
-        leaves = line.y[-1] > high
-        note = (
-            f" ↑ {form(line.y[-1])}"
-            if leaves
-            else (say(" (to {})", "（至 {}）").format(f"{line.end:,.0f}") if stops_early else "")
-        )
-        if not stops_early and not leaves and abs(place - y) > step / 4:  # a thin line to a name that was moved
+        moves = line.y[-1] <= high and not _stops_early(line, lines) and abs(place - y) > step / 4
+        if moves:  # a thin line leads to the name
             axes.annotate(
                 "", (line.x[-1], y), xytext=(moved, place), textcoords=("axes fraction", "data"), annotation_clip=False,
                 arrowprops={"arrowstyle": "-", "color": own.colour, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3},
@@ -362,20 +374,37 @@ def name_lines(
         across = axes.get_yaxis_transform()
         axes.plot((begins, ends), (place, place), **own.options(1.6, 4.5), transform=across, clip_on=False)
         axes.annotate(
-            _translated(say, _short(line.name, note)), (name, place), xycoords=("axes fraction", "data"),
+            _translated(say, label(line, lines, high, say, form)), (name, place), xycoords=("axes fraction", "data"),
             va="center", fontsize=9, annotation_clip=False,
         )  # fmt: skip
 
 
-def _short(name: str, note: str = "") -> str:
-    """A name with a note, short enough to stand beside a picture."""
-    name = name.replace('extend="interpolate"', "interpolated")
+def label(
+    line: Line,
+    lines: Sequence[Line],
+    high: float,
+    say: Say = LANGUAGES["en"],
+    form: Callable[[float], str] = "{:.3g}".format,
+) -> str:
+    """Returns what stands beside the end of a line: its whole name, and where the line ends if not at the edge.
+
+    Args:
+        line: the line.
+        lines: all lines.
+        high: the upper end of the y axis.
+        say: chooses the language.
+        form: writes the number at the end of a line that leaves the axis.
+    """
+    name = line.name.replace('extend="interpolate"', "interpolated")
     file, _, rest = name.rpartition("/")
     name = rest if file and ".py" in rest else name
-    most = 23 - max(0, len(note) - 2)
-    if len(name) > most:
-        name = name.replace("interpolated", "interp.")
-    return (name if len(name) <= most else name[: most - 1] + "…") + note
+    if line.y[-1] > high:
+        return f"{name} ↑ {form(line.y[-1])}"
+    return name + (say(" (to {})", "（至 {}）").format(f"{line.end:,.0f}") if _stops_early(line, lines) else "")
+
+
+def _stops_early(line: Line, lines: Sequence[Line]) -> bool:
+    return line.x[-1] < max(other.x[-1] for other in lines) * 0.9
 
 
 def svg(figure: Figure) -> str:
