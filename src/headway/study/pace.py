@@ -112,7 +112,8 @@ def expected(
     names = map(to_say, ("training", "trying learning rates", "measuring", "recall"))
     parts = dict.fromkeys(names, 0.0)
     recall_tokens = len(protocol.lengths) * max(TOKENS, 4 * max(protocol.lengths))
-    first, last = [], []
+    first: list[float] = []
+    last: list[float] = []
     for work in works:
         pace = paces[work.name]
         once = protocol.steps * (usual if work.by_the_clock else pace.step)

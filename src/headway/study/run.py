@@ -139,7 +139,7 @@ class _Run:
             loss = self.task.validate(model) if diverged is None else math.nan  # type: ignore[attr-defined]
             found = {"bits_per_byte": loss if math.isfinite(loss) else None, "peak_memory_bytes": most}
             return Outcome(facts=found, head_log=log)
-        fields = {}
+        fields: Fields = {}
         for row in self.candidate.rows:
             self.tell(said("{task}, measuring", task=said(self.task.title)), self.trained_share)
             fields |= self._measured(row, model, diverged)

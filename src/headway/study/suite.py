@@ -229,6 +229,8 @@ def _measured(job: Job, tell: Report, state: Path, *, protocol: SuiteProtocol, l
         tell(doing, step / training.steps, {"step": step, "loss": loss, "validation": validation})
 
     reason = None
+    seconds: float | None = None
+    work: float | None = None
     with torch.random.fork_rng(devices=[]):
         try:
             trained = train(
@@ -241,11 +243,11 @@ def _measured(job: Job, tell: Report, state: Path, *, protocol: SuiteProtocol, l
                 until=enough,
             )
             steps, validation = trained.steps, task.validate(model)
-            seconds, work = round(trained.seconds, 2), round(trained.processor_seconds, 2)
-            work = None if math.isnan(work) else work  # of a checkpoint of an earlier version
+            seconds = round(trained.seconds, 2)
+            if not math.isnan(trained.processor_seconds):  # as of a checkpoint of an earlier version
+                work = round(trained.processor_seconds, 2)
         except Diverged as error:
             steps, validation, reason = error.step - 1, 0.0, f"training diverged: {error}"
-            seconds = work = None
     facts = {
         "trained": task.trained,
         "validation": validation,

@@ -196,7 +196,7 @@ def need_one_clock(missing: Sequence[Planned], rows: Sequence[Row]) -> None:
     """
     for one in missing:
         if one.model.by_the_clock:
-            its = {row.get("processor") for row in rows if row["seed"] == one.seed} - {None, processor.name()}
+            its = {row.get("processor") or "" for row in rows if row["seed"] == one.seed} - {"", processor.name()}
             if its:
                 raise HeadwayError(
                     f"{one.model.name} is trained for as long as the encodings, and {min(its)} trained those of seed "
