@@ -56,7 +56,6 @@ TABLES = {
 PICTURES = (
     ("shakespeare", "loss-by-position.png", "en"),
     ("chinese", "loss-by-position-chinese.png", "en"),
-    ("chinese", "zh-CN/loss-by-position.png", "zh"),
 )
 """Text, file and language of each picture."""
 FILES = ("settings.json", "results.jsonl")

@@ -2,6 +2,7 @@
 
     python benchmarks/suite.py --minutes 60             # measures what is missing, in the order of the suite
     python benchmarks/suite.py --minutes 0              # writes the pages alone
+    python benchmarks/suite.py --pace                   # says how many core-hours the whole suite takes at most
 
 The rows lie in results/suite, from which any machine goes on. A training that is stopped begins again there, since
 checkpoints are not kept with the rows.
@@ -14,7 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
@@ -23,14 +24,21 @@ from page import between
 from headway._common.files import LOCK, from_json, write_text
 from headway._common.progress import ProgressListener
 from headway._common.store import read_rows
+from headway.study import ComparisonResults, FixedProtocol, store
 from headway.study._suite_results import FEWEST_SEEDS
 from headway.study.intervals import bootstrap, mean_and_half
+from headway.study.models import build_transformer
 from headway.study.suite import KEYS, ROW, SUITES, SuiteProtocol, SuiteResults, measure
+from headway.study.tasks import sequence_task
+from headway.study.train import thread_count, train
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks" / "results" / "suite"
 PAGES = {"en": ROOT / "docs" / "tasks.md", "zh": ROOT / "docs" / "zh-CN" / "tasks.md"}
 PAPER = SUITES["paper"]
+PACE_STEPS = 20
+CORE_HOURS = 35
+"""What --pace said of the first 93 of 195 tasks and encodings, beside much other work on the same cores."""
 Cell = tuple[str, str]
 """A task and an encoding."""
 
@@ -91,12 +99,24 @@ STATEMENTS = (
     ),
 )
 
+ON_A_TEXT = {
+    "en": "On a text, ALiBi and KERPLE keep their loss beyond the trained length; RoPE's and that of sinusoids rises",
+    "zh": "在文本上，ALiBi 和 KERPLE 在训练长度之外保持损失，RoPE 和正弦编码的损失上升",
+}
+OF_A_TEXT = "Press et al. 2022, arXiv:2108.12409; Chi et al. 2022, arXiv:2205.09921"
+TEXTS = {"shakespeare": {"en": "Shakespeare", "zh": "莎士比亚"}, "chinese": {"en": "Chinese", "zh": "中文"}}
+KEEP, RISE = ("alibi", "kerple-log"), ("rope", "sinusoidal")
+
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--minutes", type=float, default=60.0, help="After so long no further training begins.")
     options.add_argument("--jobs", type=int, default=1, help="Trainings at once.")
+    options.add_argument("--pace", action="store_true", help="Say what the whole suite takes.")
     given = options.parse_args()
+    if given.pace:
+        print(f"{core_hours():.1f} core-hours, if every training goes to its last step")
+        return
     if given.minutes > 0:
         measured_within(60 * given.minutes, given.jobs)
     for language, path in PAGES.items():
@@ -132,6 +152,25 @@ def measured_within(seconds: float, jobs: int) -> None:
         (FOLDER / LOCK).unlink(missing_ok=True)
 
 
+def core_hours() -> float:
+    """Returns the time of the processor of the whole suite, if every training goes to its last step.
+
+    It is that of some steps of each task and encoding. Each step draws a length, the same for all encodings.
+    """
+    protocol, total = SuiteProtocol(steps=PAPER.steps), 0.0
+    with thread_count(1):
+        for name in PAPER.tasks:
+            task = sequence_task(name)
+            training = replace(protocol.training(task), steps=PACE_STEPS)
+            for spec in PAPER.encodings:
+                model = build_transformer(spec, protocol.sizes(task), 0)
+                train(model, task, replace(training, steps=2), 0)
+                seconds = train(model, task, training, 0).processor_seconds / PACE_STEPS
+                print(f"{name}, {spec}: {1000 * seconds:.1f} ms a step", flush=True)
+                total += PAPER.seeds * PAPER.steps * seconds
+    return total / 3600
+
+
 def first_of(statement: Statement) -> tuple[list[str], list[str]]:
     """Returns the tasks of the first pair of a statement, and the encodings of all pairs of these tasks."""
     first = {task for task, _ in statement.pairs[0]}
@@ -158,6 +197,8 @@ CHINESE = {
     "encoding": "编码",
     "learned": "学会",
     "steps": "步数",
+    "bytes": "字节",
+    "bits per byte": "比特/字节",
 }
 
 
@@ -191,18 +232,21 @@ def state(results: SuiteResults, language: str) -> str:
     done = sum(len(results.runs(task, name)) for task in results.tasks for name in results.encodings)
     learned = sum(len(results.learned(task, name)) for task in results.tasks for name in results.encodings)
     planned = len(PAPER.tasks) * len(PAPER.encodings) * PAPER.seeds
-    hours = sum(row["seconds"] or 0.0 for row in results.rows if row["times"] == 1) / 3600
+    # earlier rows have no time of the processor
+    known = [row for row in results.rows if row["times"] == 1 and row.get("processor_seconds") is not None]
+    each = 1000 * sum(row["processor_seconds"] for row in known) / max(1, sum(row["steps"] for row in known))
     tasks, encodings = len(results.tasks), len(results.encodings)
     if language == "zh":
         return (
             f"目前测完 {planned} 次训练里的 {done} 次，涉及 {len(PAPER.tasks)} 项任务里的 {tasks} 项、"
             f"{len(PAPER.encodings)} 种编码里的 {encodings} 种；{learned} 次学会了训练长度。"
-            f"在同时做别的事的机器上，单线程用了 {hours:.1f} 小时。"
+            f"同时做许多别的事的机器上，1,000 步平均用处理器 {each:.0f} 秒；整个套件最多约 {CORE_HOURS} 个核时。"
         )
     return (
         f"Measured so far: {done} of {planned} trainings, {tasks} of {len(PAPER.tasks)} tasks and "
-        f"{encodings} of {len(PAPER.encodings)} encodings; {learned} learned the trained length. They "
-        f"took {hours:.1f} hours of one thread beside other work."
+        f"{encodings} of {len(PAPER.encodings)} encodings; {learned} learned the trained length. On a "
+        f"machine that did much other work, 1,000 steps took {each:.0f} seconds of a processor on average, and the "
+        f"whole suite takes at most about {CORE_HOURS} core-hours."
     )
 
 
@@ -214,6 +258,8 @@ def literature(results: SuiteResults, language: str = "en") -> str:
         given, verdict = judged(one, results, language)
         text = one.chinese if language == "zh" else one.text
         lines.append(f"| {text} | {one.source} | {given} | {in_words(verdict, language)} |")
+    given, verdict = on_texts(language)
+    lines.append(f"| {ON_A_TEXT[language]} | {OF_A_TEXT} | {given} | {in_words(verdict, language)} |")
     return "\n".join(lines)
 
 
@@ -234,6 +280,30 @@ def judged(statement: Statement, results: SuiteResults, language: str = "en") ->
     elif -1 in signs:
         verdict = "differ"
     return "; ".join(f"{said(*pair)} {words}" for pair, (words, _) in found), verdict
+
+
+def on_texts(language: str = "en") -> tuple[str, str]:
+    """What the comparisons on texts say of a loss beyond the trained length, with Student's intervals over seeds."""
+    parts, as_said = [], []
+    for name, titles in TEXTS.items():
+        folder = FOLDER.parent / f"comparison-{name}"
+        protocol = FixedProtocol.from_settings(from_json((folder / "settings.json").read_text(encoding="utf-8")))
+        results = ComparisonResults(read_rows(folder / "results.jsonl", store.KEYS, kind=store.ROW), protocol)
+        near, far = (
+            {one: results.by_seed(one, length, "bits_per_byte") for one in KEEP + RISE}
+            for length in (protocol.train_length, protocol.lengths[-1])
+        )
+        words = []
+        for one in KEEP + RISE:
+            middle, half = mean_and_half([far[one][seed] - near[one][seed] for seed in sorted(near[one])])
+            assert half is not None
+            numbers = f"{middle:+.2f} ({middle - half:+.2f} … {middle + half:+.2f})".replace("-", "−")
+            words.append(f"{one} {numbers}")
+            as_said.append((middle - half > 0) == (one in RISE))
+        where = f"{protocol.lengths[-1]:,} − {protocol.train_length} {in_words('bytes', language)}"
+        parts.append(f"{titles[language]}, {where}, {in_words('bits per byte', language)}: {', '.join(words)}")
+    verdict = "agree" if all(as_said) else "differ in part" if any(as_said) else "differ"
+    return "; ".join(parts), verdict
 
 
 def said(one: Cell, other: Cell) -> str:

@@ -18,7 +18,8 @@ def script() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "benchmarks")
         yield importlib.import_module("suite")
-    del sys.modules["suite"], sys.modules["page"]
+    for name in ("suite", "page", "first_picture"):
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -32,6 +33,19 @@ def test_statements_are_of_the_suite(script: ModuleType) -> None:
         for task, encoding in (cell for pair in statement.pairs for cell in pair):
             assert task in SUITES["paper"].tasks
             assert encoding in SUITES["paper"].encodings
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_first_picture_is_that_of_the_rows(script: ModuleType, language: str) -> None:
+    picture = importlib.import_module("first_picture")
+    figure = picture.draw(language)
+    left, right = figure.axes
+    assert len(figure.legends[0].get_texts()) == len(picture.ENCODINGS) == 6
+    found = script.load()
+    scores = [found.score(picture.TASK, name, found.times[-1]) for name in picture.ENCODINGS]
+    drawn = [line.get_ydata()[-1] for line in left.lines if line.get_color() in picture.COLOURS]
+    assert drawn == [100 * score.mean for score in scores]
+    assert len([line for line in right.lines if line.get_color() in picture.COLOURS]) == 5
 
 
 def of(scores: dict[str, list[float]]) -> SuiteResults:

@@ -137,7 +137,7 @@ def test_the_engine_of_the_page(tmp_path: Path) -> None:
     section = PAGE.read_text(encoding="utf-8").partition("## Many trainings")[2]
     (code,) = re.findall(r"```python\n(# own_engine.py\n.*?)```", section, re.DOTALL)
     (tmp_path / "own_engine.py").write_text(code)
-    subprocess.run([sys.executable, "own_engine.py"], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run([sys.executable, "own_engine.py"], cwd=tmp_path, check=True, timeout=900)
     rows = [json.loads(row) for row in (tmp_path / "in-a-pool" / "results.jsonl").read_text().splitlines()]
     here = measure(["parity"], ["none", "rope"], SuiteProtocol(steps=20, layers=1, width=16), watch=ProgressListener())
     found = [{name: value for name, value in row.items() if name not in OTHER} for row in rows]
@@ -306,7 +306,7 @@ class Kills(ProgressListener):
 
 measure(["parity"], {NAMES!r}, SuiteProtocol(**{vars(FIVE_SECONDS)!r}), out={str(out)!r}, engine=Ray(2), watch=Kills())
 """
-    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     whole = measure(["parity"], NAMES, FIVE_SECONDS, out=tmp_path / "whole", watch=ProgressListener())
     engine = engine_named("ray", 2, tmp_path)

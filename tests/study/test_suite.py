@@ -200,6 +200,7 @@ def test_what_was_not_trained_has_not_failed_to_learn() -> None:
     """As in the folder of one of several machines."""
     found = results({("copy", "rope"): [(1.0, 0.4)], ("sort", "none"): [(1.0, 0.9)]})
     assert not any("did not learn" in said for said in found.conclusions())
+    assert [len(found.table(task).rows) for task in ("copy", "sort")] == [1, 1]
 
 
 def test_pairs_are_separated_by_seeds_alone() -> None:

@@ -89,13 +89,15 @@ class SuiteResults(SuiteNumbers):
         rows = []
         for name in self.encodings:
             learned, runs = self.learned(task, name), self.runs(task, name)
+            if not runs:  # as in the folder of one of several machines
+                continue
             cells: list[Cell | str] = [Cell(name), Cell(said("{count} of {runs}", count=len(learned), runs=len(runs)))]
             for times in self.times:
                 score = self.score(task, name, times)
                 mark = score is not None and score.mean == best[times] and score.mean > 0 and bool(learned)
                 cells.append(Cell.of(None if score is None else 100 * score.mean, ".1f", best=mark))
             seeds = [row["steps"] for row in runs.values()]
-            cells.append(Cell.of(mean(seeds) if seeds else None, ",.0f"))
+            cells.append(Cell.of(mean(seeds), ",.0f"))
             rows.append(cells)
         titles = [f"{length:,} ({times}×)" for length, times in zip(lengths, self.times, strict=True)]
         return Table([said("encoding"), said("learned"), *titles, said("steps")], rows)
