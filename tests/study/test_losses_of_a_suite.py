@@ -20,11 +20,12 @@ from headway.study.suite import SuiteProtocol, SuiteResults, measure
 
 TINY = SuiteProtocol(steps=8, layers=1, width=16, heads=2, batch=4, times=(1, 2))
 NAMES = ["none", "randomized + rope"]
-TIMES = ("seconds", "processor_seconds")
+OTHER = ("seconds", "processor_seconds", "versions")
+"""What may differ: workers start anew, perhaps after a commit."""
 
 
 def numbers(found: SuiteResults) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name not in TIMES} for row in found.rows]
+    return [{name: value for name, value in row.items() if name not in OTHER} for row in found.rows]
 
 
 def suite(out: Path) -> SuiteResults:
