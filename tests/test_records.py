@@ -176,6 +176,17 @@ FITTING: dict[str, list[tuple[Callable[..., Divisible], dict[str, tuple[Shape, S
             },
         )
     ],
+    "ContextualPositions": [(terms.ContextualPositions, {"vectors": ((4, 5, 8), (1, 1, 8))})],
+    "GatedPath": [
+        (
+            terms.GatedPath,
+            {
+                "query": ((2, 4, 5, 3), (1, 4, 5, 3)),
+                "path": ((2, 4, 7, 3), (1, 4, 7, 3)),
+                "slope": ((4,), (4,)),
+            },
+        )
+    ],
     "Prefix": [(lambda length: masks.Prefix(length.long()), {"length": ((2,), (1,))})],
     "Documents": [
         (lambda ids: masks.Documents(ids.long()), {"ids": ((7,), (7,))}),
@@ -236,6 +247,7 @@ ELSEWHERE = {
     ("RelativeKeys", "query"): "RelativeKeys has query_bias of shape",
     ("RelativeQueries", "key"): "RelativeQueries has table of shape",
     ("Rotation", "cos"): "Rotation has sin of shape",
+    ("GatedPath", "query"): "GatedPath has path of shape",
     ("Boolean", "values"): "mask has shape",
     ("BlockFunction", "blocks"): "the BlockMask is made for",
     ("BlockFunction", "q_slots"): "the BlockMask is made for",
@@ -243,8 +255,12 @@ ELSEWHERE = {
 }
 """What is said where a tensor that is too long does not fit another, or is told when the record is made."""
 
-ALSO_FIT: dict[str, set[Shape]] = {"DenseBias": {(4, 5, 7), (5, 7), (7,), (1,), ()}, "Documents": {(5,), (7,)}}
-"""Tensors of fewer dimensions that fit too."""
+ALSO_FIT: dict[str, set[Shape]] = {
+    "DenseBias": {(4, 5, 7), (5, 7), (7,), (1,), ()},
+    "Documents": {(5,), (7,)},
+    "ContextualPositions": {(4, 6, 8)},
+}
+"""Tensors of fewer dimensions, or of another size where any will do, that fit too."""
 
 CASES = [(name, number) for name, cases in FITTING.items() for number in range(len(cases))]
 

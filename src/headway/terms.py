@@ -62,6 +62,8 @@ __all__ = [
     "ScoreMap",
     "Normalizer",
     "StickWeights",
+    "ContextualPositions",
+    "GatedPath",
     "LimitedRotation",
     "HouseholderPath",
     "ContentSlope",
@@ -768,6 +770,83 @@ def _exponential(scores: Tensor, allowed: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
+class ContextualPositions(Part):
+    """Adds the product of a query with the vector of a position that counts gates from the last key on (CoPE).
+
+        z_ij + (1 − r)·⟨qᵢ, e_h[⌊p_ij⌋]⟩ + r·⟨qᵢ, e_h[⌈p_ij⌉]⟩,   r = p_ij − ⌊p_ij⌋
+        p_ij = min( Σ_{t≥j} σ(z_it), positions − 1 ), z the scores with all other terms and soft caps
+
+    Keys are in the order of their slots, and those that the mask hides have a gate of 0. ⟨q, e⟩ is not scaled.
+
+    Args:
+        vectors: e, [heads or 1, positions, head_dim].
+
+    Raises:
+        HeadwayError: if there are no positions.
+    """
+
+    axes = named(vectors="1|heads positions head_dim")
+
+    vectors: Tensor
+
+    def __post_init__(self) -> None:
+        if self.vectors.ndim == 3 and not self.vectors.shape[1]:
+            raise HeadwayError("ContextualPositions has no vectors: give at least 1 position")
+
+    def functions(self, q: Coordinates, k: Coordinates) -> tuple[ScoreMap]:
+        """Returns the same for kernels that compute a row at once.
+
+        Args:
+            q: coordinates of the queries.
+            k: coordinates of the keys.
+        """
+        return (ScoreMap(_at_counted, (self.vectors,)),)
+
+
+def _at_counted(scores: Tensor, allowed: Tensor, q: Tensor, rows: Tensor, vectors: Tensor) -> Tensor:
+    gates = scores.sigmoid().masked_fill(~allowed, 0)
+    position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=vectors.shape[1] - 1)
+    by_position = q @ vectors.mT
+    low, high = (by_position.gather(-1, whole.detach().long()) for whole in (position.floor(), position.ceil()))
+    return scores + torch.lerp(low, high, position - position.detach().floor())
+
+
+@dataclass(frozen=True, eq=False)
+class GatedPath(Part):
+    """Adds the logarithms of gates that the query computes for each token between it and the key (GRAPE-AP).
+
+        slope_h·Σ ln σ(⟨zᵢ, w_t⟩) over the keys t > j whose index is at most the query's, masked ones too
+
+    Args:
+        query: z, [batch, heads, n, width].
+        path: w, [batch, heads, m, width].
+        slope: [heads].
+    """
+
+    axes = named(query="1|batch heads queries width", path="1|batch heads keys width", slope="heads")
+
+    query: Tensor
+    path: Tensor
+    slope: Tensor
+
+    def functions(self, q: Coordinates, k: Coordinates) -> tuple[DenseBias]:
+        """Returns the same for kernels that compute a row at once.
+
+        Args:
+            q: coordinates of the queries.
+            k: coordinates of the keys.
+        """
+        tensors = self.query, self.path, self.slope[:, None, None], q.index, k.index
+        return (DenseBias(_summed_along, tensors),)
+
+
+def _summed_along(rows: Tensor, query: Tensor, path: Tensor, slope: Tensor, q_at: Tensor, k_at: Tensor) -> Tensor:
+    gates = F.logsigmoid(query[:, :, rows] @ path.mT)
+    gates = gates.masked_fill((k_at[:, None] > q_at[:, rows, None])[:, None], 0)
+    return slope.to(gates.dtype) * (gates.flip(-1).cumsum(-1).flip(-1) - gates)
+
+
+@dataclass(frozen=True, eq=False)
 class LimitedRotation(Part):
     """Replaces ⟨qᵢ, kⱼ⟩ by products of queries and keys that are rotated for near keys and for far ones (ReRoPE).
 
@@ -951,6 +1030,9 @@ PRODUCTS = (Product, LimitedRotation, HouseholderPath, ContentSlope)
 NORMALIZERS = (Normalizer, StickWeights)
 """The terms that replace the softmax, so that there is no log-sum-exp."""
 
+SCANS = (StickWeights, ContextualPositions, GatedPath)
+"""The terms in which each key depends on those behind it, in the order of their slots."""
+
 # ---------------------------------------------------------------- rotations
 
 
@@ -1058,6 +1140,8 @@ Term = (
     | ScoreMap
     | Normalizer
     | StickWeights
+    | ContextualPositions
+    | GatedPath
     | LimitedRotation
     | HouseholderPath
     | ContentSlope

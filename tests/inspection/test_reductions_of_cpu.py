@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cpu_calls import SHARING, Case, heads_shared_out
+from cpu_calls import SCANS, SHARING, Case, heads_shared_out
 from reduced_calls import counting, naive_reductions, pairs, reductions_of
 from torch import Tensor
 
@@ -89,6 +89,13 @@ def test_drawn_calls(dtype: torch.dtype, part: int) -> None:
         for seed in range(first, first + EACH[dtype]):
             case = Case.drawn(seed, 1 << 15)
             assert not fails(case, dtype), case
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_drawn_calls_that_scan_the_keys(name: str) -> None:
+    for seed in range(340_000, 340_020):
+        case = Case.drawn(seed, 1 << 15, terms=(name,))
+        assert not fails(case, torch.bfloat16 if seed % 3 else torch.float32), case
 
 
 @pytest.mark.one_in(2)

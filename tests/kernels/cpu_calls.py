@@ -37,6 +37,8 @@ TERMS = (
     "queries, own key", "queries by class", "values", "values by steps", "values by class", "tokens", "dense",
     "dense for all", "dense by row", "dense by column", "cosines", "stretched", "sink by query",
 )  # fmt: skip
+SCANS = ("contextual positions", "gated path")
+"""Terms of which a call has one at most."""
 
 
 @dataclass
@@ -389,6 +391,12 @@ def term(name: str, label: str, draw: Draws, g: torch.Generator, case: Case, axe
         kind = r.choice(("queries", "keys", "both"))
         queries = leaf("queries", r.choice((1, b)), own, n) if kind != "keys" else None
         return [T.TokenBias(queries, leaf("keys", b, r.choice((1, h)), m) if kind != "queries" else None)]
+    if name == "contextual positions":
+        return [T.ContextualPositions(leaf("vectors", own, r.choice((1, 3, 20, 64)), d, size=d**-0.25))]
+    if name == "gated path":
+        width, slope = r.choice((1, 3, 8, 17)), torch.linspace(0.1, 1, h)
+        sides = leaf("query", r.choice((1, b)), h, n, width), leaf("path", r.choice((1, b)), h, m, width)
+        return [T.GatedPath(*sides, slope)]
     if name == "sink by query":
         return [T.Sink(leaf("logits", r.choice((1, b)), own, r.choice((1, n))))]
     if name.startswith("dense"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from cpu_calls import (
     LAYOUTS,
     MASKS,
     POSITIONS,
+    SCANS,
     SHARING,
     TERMS,
     UPSTREAMS,
@@ -41,6 +43,7 @@ pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library 
 
 PARTS, EACH = 8, {torch.float32: 40, torch.bfloat16: 20, torch.float16: 8}
 DTYPES = list(EACH)
+SCANNED_FIRST = range(60_000, 60_600, 151)
 MOST = 1 << 16
 """Scores of a drawn call."""
 
@@ -64,6 +67,19 @@ def fails(cases: list[Case], dtype: torch.dtype) -> str:
 def test_drawn_calls_equal_the_reference(dtype: torch.dtype, part: int) -> None:
     with heads_shared_out() if part % 2 else nullcontext():
         assert not fails(drawn(dtype, part), dtype)
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("first", SCANNED_FIRST)
+@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_drawn_calls_that_scan_the_keys(dtype: torch.dtype, name: str, first: int) -> None:
+    beside = random.Random(first).sample(TERMS, 2)
+    cases = [
+        Case.drawn(seed, MOST, terms=(name, *beside[: seed % 3])) for seed in range(first, first + EACH[dtype] // 2)
+    ]
+    with heads_shared_out() if first % 2 else nullcontext():
+        assert not fails(cases, dtype)
 
 
 def test_the_draws_leave_nothing_out() -> None:

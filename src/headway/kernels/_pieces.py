@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import householder
 from ..coordinates import Coordinates
 from ..masks import And, Causal, Interval, Mask, Window, conjuncts
-from ..terms import HouseholderPath, LimitedRotation, QueryScale, StickWeights, Term, TokenBias, distance, rotate
+from ..terms import SCANS, HouseholderPath, LimitedRotation, QueryScale, Term, TokenBias, distance, rotate
 from ._masks import evaluated
 from ._problem import Call, Problem
 from .lowering.sinusoids import with_own
@@ -32,10 +32,10 @@ def reasons_against(problem: Problem) -> Iterator[str]:
     Args:
         problem: the facts of the call.
     """
-    sticks = any(type(term) is StickWeights for term in problem.terms)
+    scans = [type(term).__name__ for term in problem.terms if type(term) in SCANS]
     for term in problem.terms:
-        if sticks and type(term) in IN_PIECES:
-            yield f"it has no {type(term).__name__} beside StickWeights, which depend on the order of all keys"
+        if scans and type(term) in IN_PIECES:
+            yield f"it has no {type(term).__name__} beside {scans[0]}, which depend on the order of all keys"
         if type(term) is HouseholderPath:
             if problem.n != problem.m or not problem.aligned or not _is_causal(problem.mask):
                 yield "it has HouseholderPath for as many queries as keys and a causal mask alone"

@@ -24,8 +24,10 @@ from ..terms import (
     Bucketize,
     Clip,
     ContentSlope,
+    ContextualPositions,
     DenseBias,
     DistanceBias,
+    GatedPath,
     HouseholderPath,
     LimitedRotation,
     Normalizer,
@@ -52,7 +54,7 @@ from ._problem import Call, Problem, without_tables
 from ._purity import try_functions
 from ._results import ForwardResults, Gradients
 
-OF_ROWS = (StickWeights, LimitedRotation, HouseholderPath, ContentSlope)
+OF_ROWS = (StickWeights, ContextualPositions, GatedPath, LimitedRotation, HouseholderPath, ContentSlope)
 """Terms that are functions here."""
 BLOCK = 1 << 21
 """The most scores computed at once, over all rows of the batch and all heads: 8 MiB in float32."""

@@ -28,6 +28,8 @@ REASONS = {
     "LimitedRotation": "its scores are products of other vectors for near keys than for far ones",
     "HouseholderPath": "its scores are products along the path between two tokens",
     "ContentSlope": "its scores have a bias whose slope content gives",
+    "ContextualPositions": "its scores depend on all scores of a query",
+    "GatedPath": "its scores have a bias whose gates content gives",
     "ScoreMap": "its scores are a function of all scores of a query",
     "Normalizer": "its weights are no softmax of scores",
     "StickWeights": "its weights are no softmax of scores",

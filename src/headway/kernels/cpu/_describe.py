@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...terms import StickWeights
+from ...terms import GatedPath, StickWeights
 from .._results import ForwardResults
 from ..lowering import LoweredCall
 from ._descriptor import ABSENT, DTYPES, ONE, CallDescriptor, double_bits
@@ -41,7 +41,7 @@ def finish(
     """Appends the words that follow the results; ``add_reductions`` appends those of the reductions."""
     batch, heads, n, _ = call.q.shape
     _, kv_heads, m, _ = call.v.shape
-    own = any(isinstance(term, StickWeights) for term in call.terms)  # which compare indices
+    own = any(isinstance(term, (StickWeights, GatedPath)) for term in call.terms)  # which compare indices
     index = call.rest is not None or call.dropout > 0 or add_reductions is not None or own
     descriptor.coordinates(position=bool(call.terms), index=index)
     descriptor.mask(call.intervals, call.rest)

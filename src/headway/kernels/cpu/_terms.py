@@ -13,13 +13,16 @@ import torch
 from torch import Tensor
 
 from ...terms import (
+    SCANS,
     Bucketize,
     Classes,
     Clip,
     ContentSlope,
+    ContextualPositions,
     Cosines,
     DenseBias,
     DistanceBias,
+    GatedPath,
     Grid,
     HouseholderPath,
     LimitedRotation,
@@ -40,14 +43,14 @@ from ...terms import (
     TokenBias,
 )
 from .._problem import wants_gradient
-from ._descriptor import ABSENT, CallDescriptor, double_bits, whole
+from ._descriptor import ABSENT, MAX_WIDTH, CallDescriptor, double_bits, whole
 
 MAX_TERMS, MAX_MAPS = 32, 4
-MAX_KNOTS, MAX_WAVES, MAX_CLASSES = 1 << 20, 1 << 16, 1 << 15
+MAX_KNOTS, MAX_WAVES, MAX_CLASSES, MAX_POSITIONS = 1 << 20, 1 << 16, 1 << 15, 1 << 20
 BOUNDARIES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 QUERY_SCALE, TOKEN_QUERIES, TOKEN_KEYS, DISTANCE = 1, 2, 3, 4
 RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES = 5, 6, 7
-DENSE, SINK, SOFT_CAP, STICK_WEIGHTS = 8, 9, 10, 11
+DENSE, SINK, SOFT_CAP, STICK_WEIGHTS, CONTEXTUAL_POSITIONS, GATED_PATH = 8, 9, 10, 11, 12, 13
 ROWS, LINEAR, LOG, POWER, PIECEWISE, COSINES, STRETCHED = 0, 1, 2, 3, 4, 5, 6
 CLIP, BUCKETIZE, CLASSES = 0, 1, 2
 
@@ -88,6 +91,9 @@ def reasons_against(terms: tuple[Any, ...]) -> Iterator[str]:
         else:
             yield from row.against(term)
             count += row.count(term)
+    scans = [type(term).__name__ for term in terms if type(term) in SCANS]
+    if len(scans) > 1:
+        yield f"it has no {' beside '.join(scans)}, each of which depends on the order of all keys"
     if count > MAX_TERMS:
         yield f"it takes at most {MAX_TERMS} terms, of which a TokenBias may be two"
 
@@ -219,6 +225,30 @@ def _stick_weights(d: CallDescriptor, term: StickWeights) -> None:
     d.words += (STICK_WEIGHTS, int(term.attend_current), int(term.remainder))
 
 
+def _contextual_positions(d: CallDescriptor, term: ContextualPositions) -> None:
+    d.words += (CONTEXTUAL_POSITIONS, term.vectors.shape[1])
+    d.parameter(term, "vectors")
+
+
+def _against_contextual_positions(term: ContextualPositions) -> Iterator[str]:
+    if term.vectors.shape[1] > MAX_POSITIONS:
+        yield f"ContextualPositions has more than {MAX_POSITIONS:,} positions"
+
+
+def _gated_path(d: CallDescriptor, term: GatedPath) -> None:
+    d.words += (GATED_PATH, term.query.shape[3])
+    d.tensor(term.slope.detach().float())
+    d.parameter(term, "query")
+    d.parameter(term, "path")
+
+
+def _against_gated_path(term: GatedPath) -> Iterator[str]:
+    if wants_gradient(term.slope):
+        yield "it has no gradient to the slope of GatedPath"
+    if term.query.shape[3] > MAX_WIDTH:
+        yield f"GatedPath is wider than {MAX_WIDTH:,}"
+
+
 def _simplified(d: CallDescriptor, term: Any) -> None:
     raise AssertionError(f"{type(term).__name__} is lowered to other terms, or to several calls")
 
@@ -234,6 +264,8 @@ TERMS: dict[type, Row] = {
     Sink: Row(_sink),
     SoftCap: Row(_soft_cap),
     StickWeights: Row(_stick_weights),
+    ContextualPositions: Row(_contextual_positions, _against_contextual_positions),
+    GatedPath: Row(_gated_path, _against_gated_path),
     LimitedRotation: Row(_simplified),
     HouseholderPath: Row(_simplified),
     ContentSlope: Row(_simplified),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
-from ...terms import ScoreMap
+from ...terms import ContextualPositions
 from .._base import Input, Pair, PositionEncoding, Terms
 
 
@@ -20,7 +20,6 @@ class CoPE(PositionEncoding):
         z_ij = s·⟨qᵢ, kⱼ⟩,   p_ij = min( Σ_{t=j…i} σ(z_it), max_positions − 1 )
 
     As in the paper's listing, the gates read the scaled scores, and ⟨q, e⟩ is not scaled. Masked keys have a gate of 0.
-    Scores are held for one block of queries at a time.
 
     Args:
         head_dim: the width of each head, at least 1.
@@ -53,8 +52,8 @@ class CoPE(PositionEncoding):
         self.vectors = nn.Parameter(torch.zeros(max_positions, head_dim))
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """Returns the map that adds the interpolated products of queries with position vectors."""
-        return (ScoreMap(_counted, (self.vectors,)),)
+        """Returns the positions that each query counts."""
+        return (ContextualPositions(self.vectors[None]),)
 
     def oracle(self, pair: Pair) -> float:
         z = [pair.scale * float(pair.query @ pair.keys[pair.h, t]) for t in range(pair.i + 1)]
@@ -65,13 +64,3 @@ class CoPE(PositionEncoding):
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
         return [cls(8), cls(8, max_positions=3)]
-
-
-def _counted(scores: Tensor, allowed: Tensor, q: Tensor, rows: Tensor, vectors: Tensor) -> Tensor:
-    if q.shape[-1] != vectors.shape[-1]:
-        raise HeadwayError(f"q is {q.shape[-1]} wide: build CoPE with head_dim={q.shape[-1]}")
-    gates = scores.sigmoid().masked_fill(~allowed, 0)
-    position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=vectors.shape[0] - 1)
-    by_position = q @ vectors.t()
-    low, high = (by_position.gather(-1, whole.detach().long()) for whole in (position.floor(), position.ceil()))
-    return scores + torch.lerp(low, high, position - position.detach().floor())

@@ -6,11 +6,10 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
-from ...terms import DenseBias, rotate
+from ...terms import GatedPath, rotate
 from .._base import Input, Pair, PositionEncoding, Terms
 from .._content import Contextual, projected
 from .alibi import ALiBi
@@ -26,7 +25,7 @@ class GRAPEAP(Contextual):
 
     m_h are ALiBi's slopes. As in the authors' code, only the token on the path is normalized and rotated, and all pairs
     are rotated by the position itself (rotary base 1): scores depend on more of the positions than their distance. The
-    sum includes the query's own token and not the key's. Gates are held for one block of queries at a time.
+    sum includes the query's own token and not the key's.
 
     Args:
         embed_dim: the width of the layer's input, at least 1.
@@ -63,13 +62,12 @@ class GRAPEAP(Contextual):
         return projected(self.read(x), self.weight).unflatten(-1, (self.num_heads, self.path_dim)).transpose(1, 2)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """Returns the map that adds the sums for one block of queries."""
+        """Returns the gates of queries and tokens."""
         z = self._heads(k_input)
         angle = -k_at.axis().double()[:, None, :, None].expand(-1, -1, -1, self.path_dim // 2)
         normed = z * torch.rsqrt(z.square().mean(-1, keepdim=True) + EPSILON)
         onpath = rotate(normed, angle.cos(), angle.sin(), "half") / self.path_dim
-        slopes = ALiBi(self.num_heads).slopes(z.device)[:, None, None]
-        return (DenseBias(_added_up, (self._heads(q_input), onpath, slopes, q_at.index, k_at.index)),)
+        return (GatedPath(self._heads(q_input), onpath, ALiBi(self.num_heads).slopes(z.device)),)
 
     def oracle(self, pair: Pair) -> float:
         assert pair.x is not None
@@ -92,9 +90,3 @@ class GRAPEAP(Contextual):
 
 def _unit(angle: float) -> complex:
     return complex(math.cos(angle), math.sin(angle))
-
-
-def _added_up(rows: Tensor, queries: Tensor, onpath: Tensor, slopes: Tensor, q_at: Tensor, k_at: Tensor) -> Tensor:
-    gates = F.logsigmoid(queries[:, :, rows] @ onpath.mT)
-    gates = gates.masked_fill((k_at[:, None] > q_at[:, rows, None])[:, None], 0)
-    return slopes * (gates.flip(-1).cumsum(-1).flip(-1) - gates)

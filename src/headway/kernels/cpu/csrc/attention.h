@@ -37,9 +37,10 @@ struct Attention {
         float score_scale[MB], row_max[MB], row_sum[MB], d_query_scale[MB];
         float inv_row_sum[MB], delta[MB];  // backward: 1 / row_sum, rowsum(dO∘O) − d_lse
         float d_lse[MB];                  // gradients of the log-sum-exp
-        double left[MB];                  // stick-breaking: of a row, before the keys so far
-        double* left_after;               // backward: [key blocks][MB], of a row after the keys of a block
-        double gained[MB];                // backward: Σ weight·dP of the keys so far, and of the remainder
+        double scanned[MB];               // of a row, from the last key on: what sticks leave, or how many gates there are
+        double* scanned_after;            // [key blocks][MB], of a row after the keys of a block
+        bool knows_scanned;               // but for sticks: whether these are there
+        double gained[MB];                // backward: a sum over the keys so far, of gradients of what was scanned
         float remainder[MB], d_remainder[MB];  // of a row after all keys, and its gradient
         Own* own;                         // [own_count] of the tile
         i64 own_count;
@@ -86,7 +87,7 @@ struct Attention {
         int exponent;
         bool power = frexp(c.scale, &exponent) == 0.5 && !terms.query_scale;
         prescaled_q = Packing::K_PACK == 1 || power;  // with bf16, a scale that is no power of two would be rounded together with q
-        const bool bare = !terms.count && !terms.query_scale && !terms.capped && !terms.stick && !c.reduce.wanted;
+        const bool bare = !terms.count && !terms.query_scale && !terms.capped && !terms.scans() && !c.reduce.wanted;
         deferred_scale = !prescaled_q && bare && (float)c.scale > 0 && !c.backward;  // backward gained nothing
         values = terms.has_values();
         assign_work();
@@ -165,14 +166,14 @@ struct Attention {
         const i64 heads = max(1, c.batch * c.heads);
         bf16_output = !c.backward && Packing::K_PACK > 1 && !decode && !values && !terms.stick && !c.drop_below && plan.dvp;
         split_blocks = max(2, (plan.key_blocks * heads + 63) / 64);
-        if (terms.stick) split_blocks = max(1, plan.key_blocks);  // a row ends where nothing is left
+        if (terms.scans()) split_blocks = max(1, plan.key_blocks);
         splits = max(1, (plan.key_blocks + split_blocks - 1) / split_blocks);
         if (!split_k) {
-            plan.assign_work(tasks.heads_are_apart(), !c.backward && !c.reduce.wanted && !terms.stick);
+            plan.assign_work(tasks.heads_are_apart(), !c.backward && !c.reduce.wanted && !terms.scans());
             if (plan.packs_tiles) heads_in_item = plan.group;
             return;
         }
-        heads_in_item = terms.stick ? 1 : min(plan.group, MB / c.n);
+        heads_in_item = terms.scans() ? 1 : min(plan.group, MB / c.n);
         while (heads_in_item > 1 && decode_items() < 2 * c.threads) heads_in_item = (heads_in_item + 1) / 2;
         plan.workers = hw_workers(c.threads, decode_items());
         const i64 bytes = c.batch * c.kv_heads * c.m * (c.d + c.dv) * (i64)sizeof(typename T::type);
@@ -212,10 +213,13 @@ struct Attention {
         w.out = memory.take<float>(rows * widest);
         w.key_indices = memory.take<uint32_t>(LD);
         w.own = terms.stick ? memory.take<Own>(MB * NB) : nullptr;
+        if (terms.path.t) w.terms.path.gates = take_tile();
+        const bool twice = terms.scans() && (c.backward || c.reduce.wanted);
+        w.scanned_after = twice ? memory.take<double>((plan.key_blocks + 2) * MB) : nullptr;
         if (!c.backward) return;
         w.d_score = take_tile();
         w.cap_slope = terms.capped ? take_tile() : nullptr;
-        w.left_after = terms.stick ? memory.take<double>((plan.key_blocks + 2) * MB) : nullptr;
+        if (terms.positions.t) w.terms.positions.counts = take_tile(), w.terms.positions.gate_slopes = take_tile();
         w.row_pairs = take_tile();
         w.q_pairs = memory.take<float>(rows * dp);
         w.d_out_packed = memory.take<float>(rows * dvp);
@@ -265,6 +269,7 @@ struct Attention {
     Tile block(const Worker& w, i64 head, i64 number) const;
     void start(Worker& w, const Tile& t) const;
     void loop_over_keys(Worker& first, i64 heads, i64 low, i64 high);
+    void add_weights_from_last_key(Worker& w, i64 low, i64 high) const;
     void add_weights(Worker& w) const;
     void finish_weights(Worker& w, const Tile& t) const;
     void multiply_values(Worker& w, const Tile& t) const;
@@ -281,17 +286,30 @@ struct Attention {
     void finish(Worker& w, const Tile& t) const;
     void column_item(i64 item, Worker& w);
 
+    // ------------------------------------------------------------ scans.h
+
+    template <class More, class Visit>
+    void from_last_key(Worker& w, Tile& t, i64 low, i64 high, More more, Visit visit) const;
+    double* scanned_after(const Worker& w, const Tile& t) const { return w.scanned_after + (t.j0 / NB) * MB; }
+    void add_positions(Worker& w, const Tile& t) const;
+    void add_path(Worker& w, const Tile& t, bool visible) const;
+    void find_scanned(Worker& w, Tile& t, i64 low, i64 task) const;
+    bool sees_before(const Worker& w, i64 r, i64 j) const;
+    void positions_backward(Worker& w, i64 r) const;
+    void path_backward(Worker& w, const Tile& t, bool visible, i64 task) const;
+    // keys from which tiles begin; a path has tokens that no query sees
+    i64 tile_step() const { return split_k || terms.path.t ? NB : NR; }
+
     // ------------------------------------------------------------ stick_breaking.h
 
     template <class Visit>
-    void from_last_key(Worker& w, Tile& t, i64 low, i64 high, i64 task, Visit visit) const;
+    void from_last_stick(Worker& w, Tile& t, i64 low, i64 high, i64 task, Visit visit) const;
     void find_own(Worker& w, const Tile& t) const;
     void break_sticks(Worker& w, Tile& t, i64 low, i64 high) const;
     bool sees_any_score(const Worker& w, i64 r) const;
     template <class Visit>
     void break_tile(Worker& w, const Tile& t, Visit visit) const;
     i64 find_left_after(Worker& w, Tile& t, const BlockGradients& block, i64 low, i64 task) const;
-    double* left_after(const Worker& w, const Tile& t) const { return w.left_after + (t.j0 / NB) * MB; }
     float own_dropout_factor(const Worker& w, const Tile& t, Own own) const;
     void stick_backward(Worker& w, const Tile& t, i64 end) const;
 

@@ -27,11 +27,16 @@ void Attention<T, Packing>::backward_task(Worker& w, i64 b, i64 h, i64 chunk) co
 template <class T, class Packing>
 void Attention<T, Packing>::backward(Worker& w, Tile t, i64 task) const {
     const BlockGradients block = start_backward(w, t, task);
-    i64 low = w.ranges->low / NR * NR;
+    const bool whole_path = terms.path.t && terms.path.wants_grad() && w.ranges->low < w.ranges->high;
+    i64 low = w.ranges->low / tile_step() * tile_step();
     if (terms.stick) low = find_left_after(w, t, block, low, task);
-    for (i64 j0 = low; j0 < w.ranges->high; j0 += NB) {
+    if (terms.positions.t || terms.path.t) find_scanned(w, t, low, task);
+    for (i64 j0 = low; j0 < (whole_path ? c.m : w.ranges->high); j0 += NB) {
         Cover seen;
-        if (visible_columns(w, t, j0, seen)) tile_backward(w, t, seen, block, task);
+        if (visible_columns(w, t, j0, seen))
+            tile_backward(w, t, seen, block, task);
+        else if (whole_path)
+            path_backward(w, t, false, task);
     }
     finish_backward(w, t, task);
 }
@@ -43,6 +48,10 @@ typename Attention<T, Packing>::BlockGradients Attention<T, Packing>::start_back
     load_score_scales(w, t);
     load_gradients(w, t);
     find_fully_masked(w, t);
+    if (terms.positions.t) {
+        load_queries(w, t, false, true);
+        terms.positions.multiply(c, w.terms.positions, t.h, t.rows, w.x);
+    }
     load_queries(w, t, true, true);
     const float* q_pairs = pack_row_pairs<Packing>(w.x, dp, t.rows, dp, w.q_pairs, dp);
     if (q_pairs != w.q_pairs) memcpy(w.q_pairs, q_pairs, (size_t)(t.rows * dp * 4));
@@ -58,7 +67,7 @@ typename Attention<T, Packing>::BlockGradients Attention<T, Packing>::start_back
             tasks.dk ? tasks.dk + task * plan.mp * dp : nullptr,
             tasks.dv ? tasks.dv + task * plan.mp * dvp : nullptr,
             c.dq.defined() || terms.wants_d_query_scale,
-            !c.partial_keys && w.ranges->high - w.ranges->low / NR * NR <= NB};
+            !c.partial_keys && w.ranges->high - w.ranges->low / tile_step() * tile_step() <= NB};
 }
 
 // the five products: S = Q·Kᵀ, dP = dO·Vᵀ, dV += Pᵀ·dO, dQ += dS·K, dK += dSᵀ·Q
@@ -82,6 +91,7 @@ void Attention<T, Packing>::tile_backward(Worker& w, const Tile& t, Cover seen, 
     }
     if (values) terms.relative_values_backward(w.terms, t, w.score, task);
     terms.backward(w.terms, t, w.d_score, w.score_scale, w.d_query_scale, block.dk, task);
+    if (terms.path.t && terms.path.wants_grad()) path_backward(w, t, true, task);
     if (block.wants_dq) {
         const float* grads = pack_rows<Packing>(w.d_score + t.c0, LD, t.rows, packed_keys, w.packed);
         const float* k = t.packed->k_rows + first / Packing::K_PACK * dp;
@@ -105,10 +115,13 @@ void Attention<T, Packing>::finish_backward(Worker& w, const Tile& t, i64 task) 
     for (i64 r = 0; r < t.rows; r++) {
         if (terms.wants_d_query_scale)
             *terms.query_scale->values_grad.template at<float>(t.b, t.h, t.i0 + r) = w.d_query_scale[r];
-        if (!c.dq.defined()) continue;
         for (i64 i = 0; i < dp; i++) w.out[r * dp + i] *= w.score_scale[r];
-        store_row<T>(c.dq, t.b, t.h, t.i0 + r, c.d, w.out + r * dp);
     }
+    if (terms.positions.t) {  // which are not scaled
+        load_queries(w, t, false, true);
+        terms.positions.finish(w.terms.positions, t.h, t.rows, w.x, w.out, task);
+    }
+    for (i64 r = 0; r < t.rows && c.dq.defined(); r++) store_row<T>(c.dq, t.b, t.h, t.i0 + r, c.d, w.out + r * dp);
 }
 
 // Loads dO, row_max and 1 / row_sum; computes delta = rowsum(dO∘O) − d_lse and the gradients of sinks.
@@ -198,6 +211,7 @@ void Attention<T, Packing>::softmax_backward(Worker& w, const Tile& t, i64 end, 
         if (w.one_hot[r])  // dS is exactly d_lse or 0, which a difference of rounded products would not be
             for (i64 x = from; x < to; x += W)
                 store(grad + x, select((vi)(load(score + x) > 0.5f), broadcast(w.d_lse[r]), load(grad + x)));
+        if (terms.positions.t) positions_backward(w, r);
         finish_score_gradients(w, t, r, end);
     }
 }

@@ -12,7 +12,7 @@ typedef int64_t i64;
 
 // VERSION is that of all words that pass this interface, including those of tokens.h. Python refuses a library whose
 // hw_version is another one.
-enum { VERSION = 10, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
+enum { VERSION = 11, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
     QUERY_SCALE = 1,
@@ -26,6 +26,8 @@ enum Kind {
     SINK,
     SOFT_CAP,
     STICK_WEIGHTS,
+    CONTEXTUAL_POSITIONS,
+    GATED_PATH,
 };
 enum Form { ROWS = 0, LINEAR, LOG, POWER, PIECEWISE, COSINES, STRETCHED };
 enum MapKind { CLIP = 0, BUCKETIZE, CLASSES, GRID };
@@ -59,8 +61,8 @@ struct Term {
     i64 maps;               // 1, or more for a grid
     Map map[MAX_MAPS];
     i64 rows;               // of the table: the product of the maps' counts; the number of knots, frequencies or pieces
-    i64 width;              // relative: of a row of the table
-    // All kinds but the soft cap: the factor, bias, table or sink; of closed forms the first parameter (past, weight,
+    i64 width;              // relative: of a row of the table; path: of a query and a token
+    // All kinds but the soft cap: the factor, bias, table, vectors, slopes or sink; of closed forms the first parameter (past, weight,
     // values at knots, weights of cosines, intercept).
     Tensor values, values_grad;
     Tensor second_parameter, second_parameter_grad;  // linear: future; log: rate; power: exponent; [heads]
@@ -71,7 +73,9 @@ struct Term {
     Tensor stretch_rate, stretch_rate_grad;          // stretched: one for all heads, its gradient by head
     Tensor stretch, stretch_grad;                    // stretched: [batch, heads, n]
     Tensor query_bias, query_bias_grad;              // relative keys: u, [heads, width]
-    Tensor unprepared, unprepared_grad;              // relative: the query or key before ``prepare``, if not q or k itself
+    Tensor unprepared, unprepared_grad;              // relative: the query or key before ``prepare``, if not q or k itself;
+                                                     // path: the query
+    Tensor path, path_grad;                          // path: the tokens, [batch, heads, m, width]
     double cap;
     i64 attend_current, remainder;                   // stick weights
 };
@@ -146,7 +150,7 @@ class Reader {
         c.terms = range(0, MAX_TERMS);
         for (i64 i = 0; i < c.terms && !invalid_; i++) read_term(c, c.term[i]);
         read_reductions(c, c.reduce);
-        check_stick_weights(c);
+        check_scans(c);
         if (at_ != count_) invalid_ = true;
         if (invalid_) return first_invalid();
         without_queries(c);
@@ -240,7 +244,7 @@ class Reader {
 
     void read_term(const Call& c, Term& t) {
         const i64 B = c.batch, H = c.heads, n = c.n, m = c.m;
-        t.kind = range(QUERY_SCALE, STICK_WEIGHTS);
+        t.kind = range(QUERY_SCALE, GATED_PATH);
         if (t.kind == QUERY_SCALE || t.kind == TOKEN_QUERIES || t.kind == SINK) {
             t.values = tensor(F32_BIT, true, B, H, n), t.values_grad = tensor(F32_BIT, false, B, H, n);
         } else if (t.kind == TOKEN_KEYS) {
@@ -252,6 +256,16 @@ class Reader {
             t.cap = finite_double();
         } else if (t.kind == STICK_WEIGHTS) {
             t.attend_current = range(0, 1), t.remainder = range(0, 1);
+        } else if (t.kind == CONTEXTUAL_POSITIONS) {
+            t.rows = range(1, 1 << 20);
+            if (!fits(B, H, t.rows + 1024, c.d + 1024)) invalid_ = true;
+            t.values = tensor(F32_BIT, true, H, t.rows, c.d), t.values_grad = tensor(F32_BIT, false, H, t.rows, c.d);
+        } else if (t.kind == GATED_PATH) {
+            t.width = range(1, 1 << 16);
+            if (!fits(B, H, n + m + 1024, t.width + 1024)) invalid_ = true;
+            t.values = tensor(F32_BIT, true, H);
+            t.unprepared = tensor(F32_BIT, true, B, H, n, t.width), t.unprepared_grad = tensor(F32_BIT, false, B, H, n, t.width);
+            t.path = tensor(F32_BIT, true, B, H, m, t.width), t.path_grad = tensor(F32_BIT, false, B, H, m, t.width);
         } else if (t.kind == DISTANCE) {
             read_distance(c, t);
         } else {
@@ -259,11 +273,17 @@ class Reader {
         }
     }
 
-    // They replace the softmax, and with it sinks, the log-sum-exp, and sums over parts of the keys.
-    void check_stick_weights(const Call& c) {
-        i64 sticks = 0, sinks = 0;
-        for (i64 i = 0; i < c.terms; i++) sticks += c.term[i].kind == STICK_WEIGHTS, sinks += c.term[i].kind == SINK;
-        if (sticks > 1 || (sticks && (sinks || c.reduce.wanted || c.partial_keys || c.d_lse.defined()))) invalid_ = true;
+    // Of the terms that scan the keys of a row there is one, which needs all of them. Stick weights replace the softmax, and
+    // with it sinks and the log-sum-exp.
+    void check_scans(const Call& c) {
+        i64 sticks = 0, scans = 0, sinks = 0;
+        for (i64 i = 0; i < c.terms; i++) {
+            const i64 kind = c.term[i].kind;
+            sticks += kind == STICK_WEIGHTS, sinks += kind == SINK;
+            scans += kind >= STICK_WEIGHTS;
+        }
+        if (scans > 1 || (scans && c.partial_keys)) invalid_ = true;
+        if (sticks && (sinks || c.reduce.wanted || c.d_lse.defined())) invalid_ = true;
     }
 
     void read_distance(const Call& c, Term& t) {

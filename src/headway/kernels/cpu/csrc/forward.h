@@ -91,6 +91,7 @@ void Attention<T, Packing>::start(Worker& w, const Tile& t) const {
     }
     memset(w.out, 0, (size_t)((t.rows + (decode ? 0 : SLACK)) * plan.dvp * 4));
     terms.begin(w.terms, t, w.score_scale, nullptr, nullptr);
+    if (terms.positions.t) terms.positions.multiply(c, w.terms.positions, t.h, t.rows, w.x);
     if (reducer.by_query) reducer.begin(w.reductions, t);
 }
 
@@ -98,10 +99,12 @@ void Attention<T, Packing>::start(Worker& w, const Tile& t) const {
 // share keys, which are as many workers from `first` on.
 template <class T, class Packing>
 void Attention<T, Packing>::loop_over_keys(Worker& first, i64 heads, i64 low, i64 high) {
-    const i64 step = split_k ? NB : NR;
+    const i64 step = tile_step();
     Worker* const end = &first + heads;
     low = max(low, first.ranges->low / step * step), high = min(high, first.ranges->high);
-    for (i64 j0 = low; j0 < high && !terms.stick; j0 += NB) {
+    const bool backwards = terms.scans() && !c.reduce.wanted;  // reductions want the keys in order
+    if (terms.scans() && !backwards) find_scanned(first, first.tile, low, 0);
+    for (i64 j0 = low; j0 < high && !backwards; j0 += NB) {
         Tile t = first.tile;
         i64 column;
         if (!reach(first, t, j0, column)) continue;
@@ -128,7 +131,20 @@ void Attention<T, Packing>::loop_over_keys(Worker& first, i64 heads, i64 low, i6
         }
     }
     if (terms.stick) break_sticks(first, first.tile, low, high);
+    if (backwards && !terms.stick) add_weights_from_last_key(first, low, terms.path.t ? c.m : high);
     for (Worker* w = &first; w < end && values; w++) terms.finish_values(w->terms, w->tile, w->out, plan.dvp);
+}
+
+template <class T, class Packing>
+void Attention<T, Packing>::add_weights_from_last_key(Worker& w, i64 low, i64 high) const {
+    w.knows_scanned = false;
+    from_last_key(w, w.tile, low, high, [](i64) { return true; }, [&](Cover seen) {
+        if (seen == EMPTY) return add_path(w, w.tile, false);
+        w.seen = seen;
+        multiply_queries(w, w.tile);
+        add_weights(w);
+        multiply_values(w, w.tile);
+    });
 }
 
 // the weights of a head from its products, or zeros if it sees nothing of the tile
@@ -312,7 +328,9 @@ void Attention<T, Packing>::column_item(i64 item, Worker& w) {
             w.row_max[r] = row_sum == 0 ? 0 : *c.row_max.template at<float>(t.b, t.h, t.i0 + r);
             w.inv_row_sum[r] = row_sum == 0 ? 0 : 1 / row_sum;
         }
-        for (i64 j0 = w.ranges->low / NR * NR; j0 < w.ranges->high; j0 += NB) {
+        const i64 low = w.ranges->low / tile_step() * tile_step();
+        if (terms.scans()) find_scanned(w, t, low, 0);
+        for (i64 j0 = low; j0 < w.ranges->high; j0 += NB) {
             Cover seen;
             if (!visible_columns(w, t, j0, seen)) continue;
             scores(w, t, seen, 0);

@@ -75,10 +75,12 @@ void Attention<T, Packing>::complete_scores(Worker& w, const Tile& t, Cover seen
             for (i64 x = s.from[r]; x < s.to[r]; x += W)
                 store(w.score + r * LD + x, load(w.score + r * LD + x) * w.score_scale[r]);
     w.deferred_bias[0] = nullptr;
+    if (terms.path.t) add_path(w, t, true);
     terms.add(w.terms, t, w.score, w.score_scale, task, c.backward ? w.cap_slope : nullptr, w.deferred_bias);
     if (seen == PARTIAL) apply_mask(c, *w.ranges, t.b, t.h, t.i0, t.rows, t.j0, s.from, s.to, w.score, LD);
     for (i64 r = 0; r < t.rows && seen == FULL; r++)
         for (i64 x = t.c1; x < s.to[r]; x++) w.score[r * LD + x] = -INFINITY;
+    if (terms.positions.t) add_positions(w, t);
 }
 
 // writes zeros to the row of a tile from column c0 to `end`, except in its span

@@ -161,21 +161,56 @@ inline vf prefix_sums(vf x) {
         return x;
 }
 
-// eˣ for x ≤ 0; exactly 0 below −87.3, where it would be subnormal; NaN for NaN. The relative error is at most 2e-7 at
-// degree 5, 3e-6 at degree 4.
+// the sum of each lane and all behind it
+template <int STEP = 1>
+inline vf suffix_sums(vf x) {
+    if constexpr (STEP < W)
+        return suffix_sums<2 * STEP>(x + shift_down<STEP>(x, vf{}));
+    else
+        return x;
+}
+
+// the numbers table[at], for `at` from 0 to 2·W − 1
+inline vf look_up(const float* table, vi at) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_permutex2var_ps((__m512)load(table), (__m512i)at, (__m512)load(table + W));
+#elif defined(__AVX2__)
+    return (vf)_mm256_i32gather_ps(table, (__m256i)at, 4);
+#else
+    vf y;
+    for (int i = 0; i < W; i++) y[i] = table[at[i]];
+    return y;
+#endif
+}
+
+// a·b + c, rounded once if the processor has that
+inline vf fused(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+// eˣ for x ≤ 0; exactly 0 below −87.3, where it would be subnormal; NaN for NaN. The relative error is at most 1e-7 at
+// degree 6, where its mean is about 0, for long sums; 2e-7 at degree 5, and 3e-6 at degree 4.
 template <int DEGREE = 5>
 inline vf exp_of(vf x) {
-    constexpr float LOG2E = 1.44269504088896341f;
+    constexpr float LOG2E = 1.44269504088896341f, LOG2E_REST = 1.92596303e-8f;
 #if defined(__AVX512F__)
     vf power = x * LOG2E;
     vf r = (vf)_mm512_reduce_ps((__m512)power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);  // 0 for −∞
     vf whole = power - r;
+    if (DEGREE == 6) r = fused(x, broadcast(LOG2E_REST), fused(x, broadcast(LOG2E), -whole));
     const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ);
 #else
     constexpr float MAGIC = 12582912.f;  // 1.5·2²³: adding it rounds to a whole number
     vf clamped = max_of(broadcast(-110.f), x);
     vf shifted = clamped * LOG2E + MAGIC;
     vf r = clamped * LOG2E - (shifted - MAGIC);
+    if (DEGREE == 6) r = fused(clamped, broadcast(LOG2E_REST), fused(clamped, broadcast(LOG2E), MAGIC - shifted));
 #endif
     // 2ʳ for |r| ≤ ½, by polynomials of least relative error
     vf p;
@@ -184,6 +219,13 @@ inline vf exp_of(vf x) {
         p = p * r + 2.4024745e-1f;
         p = p * r + 6.9312182e-1f;
         p = p * r + 9.9999926e-1f;
+    } else if (DEGREE == 6) {
+        p = r * 1.5345810e-4f + 1.3399931e-3f;
+        p = p * r + 9.6184891e-3f;
+        p = p * r + 5.5503286e-2f;
+        p = p * r + 2.4022646e-1f;
+        p = p * r + 6.9314718e-1f;
+        p = p * r + 1.f;
     } else {
         p = r * 1.3276460e-3f + 9.6755414e-3f;
         p = p * r + 5.5507133e-2f;

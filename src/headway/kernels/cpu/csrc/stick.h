@@ -10,7 +10,7 @@ struct Share {
 };
 
 inline Share share_of(vf z) {
-    const vf e = exp_of((vf)((vi)z | (int32_t)0x80000000)), large = 1.f / (1.f + e), small = e * large;
+    const vf e = exp_of<6>((vf)((vi)z | (int32_t)0x80000000)), large = 1.f / (1.f + e), small = e * large;
     const vi positive = (vi)(z > 0.f);
     return {select(positive, large, small), select(positive, small, large)};
 }

@@ -1,6 +1,6 @@
 // Stick-breaking in place of the softmax, forward and backward.
 #pragma once
-#include "attention.h"
+#include "scans.h"
 
 namespace {
 
@@ -8,18 +8,17 @@ namespace {
 // of a row. visit(): sets what is left before the tile.
 template <class T, class Packing>
 template <class Visit>
-void Attention<T, Packing>::from_last_key(Worker& w, Tile& t, i64 low, i64 high, i64 task, Visit visit) const {
-    for (i64 r = 0; r < t.rows; r++) w.left[r] = 1;
-    for (i64 j0 = low + (high - 1 - low) / NB * NB; j0 >= low && low < high; j0 -= NB) {
-        bool left = false;
-        for (i64 r = 0; r < t.rows; r++) left |= w.left[r] != 0;
-        if (!left) return;
-        Cover seen;
-        if (!visible_columns(w, t, j0, seen)) continue;
+void Attention<T, Packing>::from_last_stick(Worker& w, Tile& t, i64 low, i64 high, i64 task, Visit visit) const {
+    auto more = [&](i64) {
+        for (i64 r = 0; r < t.rows; r++)
+            if (w.scanned[r] != 0) return true;
+        return false;
+    };
+    from_last_key(w, t, low, high, more, [&](Cover seen) {
         scores(w, t, seen, task);
         find_own(w, t);
         visit();
-    }
+    });
 }
 
 // Lists the pairs of a query and its own token that the mask allows, and hides them if the token takes no share.
@@ -50,10 +49,10 @@ void Attention<T, Packing>::find_own(Worker& w, const Tile& t) const {
 template <class T, class Packing>
 void Attention<T, Packing>::break_sticks(Worker& w, Tile& t, i64 low, i64 high) const {
     if (terms.stick->remainder) {  // first, since the query's own token has it, which is the last
-        from_last_key(w, t, low, high, 0, [&] { break_tile(w, t, [](i64, i64, vf) {}); });
-        for (i64 r = 0; r < t.rows; r++) w.remainder[r] = (float)w.left[r];
+        from_last_stick(w, t, low, high, 0, [&] { break_tile(w, t, [](i64, i64, vf) {}); });
+        for (i64 r = 0; r < t.rows; r++) w.remainder[r] = (float)w.scanned[r];
     }
-    from_last_key(w, t, low, high, 0, [&] {
+    from_last_stick(w, t, low, high, 0, [&] {
         for (i64 r = 0; r < t.rows; r++)
             if (sees_any_score(w, r)) w.row_max[r] = 0, w.row_sum[r] = 1;  // there are none of stick-breaking
         break_tile(w, t, [&](i64 r, i64 x, vf weights) { store(w.score + r * LD + x, weights); });
@@ -77,20 +76,18 @@ template <class T, class Packing>
 template <class Visit>
 void Attention<T, Packing>::break_tile(Worker& w, const Tile& t, Visit visit) const {
     for (i64 r = 0; r < t.rows; r++)
-        w.left[r] = break_row(w.score + r * LD, w.spans->from[r], w.spans->to[r], w.left[r],
+        w.scanned[r] = break_row(w.score + r * LD, w.spans->from[r], w.spans->to[r], w.scanned[r],
                               [&](i64 x, Share, vf weights) { visit(r, x, weights); });
 }
 
-// Finds what is left after the keys of each block, and returns the first block that has weights.
-//
-// The gradient of a score sums over the keys before it, from the first to the last, and weights are products in the
-// other direction; the gradient of the remainder reaches all scores.
+// Finds what is left after the keys of each block, and returns the first block that has weights. The gradient of the
+// remainder reaches all scores.
 template <class T, class Packing>
 i64 Attention<T, Packing>::find_left_after(Worker& w, Tile& t, const BlockGradients& block, i64 low, i64 task) const {
     i64 first = w.ranges->high;
     memset(w.d_remainder, 0, sizeof w.d_remainder);
-    from_last_key(w, t, low, w.ranges->high, task, [&] {
-        memcpy(left_after(w, t), w.left, sizeof w.left);
+    from_last_stick(w, t, low, w.ranges->high, task, [&] {
+        memcpy(scanned_after(w, t), w.scanned, sizeof w.scanned);
         first = t.j0;
         break_tile(w, t, [](i64, i64, vf) {});
         if (!terms.stick->remainder || !w.own_count) return;
@@ -103,7 +100,7 @@ i64 Attention<T, Packing>::find_left_after(Worker& w, Tile& t, const BlockGradie
         }
     });
     for (i64 r = 0; r < t.rows; r++) {
-        w.remainder[r] = terms.stick->remainder ? (float)w.left[r] : 0;
+        w.remainder[r] = terms.stick->remainder ? (float)w.scanned[r] : 0;
         w.gained[r] = w.remainder[r] * w.d_remainder[r];
     }
     return first;
@@ -121,7 +118,7 @@ float Attention<T, Packing>::own_dropout_factor(const Worker& w, const Tile& t, 
 template <class T, class Packing>
 void Attention<T, Packing>::stick_backward(Worker& w, const Tile& t, i64 end) const {
     const uint32_t key = c.drop_below ? head_hash(t) : 0;
-    const double* left = left_after(w, t);
+    const double* left = scanned_after(w, t);
     float taken[LD], kept[LD];
     find_own(w, t);
     if (c.drop_below) load_keys(w, t, end);

@@ -1,5 +1,7 @@
 // Terms: adds them to a tile of scores, and computes their gradients from a tile of score gradients.
 #pragma once
+#include "contextual.h"
+#include "path.h"
 #include "sums.h"
 
 namespace {
@@ -14,6 +16,8 @@ struct Terms {
     const Term* query_scale = nullptr;
     const Term* sink = nullptr;
     const Term* stick = nullptr;  // stick-breaking weights in place of the softmax
+    ContextualPositions positions;  // if positions.t is set
+    GatedPath path;                 // likewise
     bool capped = false;
     bool wants_d_query_scale = false;  // there is a query scale that needs a gradient
     i64 tasks = 0;
@@ -24,8 +28,10 @@ struct Terms {
             if (t.kind == QUERY_SCALE) query_scale = &t, wants_d_query_scale = t.values_grad.defined();
             if (t.kind == SINK) sink = &t;
             if (t.kind == STICK_WEIGHTS) stick = &t;
+            if (t.kind == CONTEXTUAL_POSITIONS) positions.t = &t;
+            if (t.kind == GATED_PATH) path.t = &t;
             if (t.kind == SOFT_CAP) capped = true;
-            if (t.kind == QUERY_SCALE || t.kind == SINK || t.kind == SOFT_CAP || t.kind == STICK_WEIGHTS) continue;
+            if (t.kind == QUERY_SCALE || t.kind == SINK || t.kind >= SOFT_CAP) continue;
             TermState& s = states[count++];
             s = TermState{};
             s.c = &c, s.t = &t;
@@ -33,9 +39,14 @@ struct Terms {
         for (i64 i = 0; i < count; i++) states[i].wants_grad = c.backward && wants(states[i]);
     }
 
+    // whether a term visits the keys of a row from the last to the first
+    bool scans() const { return stick || positions.t || path.t; }
+
     void lay_out(Memory& memory, i64 tasks_) {
         tasks = tasks_;
         axes = 0;
+        if (positions.t) positions.lay_out(memory, c, tasks);
+        if (path.t) path.lay_out(memory, c, plan.mp, tasks);
         for (i64 i = 0; i < count; i++) {
             TermState& s = states[i];
             const Term& t = *s.t;
@@ -92,10 +103,12 @@ struct Terms {
 
     // items of `prepare_item`
     i64 preparations() const {
-        i64 items = 0;
+        i64 items = own_preparations();
         for (i64 i = 0; i < count; i++) items += items_of(states[i]);
         return items;
     }
+
+    i64 own_preparations() const { return positions.t ? positions.heads : path.t ? c.batch * c.heads : 0; }
 
     static void prepare_item(void* terms, i64 item, i64 worker) { ((Terms*)terms)->prepare_one(item, worker); }
 
@@ -107,11 +120,15 @@ struct Terms {
         float* sheared;  // [MB + NB + 2·W]
         float* piece_sums;   // of stretched distances
         WaveTile waves;
+        ContextualPositions::Worker positions;
+        GatedPath::Worker path;
     };
 
     void lay_out(Memory& memory, Worker& w) {
         w.row = memory.take<float>(LD);
         w.sheared = memory.take<float>(MB + NB + 4 * W);
+        if (positions.t) positions.lay_out(memory, c, w.positions);
+        if (path.t) path.lay_out(memory, c, w.path);
         i64 pieces = 0;
         bool waves = false;
         for (i64 i = 0; i < count; i++) {
@@ -142,6 +159,8 @@ struct Terms {
     }
 
     void begin_task(i64 task) const {
+        if (positions.t) positions.begin_task(task);
+        if (path.t) path.begin_task(task);
         for (i64 i = 0; i < count; i++) {
             const TermState& s = states[i];
             if (s.sums_size) memset(s.sums + task * s.sums_size, 0, (size_t)(s.sums_size * 4));
@@ -154,6 +173,7 @@ struct Terms {
 
     // score_scale: [MB]; d_o: dO of this block, [MB][dvp]; fully_masked: rows that see no key, or null
     void begin(Worker& w, const Tile& t, const float* score_scale, const float* d_o, const bool* fully_masked) const {
+        if (path.t) path.begin(c, w.path, t, fully_masked);
         for (i64 i = 0; i < count; i++) {
             const TermState& s = states[i];
             SlidingProducts& r = w.sliding_products[i];
@@ -214,7 +234,7 @@ struct Terms {
             const TermState& s = states[i];
             SlidingProducts& products = w.sliding_products[i];
             switch (s.t->kind) {
-                case DISTANCE: add_distance(w, s, t, score, capped || stick ? nullptr : deferred_bias); break;
+                case DISTANCE: add_distance(w, s, t, score, capped || scans() ? nullptr : deferred_bias); break;
                 case RELATIVE_KEYS: add_relative_keys(s, products, t, score, task); break;
                 case RELATIVE_QUERIES: add_relative_queries(s, products, t, score, score_scale, task); break;
                 case TOKEN_QUERIES: add_token_queries(s, t, score); break;
@@ -409,6 +429,7 @@ struct Terms {
     // After the last tile of a block: gradients of queries before ``prepare``. dq: [MB][dp], not yet times score_scale.
     void finish(Worker& w, const Tile& t, float* dq, i64 dq_ld, const float* score_scale, float* d_query_scale,
                 const bool* fully_masked, i64 task) const {
+        if (path.t) path.finish(t, w.path);
         for (i64 i = 0; i < count; i++) {
             const TermState& s = states[i];
             const Term& term = *s.t;
@@ -435,9 +456,12 @@ struct Terms {
     // ------------------------------------------------------------ after all tiles
 
     // the sums of all tasks of a head, in their order: task = (b·heads + h)·chunks + chunk
-    void reduce(i64 item, i64 chunks) { write_gradients(states[item / c.heads], item % c.heads, chunks, plan.mp); }
+    void reduce(i64 item, i64 chunks) {
+        if (item >= count * c.heads) return positions.t ? positions.reduce(c, item % c.heads, chunks) : path.reduce(c, item % c.heads, chunks);
+        write_gradients(states[item / c.heads], item % c.heads, chunks, plan.mp);
+    }
 
-    i64 reductions() const { return count * c.heads; }
+    i64 reductions() const { return (count + (positions.t || path.t)) * c.heads; }
 
   private:
     float* scratch = nullptr;
@@ -500,6 +524,9 @@ struct Terms {
     }
 
     void prepare_one(i64 item, i64 worker) {
+        const i64 own = own_preparations();
+        if (item < own) return positions.t ? positions.prepare(c, item) : path.prepare(c, item);
+        item -= own;
         i64 i = 0;
         while (item >= items_of(states[i])) item -= items_of(states[i++]);
         TermState& s = states[i];
