@@ -14,6 +14,7 @@ from headway.bench.sides import (
     OURS,
     PLAIN,
     READ,
+    REFERENCE,
     SDPA,
     Flex,
     kernel_of,
@@ -52,6 +53,7 @@ def test_what_runs_against_what() -> None:
     assert names(encoding="kerple", direction="backward") == {OURS, PLAIN, SDPA, DENSE_GRADIENT}
     assert names(encoding="alibi", direction="backward") == {OURS, PLAIN, SDPA, DENSE}
     assert names(encoding="shaw") == {OURS, PLAIN, SDPA, DENSE}
+    assert names(encoding="cope", mask="causal") == {OURS, PLAIN, SDPA, DENSE, REFERENCE}
 
 
 @pytest.mark.parametrize("group", [1, 4])

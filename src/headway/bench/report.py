@@ -11,7 +11,7 @@ from ..parallel import METHODS
 from . import statistics
 from .cases import SEQUENCE_MEMORY, SEQUENCE_STEP, STATISTICS_MEMORY, WINDOW, Case, ModelCase, pairs
 from .rows import Row
-from .sides import CONTIGUOUS, FLEX, FULL_CAUSAL, OURS, PLAIN, SDPA
+from .sides import CONTIGUOUS, FLEX, FULL_CAUSAL, OURS, PLAIN, REFERENCE, SDPA
 from .targets import (
     MODEL_TARGETS,
     TARGETS,
@@ -152,6 +152,15 @@ def costs(rows: Sequence[Row]) -> str:
     return _by_length(
         [row for row in _of(rows, "attention") if PLAIN in row["ms"]],
         lambda row: f"{over(row, PLAIN):.2f}",
+        by=("dtype", "direction"),
+    )
+
+
+def reference(rows: Sequence[Row]) -> str:
+    """Returns the table of times and ratios to the reference kernel, for terms that torch has nothing like."""
+    return _by_length(
+        [row for row in _of(rows, "attention") if REFERENCE in row["ms"]],
+        lambda row: f"{_ms(row['ms'][OURS])} · {times(row, REFERENCE):.2f}×",
         by=("dtype", "direction"),
     )
 
@@ -327,6 +336,7 @@ def statistics_of_attention(rows: Sequence[Row]) -> str:
 CHAPTERS: dict[str, Callable[[Sequence[Row]], str]] = {
     "FlexAttention, compiled": flex,
     "What an encoding costs": costs,
+    "The reference kernel": reference,
     "A long causal window": window,
     "One token against a cache": decoding,
     "Queries against a cache": cache,

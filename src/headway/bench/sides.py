@@ -18,6 +18,7 @@ from ..call import make_call
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..kernels import Call
+from ..kernels.reference import OF_ROWS
 from ..masks import Causal, Documents, Mask, Padding, Window
 from ..positions._base import IN_ATTENTION
 from ..terms import DistanceBias, Linear, Log
@@ -26,6 +27,8 @@ from .cases import BATCH, DTYPES, HEADS, WINDOW, Case
 
 OURS = "headway"
 PLAIN = "headway, no encoding"
+REFERENCE = "headway, reference kernel"
+"""The same call in torch operations on blocks of rows, for terms that torch has nothing like."""
 FULL_CAUSAL = "headway, full causal"
 CONTIGUOUS = "headway, contiguous"
 SDPA = "SDPA"
@@ -229,6 +232,8 @@ def _against_torch(case: Case, flex: Flex | None) -> Sides:
     seen = None if call.mask is None else call.mask.allowed(call.q_coordinates, call.k_coordinates)
     if not alone:
         sides.runs[PLAIN] = inputs.side(attention, mask=call.mask)
+    if any(isinstance(term, OF_ROWS) for term in call.terms):
+        sides.runs[REFERENCE] = inputs.ours(kernel="reference")
     plain: dict[str, Any] = {"is_causal": True} if case.mask == "causal" else {"attn_mask": seen}
     sides.runs[SDPA] = inputs.side(scaled_dot_product_attention, **plain)
     if alone:
