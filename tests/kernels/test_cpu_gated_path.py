@@ -97,10 +97,8 @@ def test_numbers_that_are_hidden_and_not_finite_reach_nothing(n: int) -> None:
     found = results("cpu", inputs, beside(), mask & Boolean(allowed))
     for x, token in zip(inputs, (1, 299, 299, 1, 299), strict=True):
         x[:, :, token] = math.nan
-    again = results("cpu", inputs, beside(), mask & Boolean(allowed))
-    for x, same in zip(again[:4], found[:4], strict=True):
-        assert torch.isfinite(x).all()
-        torch.testing.assert_close(x[:, :, : n - 1], same[:, :, : n - 1])
+    for x, same in zip(results("cpu", inputs, beside(), mask & Boolean(allowed)), found, strict=True):
+        torch.testing.assert_close(x, same, rtol=0, atol=0)
 
 
 def test_any_number_of_threads_gives_the_same_bits() -> None:
