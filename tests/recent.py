@@ -279,7 +279,7 @@ GROUPS = {
         tuple(f"tests/bench/test_{name}.py" for name in ("measure", "models", "run", "sides")),
         (
             *(*CALL, COMMON, FLEX, NN, MODELS, CHECKPOINTS, BENCH, CLI),
-            *encodings("rope", "t5", "alibi", "shaw", "sinusoidal", "rotary-values"),
+            *encodings("rope", "t5", "alibi", "shaw", "sinusoidal", "rotary-values", "cope"),
         ),
     ),
     **{
@@ -306,6 +306,7 @@ ABOVE = (*CORE, NN, MODELS)
 ROOMS: dict[str, tuple[str, ...]] = {
     "tests/kernels/": (*CORE, FLEX, TRITON),
     **{f"tests/kernels/test_{name}.py": (NN,) for name in ("cpu_tokens", "user_parts")},
+    **{f"tests/kernels/test_cpu_{name}.py": ("tests/kernels/agreement.py",) for name in ("contextual", "gated_path")},
     "tests/conformance/": (*CORE, FLEX, TRITON),
     "tests/conformance/test_whose_coordinates.py": (NN, MODELS),
     **{f"tests/test_{name}.py": CORE for name in ("attention", "fuzz", "masks", "memory", "plans", "torch_sdpa")},
@@ -334,6 +335,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/test_pictures.py": (*ABOVE, INSPECTION, VECTORS, STUDY, BENCH),
     "tests/bench/": (*ABOVE, CHECKPOINTS, INTEGRATIONS, INSPECTION, VECTORS, STUDY, BENCH, CLI),
     "tests/bench/test_sequence.py": (PARALLEL,),
+    "tests/bench/test_sides.py": tuple(encodings("cope")),
     "tests/tuning/": (*ABOVE, BENCH, CLI, "src/headway/tuning/"),
     "tests/cli/test_new_encoding.py": (*ABOVE, CLI),
 }
