@@ -52,9 +52,11 @@ class TopKeys(Reduction):
 
     Attributes:
         count: weights for each query, at least 1.
+        least: a score for each query, [batch, H, n] in float32: keys with a smaller one are left out. Default: none.
     """
 
     count: int
+    least: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,10 +18,12 @@ from headway import terms as T
 from headway.call import make_call
 from headway.inspection import PooledMap, TopKeys, attention_statistics
 from headway.kernels import KERNELS, Problem
+from headway.kernels._reduce import reduce_blocks
 from headway.kernels.cpu import _library
 from headway.reductions import (
     ColumnSums,
     Entropy,
+    RowStatistics,
 )
 from headway.reductions import (
     PooledMap as Pooled,
@@ -139,6 +141,40 @@ def test_the_promise_is_kept(name: str, dtype: torch.dtype) -> None:
                 comparison.add(ours, naive.to(ours.dtype), exact)
     for comparison in comparisons.values():
         comparison.check()
+
+
+# ---------------------------------------------------------------- keys with small scores left out
+
+
+@pytest.mark.parametrize("name", _library.ISAS)
+def test_keys_with_smaller_scores_are_left_out(name: str) -> None:
+    if name not in _library.isas():
+        pytest.skip(f"{name} is not on this machine")
+    g = torch.Generator().manual_seed(4)
+    q, k = (torch.randn(2, heads, n, 8, generator=g) for heads, n in ((4, 67), (2, 450)))
+    call = make_call(q, k, k, mask=M.Window(300, 200))
+    ((largest, _),) = reduce_blocks(call, [RowStatistics()])
+    least = largest - 3 * torch.rand(largest.shape, generator=g)
+    least[:, 0], least[:, 1, 5] = -torch.inf, torch.inf
+    asked = [Top(3, least), Top(90, least), Top(5), Top(1, largest - 1e-3)]
+    with _library.using(name):
+        found = KERNELS["cpu"].reduce(call, asked)
+    for one, ours, theirs in zip(asked, found, reduce_blocks(call, asked), strict=True):
+        torch.testing.assert_close(ours[0], theirs[0], rtol=1e-4, atol=1e-7)
+        assert (ours[1] != theirs[1]).sum() <= 2, one  # two scores may be equal up to rounding
+    assert (found[1][1][:, 1:] == -1).any()
+    assert (found[1][1][:, 0] >= 0).sum() == (found[2][1][:, 0] >= 0).sum() / 5 * 90
+
+
+def test_a_key_of_just_the_least_score_counts() -> None:
+    q = torch.zeros(1, 1, 40, 8)
+    call = make_call(q, q, q, mask=M.Causal())
+    least = torch.zeros(1, 1, 40)
+    least[..., 20:] = torch.nextafter(torch.zeros(()), torch.ones(()))
+    for weights, keys in (KERNELS["cpu"].reduce(call, [Top(50, least)])[0], reduce_blocks(call, [Top(50, least)])[0]):
+        assert (keys[0, 0] >= 0).sum(-1).tolist() == [*range(1, 21), *[0] * 20]
+        torch.testing.assert_close(weights[0, 0, 19, :20], torch.full((20,), 0.05), rtol=1e-5, atol=0)
+        assert not weights[0, 0, 20:].any()
 
 
 # ---------------------------------------------------------------- however work is split

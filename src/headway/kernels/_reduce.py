@@ -136,11 +136,14 @@ class SumOfVisibleKeys(Sum):
 
 class SumOfTopKeys(Sum):
     def of(self, block: ScoreBlock) -> tuple[Tensor, Tensor]:
-        count = min(self.reduction.count, block.scores.shape[-1])
+        count, least = min(self.reduction.count, block.scores.shape[-1]), self.reduction.least
+        scores = block.scores
+        if least is not None:
+            scores = scores.masked_fill(scores < least[:, :, block.rows, None], -torch.inf)
         if count == 1:
-            scores, keys = block.scores.max(-1, keepdim=True)
+            scores, keys = scores.max(-1, keepdim=True)
         else:  # stable: of equal scores the first key comes first, which topk does not promise
-            scores, keys = (x[..., :count] for x in block.scores.sort(dim=-1, descending=True, stable=True))
+            scores, keys = (x[..., :count] for x in scores.sort(dim=-1, descending=True, stable=True))
         hidden = scores == -torch.inf
         weights = block.weights.gather(-1, keys).masked_fill(hidden, 0)
         keys = (keys + block.keys.start).masked_fill(hidden, -1)

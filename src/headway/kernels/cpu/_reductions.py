@@ -59,6 +59,8 @@ class ReductionWords:
 
     def takes(self, one: Reduction) -> bool:
         """Whether a further reduction has a place in this call."""
+        if isinstance(one, TopKeys) and any(of.least is not one.least for of in self._of(TopKeys)):
+            return False
         return type(one) in SHARED or not self._of(type(one))
 
     def _of(self, kind: type[R]) -> list[R]:
@@ -93,6 +95,11 @@ class ReductionWords:
         if top:
             place("top weights", n, top)
             place("top keys", n, top, dtype=torch.int64)
+            least = self._of(TopKeys)[0].least
+            if least is None:
+                words.extend(ABSENT)
+            else:
+                descriptor.broadcast(least)
         keys = [one.keys for one in self._of(WeightsAt)]
         at = sum(x.shape[-1] for x in keys)
         words.append(at)

@@ -76,6 +76,8 @@ def reasons_against_reductions(problem: Problem, reductions: Sequence[Reduction]
     reasons = [f"it has no reduction {kind.__name__}" for kind in kinds if kind not in REDUCTIONS]
     if any(isinstance(one, TopKeys) and one.count > MOST_REDUCED for one in reductions):
         reasons.append(f"it finds at most {MOST_REDUCED} of the largest weights of a query")
+    if any(isinstance(one, TopKeys) and one.least is not None for one in reductions):
+        reasons.append("it does not leave out keys by their scores")
     cells = max((one.rows * one.columns for one in reductions if isinstance(one, PooledMap)), default=0)
     if cells * problem.batch * problem.heads > MOST_CELLS:
         reasons.append(f"it has maps of at most {MOST_CELLS:,} cells, for all sequences and heads")

@@ -93,6 +93,7 @@ struct ReduceCall {
     Tensor entropy, visible, distance;  // [batch, heads, n]; visible int64
     i64 top;                       // largest weights of each query
     Tensor top_weights, top_keys;  // [batch, heads, n, top]; keys int64
+    Tensor top_least;              // [batch, heads, n]: keys with a smaller score are not among them; absent: none
     i64 at;                        // chosen keys of each query
     Tensor at_keys, at_weights;    // [batch, n, at] int64; [batch, heads, n, at]
     i64 labels;
@@ -341,7 +342,10 @@ class Reader {
         r.distance = tensor(F32_BIT, false, B, H, n);
         r.top = range(0, m < INT32_MAX ? MAX : 0);
         if (!fits(B, H, n + 1024, r.top)) invalid_ = true;
-        if (r.top) r.top_weights = tensor(F32_BIT, true, B, H, n, r.top), r.top_keys = tensor(I64_BIT, true, B, H, n, r.top);
+        if (r.top) {
+            r.top_weights = tensor(F32_BIT, true, B, H, n, r.top), r.top_keys = tensor(I64_BIT, true, B, H, n, r.top);
+            r.top_least = tensor(F32_BIT, false, B, H, n);
+        }
         r.at = range(0, MAX);
         if (!fits(B, H, n + 1024, r.at)) invalid_ = true;
         if (r.at) r.at_keys = tensor(I64_BIT, true, B, n, r.at), r.at_weights = tensor(F32_BIT, true, B, H, n, r.at);

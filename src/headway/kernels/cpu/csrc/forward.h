@@ -203,6 +203,8 @@ void Attention<T, Packing>::online_softmax(Worker& w, const Tile& t) const {
         for (i64 i = 0; i < plan.dvp; i += W) store(out + i, load(out + i) * factor);
         if (values) terms.rescale_values(w.terms, r, factor);
     }
+    if (reduces && reducer.r.one_pass)
+        reducer.add_to_slots(w.reductions, t, w.score, w.spans->from, w.spans->to, w.spans->whole);
 }
 
 // adds the deferred bias to a row and returns its largest score, in one pass
@@ -210,13 +212,16 @@ template <class T, class Packing>
 template <bool DEFERRED>
 float Attention<T, Packing>::attach_row_max(Worker& w, const Tile& t, i64 r) const {
     float* score = w.score + r * LD;
-    vf best = broadcast(-INFINITY);
-    for (i64 x = w.spans->from[r]; x < w.spans->to[r]; x += W) {
+    const auto at = [&](i64 x) {
         vf found = load(score + x);
         if (DEFERRED) store(score + x, found += load(w.deferred_bias[r] + x - t.c0));  // −∞ stays: a deferred bias is below +∞
-        best = max_of(found, best);
-    }
-    const float found = reduce_max(best);
+        return found;
+    };
+    vf best = broadcast(-INFINITY), other = best;  // two, since each waits for the one before
+    i64 x = w.spans->from[r];
+    for (; x + W < w.spans->to[r]; x += 2 * W) best = max_of(at(x), best), other = max_of(at(x + W), other);
+    if (x < w.spans->to[r]) best = max_of(at(x), best);
+    const float found = reduce_max(max_of(other, best));
     return deferred_scale ? found * (float)c.scale : found;  // rounding keeps the order
 }
 

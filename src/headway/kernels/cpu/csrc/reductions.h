@@ -68,21 +68,22 @@ inline float sum_of_columns(const float* row, i64 from, i64 to) {
 }
 
 struct SumAndLargest {
-    float sum, largest;
+    vf sum, largest;
+
+    void add(vf weight) { sum += weight, largest = max_of(largest, weight); }
+    void add(const SumAndLargest& other) { sum += other.sum, largest = max_of(largest, other.largest); }
 };
 
-// of the weights in columns from … to − 1 of a row, of which whole vectors are read
-inline SumAndLargest of_columns(const float* row, i64 from, i64 to) {
-    const i64 first = from / W * W, last = (to - 1) / W * W;
-    const uint32_t begin = ~0u << (from - first), end = ~0u >> (31 - (to - 1 - last));
-    if (first == last) {
-        const vf all = in_lanes(begin & end, load(row + first));
-        return {sum(all), reduce_max(all)};
+// of COUNT vectors, by halves
+template <int COUNT>
+inline SumAndLargest of_vectors(const vf* x) {
+    if constexpr (COUNT == 1) {
+        return SumAndLargest{x[0], x[0]};
+    } else {
+        SumAndLargest found = of_vectors<COUNT / 2>(x);
+        found.add(of_vectors<COUNT - COUNT / 2>(x + COUNT / 2));
+        return found;
     }
-    vf one = in_lanes(begin, load(row + first)), other = in_lanes(end, load(row + last)), sums = one + other;
-    vf most = max_of(one, other);
-    for (i64 x = first + W; x < last; x += W) one = load(row + x), sums += one, most = max_of(most, one);
-    return {sum(sums), reduce_max(most)};
 }
 
 template <class T, class Packing>
@@ -108,11 +109,13 @@ struct Reducer {
         bool close;                       // the floats of from_base are exact
         i64 range;                        // of all pairs of the tile; −1 if they are in several
         bool reads_weights;               // of the tile, after the exponential
-        // of a map in one pass; a slot is a key or a cell
-        float *slot_sums, *slot_largest;  // [MB][slots] of each row, not normalised
+        // of a map in one pass
+        float *slot_sums, *slot_largest;  // [MB / W][slots][W]: of each cell and row, not normalised
+        float factors[MB];                // of the tile, by which the sums so far are multiplied
+        bool rescales;
         float *line_sums, *line_largest;  // [slots] of the rows of a row of the map, normalised
-        i64 task, line, known, reached;   // slots before the tile, and to its end
-        i64 first_cell, cell_end[NB / W + 2];  // of the tile: its first cell, and the columns at which cells end
+        i64 task, line, reached;          // slots to the end of the tile
+        i64 first_cell, cell_end[NB + 2];  // of the tile: its first cell, and the columns at which cells end
     };
 
     static constexpr float FAR_BELOW = -200;  // exp of it is 0; differences of scores may overflow to −∞
@@ -122,8 +125,7 @@ struct Reducer {
     const Plan<T, Packing>& plan;
     const i64 ranges, held;                    // held: r.top in whole vectors
     bool by_query = false, by_column = false;  // what each pass has to do
-    bool by_key = false;                       // a map in one pass has a slot for each key, since cells are narrow
-    i64 slots = 0;                             // in whole vectors
+    i64 slots = 0;                             // of a map in one pass: its columns, in whole vectors
     i64* edges = nullptr;                      // [edge_count]
     uint16_t* key_labels = nullptr;            // [batch or 1][m / W][labels]: which keys of a vector have a label, as bits
     int32_t* match_keys = nullptr;             // [batch or 1][m in whole vectors]: the low bits of their labels
@@ -137,8 +139,7 @@ struct Reducer {
         if (!r.wanted) return;
         by_query = r.entropy.defined() || r.visible.defined() || needs_distance() || r.labels || r.top || r.at || r.matches || r.one_pass;
         by_column = r.column_sums.defined() || (r.rows && !r.one_pass);
-        by_key = r.one_pass && c.m < W * r.columns;
-        if (r.one_pass) slots = round_up(by_key ? c.m : r.columns, W);
+        if (r.one_pass) slots = round_up(r.columns, W);
         const i64 heads = max(1, c.batch * c.heads);
         chunks = max(1, min(plan.blocks, (16 + heads - 1) / heads));
     }
@@ -161,7 +162,7 @@ struct Reducer {
         if (r.top) w.top_scores = memory.take<float>(MB * held), w.top_keys = memory.take<int32_t>(MB * held);
         if (needs_distance()) w.from_base = memory.take<float>(LD);
         if (r.one_pass) w.slot_sums = memory.take<float>(MB * slots), w.line_sums = memory.take<float>(2 * slots);
-        if (r.one_pass) w.slot_largest = by_key ? nullptr : memory.take<float>(MB * slots), w.line_largest = w.line_sums + slots;
+        if (r.one_pass) w.slot_largest = memory.take<float>(MB * slots), w.line_largest = w.line_sums + slots;
         if (by_column) w.column_sums = memory.take<float>(LD), w.column_max = memory.take<float>(LD);
     }
 
@@ -207,11 +208,15 @@ struct Reducer {
             w.at_keys[x] = *r.at_keys.template at<i64>(t.b, t.i0 + x / r.at, x % r.at);
             w.at_scores[x] = -INFINITY;
         }
-        for (i64 x = 0; x < t.rows * held; x++) w.top_scores[x] = -INFINITY, w.top_keys[x] = -1;
-        w.line = -1, w.known = w.reached = 0;
+        for (i64 row = 0; row < t.rows && r.top; row++) {
+            const float least = r.top_least.defined() ? *r.top_least.template at<float>(t.b, t.h, t.i0 + row) : -INFINITY;
+            const float below = nextafterf(least, -INFINITY);  // what is larger takes its place
+            for (i64 x = row * held; x < (row + 1) * held; x++) w.top_scores[x] = below, w.top_keys[x] = -1;
+        }
+        w.line = -1, w.reached = 0;
         if (!r.one_pass) return;
-        memset(w.slot_sums, 0, (size_t)(t.rows * slots * 4));
-        if (!by_key) memset(w.slot_largest, 0, (size_t)(t.rows * slots * 4));
+        memset(w.slot_sums, 0, (size_t)(round_up(t.rows, W) * slots * 4));
+        memset(w.slot_largest, 0, (size_t)(round_up(t.rows, W) * slots * 4));
     }
 
     // What the rows of a tile share. Columns c0 … end − 1 are read, those from c1 on with weights of 0.
@@ -341,10 +346,7 @@ struct Reducer {
         if (r.matches) w.match_sums[row] *= factor;
         for (i64 x = 0; x < r.labels; x++) w.label_sums[row * r.labels + x] *= factor;
         for (i64 x = 0; x < ranges && r.range_sums.defined(); x++) w.range_sums[row * ranges + x] *= factor;
-        for (i64 x = row * slots; x < row * slots + w.known; x += W) {
-            store(w.slot_sums + x, load(w.slot_sums + x) * factor);
-            if (!by_key) store(w.slot_largest + x, load(w.slot_largest + x) * factor);
-        }
+        if (r.one_pass) w.factors[row] = factor, w.rescales = true;
     }
 
     // Unnormalised weights of a row, which hold numbers only if the tile `reads_weights`, and their sum.
@@ -367,7 +369,6 @@ struct Reducer {
                 w.distance[row][0] += weight[x] * fabsf((float)apart);
             }
         if (r.range_sums.defined()) sum_ranges(w, t, row, weight, from, min(to, t.c1), weight_sum);
-        if (r.one_pass) add_to_slots(w, t, row, weight, from, to);
     }
 
     // the index of the query less the base, for exp_row
@@ -429,8 +430,9 @@ struct Reducer {
         for (i64 x = 0; x < r.at; x++)
             *r.at_weights.template at<float>(t.b, t.h, i, x) = weight_of(w.at_scores[row * r.at + x]);
         for (i64 x = 0; x < r.top; x++) {
-            *r.top_weights.template at<float>(t.b, t.h, i, x) = weight_of(w.top_scores[row * held + x]);
-            *r.top_keys.template at<i64>(t.b, t.h, i, x) = w.top_keys[row * held + x];
+            const i64 key = w.top_keys[row * held + x];
+            *r.top_weights.template at<float>(t.b, t.h, i, x) = weight_of(key < 0 ? -INFINITY : w.top_scores[row * held + x]);
+            *r.top_keys.template at<i64>(t.b, t.h, i, x) = key;
         }
     }
 
@@ -450,35 +452,61 @@ struct Reducer {
     }
 
     void begin_slots(Worker& w, const Tile& t) const {
-        const i64 first = t.j0 + t.c0, end = t.j0 + t.c1;
-        if (by_key) {
-            w.known = first, w.reached = round_up(end, W);
-            return;
-        }
-        w.first_cell = first * r.columns / c.m;
+        w.first_cell = (t.j0 + t.c0) * r.columns / c.m;
         i64 cell = w.first_cell;
         do w.cell_end[cell - w.first_cell] = first_column(t, cell + 1);
         while (w.cell_end[cell++ - w.first_cell] < t.c1);
-        w.known = round_up(w.first_cell + 1, W), w.reached = round_up(cell, W);
+        w.reached = round_up(cell, W), w.rescales = false;
+        for (i64 row = 0; row < MB; row++) w.factors[row] = 1;
     }
 
     // the first column of a cell of the map, from the tile's first key
     i64 first_column(const Tile& t, i64 cell) const { return (cell * c.m + r.columns - 1) / r.columns - t.j0; }
 
-    void add_to_slots(Worker& w, const Tile& t, i64 row, const float* weight, i64 from, i64 to) const {
-        float* sums = w.slot_sums + row * slots;
-        for (i64 x = from; x < to && by_key; x += W) store(sums + t.j0 + x, load(weight + x));
-        if (by_key) return;
-        float* most = w.slot_largest + row * slots;
-        to = min(to, t.c1);
-        for (i64 cell = 0, x = from; x < to; cell++) {
-            const i64 end = min(to, w.cell_end[cell]);
-            if (end <= x) continue;
-            const SumAndLargest found = of_columns(weight, x, end);
-            sums[w.first_cell + cell] += found.sum;
-            float& largest = most[w.first_cell + cell];
-            largest = found.largest > largest ? found.largest : largest;
-            x = end;
+    // The unnormalised weights of all rows of a tile; those outside of the rows' spans become 0. Columns are summed with
+    // W rows side by side: a sum over the lanes of a row would take longer than the sum of its vectors.
+    void add_to_slots(Worker& w, const Tile& t, float* weight, const i64* from, const i64* to, bool whole) const {
+        for (i64 row = 0; row < t.rows && !whole; row++)
+            for (i64 x = t.c0; x < t.c1; x += W)
+                if (x < from[row] || x >= to[row]) store(weight + row * LD + x, vf{});
+        for (i64 first = 0; first < t.rows; first += W) {
+            float *sums = w.slot_sums + first * slots, *most = w.slot_largest + first * slots;
+            for (i64 x = 0; x <= w.first_cell * W && w.rescales; x += W) {
+                store(sums + x, load(sums + x) * load(w.factors + first));
+                store(most + x, load(most + x) * load(w.factors + first));
+            }
+            const i64* cell_end = w.cell_end;
+            i64 slot = w.first_cell * W;
+            SumAndLargest cell{vf{}, vf{}};
+            bool open = false;
+            const auto put = [&] {
+                cell.add(SumAndLargest{load(sums + slot), load(most + slot)});
+                store(sums + slot, cell.sum), store(most + slot, cell.largest);
+                cell = SumAndLargest{vf{}, vf{}}, slot += W, cell_end++, open = false;
+            };
+            for (i64 x = t.c0; x < t.c1; x += W) {
+                vf columns[W];
+                transposed(weight + first * LD + x, LD, columns);
+                if (x + W <= *cell_end && x + W <= t.c1) {
+                    cell.add(of_vectors<W>(columns)), open = true;
+                    if (x + W == *cell_end) put();
+                    continue;
+                }
+                for (i64 i = 0; i < W && x + i < t.c1; i++) {
+                    cell.add(columns[i]), open = true;
+                    if (x + i + 1 == *cell_end) put();
+                }
+            }
+            if (open) put();
+        }
+    }
+
+    // Slots of a group of rows that are finished, row by row: [slots / W][W rows][W].
+    static void turn(float* of_group, i64 count) {
+        for (i64 x = 0; x < count; x += W) {
+            vf rows[W];
+            transposed(of_group + x * W, W, rows);
+            for (int i = 0; i < W; i++) store(of_group + (x + i) * W, rows[i]);
         }
     }
 
@@ -490,10 +518,12 @@ struct Reducer {
             w.line = line;
             memset(w.line_sums, 0, (size_t)(2 * slots * 4));
         }
-        const float *sums = w.slot_sums + row * slots, *most = by_key ? sums : w.slot_largest + row * slots;
+        if (row % W == 0) turn(w.slot_sums + row * slots, w.reached), turn(w.slot_largest + row * slots, w.reached);
+        const i64 first = row / W * W * slots + row % W * W;
+        const float *sums = w.slot_sums + first, *most = w.slot_largest + first;
         for (i64 x = 0; x < w.reached && counts(t, row); x += W) {
-            store(w.line_sums + x, load(w.line_sums + x) + load(sums + x) * scale);
-            store(w.line_largest + x, max_of(load(w.line_largest + x), load(most + x) * scale));
+            store(w.line_sums + x, load(w.line_sums + x) + load(sums + x * W) * scale);
+            store(w.line_largest + x, max_of(load(w.line_largest + x), load(most + x * W) * scale));
         }
         if (row == t.rows - 1) flush_line(w);
     }
@@ -502,11 +532,9 @@ struct Reducer {
         if (w.line < 0) return;
         double* sums = mass + w.task * cells() + w.line * r.columns;
         float* most = largest + w.task * cells() + w.line * r.columns;
-        const i64 count = min(w.reached, by_key ? c.m : r.columns);
-        for (i64 x = 0, cell = 0; x < count; x++) {
-            while (by_key ? (cell + 1) * c.m <= x * r.columns : cell < x) cell++;
-            sums[cell] += w.line_sums[x];
-            most[cell] = w.line_largest[x] > most[cell] ? w.line_largest[x] : most[cell];
+        for (i64 cell = 0; cell < min(w.reached, r.columns); cell++) {
+            sums[cell] += w.line_sums[cell];
+            most[cell] = w.line_largest[cell] > most[cell] ? w.line_largest[cell] : most[cell];
         }
     }
 

@@ -119,6 +119,54 @@ inline void sixteen_sums(const vf x[4][4], v4 out[4]) {
 #endif
 }
 
+// the columns of W rows of W numbers
+inline void transposed(const float* x, i64 ld, vf* out) {
+#if defined(__AVX512F__)
+    __m512 pairs[16], fours[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        const __m512 a = (__m512)load(x + i * ld), b = (__m512)load(x + (i + 1) * ld);
+        pairs[i] = _mm512_unpacklo_ps(a, b), pairs[i + 1] = _mm512_unpackhi_ps(a, b);
+    }
+    // a quarter l of fours[4 i + j] has column 4 l + j of the rows 4 i … 4 i + 3
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+        const __m512d a = (__m512d)pairs[i], b = (__m512d)pairs[i + 1], c = (__m512d)pairs[i + 2], d = (__m512d)pairs[i + 3];
+        fours[i] = (__m512)_mm512_unpacklo_pd(a, c), fours[i + 1] = (__m512)_mm512_unpackhi_pd(a, c);
+        fours[i + 2] = (__m512)_mm512_unpacklo_pd(b, d), fours[i + 3] = (__m512)_mm512_unpackhi_pd(b, d);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        const __m512 even = _mm512_shuffle_f32x4(fours[j], fours[4 + j], 0x88), odd = _mm512_shuffle_f32x4(fours[j], fours[4 + j], 0xdd);
+        const __m512 even_below = _mm512_shuffle_f32x4(fours[8 + j], fours[12 + j], 0x88);
+        const __m512 odd_below = _mm512_shuffle_f32x4(fours[8 + j], fours[12 + j], 0xdd);
+        out[j] = (vf)_mm512_shuffle_f32x4(even, even_below, 0x88), out[8 + j] = (vf)_mm512_shuffle_f32x4(even, even_below, 0xdd);
+        out[4 + j] = (vf)_mm512_shuffle_f32x4(odd, odd_below, 0x88), out[12 + j] = (vf)_mm512_shuffle_f32x4(odd, odd_below, 0xdd);
+    }
+#elif defined(__AVX2__)
+    __m256 pairs[8], fours[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        const __m256 a = (__m256)load(x + i * ld), b = (__m256)load(x + (i + 1) * ld);
+        pairs[i] = _mm256_unpacklo_ps(a, b), pairs[i + 1] = _mm256_unpackhi_ps(a, b);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+        const __m256d a = (__m256d)pairs[i], b = (__m256d)pairs[i + 1], c = (__m256d)pairs[i + 2], d = (__m256d)pairs[i + 3];
+        fours[i] = (__m256)_mm256_unpacklo_pd(a, c), fours[i + 1] = (__m256)_mm256_unpackhi_pd(a, c);
+        fours[i + 2] = (__m256)_mm256_unpacklo_pd(b, d), fours[i + 3] = (__m256)_mm256_unpackhi_pd(b, d);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        out[j] = (vf)_mm256_permute2f128_ps(fours[j], fours[4 + j], 0x20);
+        out[4 + j] = (vf)_mm256_permute2f128_ps(fours[j], fours[4 + j], 0x31);
+    }
+#else
+    for (int i = 0; i < W; i++)
+        for (int j = 0; j < W; j++) out[j][i] = x[i * ld + j];
+#endif
+}
+
 // the lanes STEP … W − 1 of x, and `fill` in the lanes behind them
 template <int STEP>
 inline vf shift_down(vf x, vf fill) {
