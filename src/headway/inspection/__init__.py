@@ -3,6 +3,7 @@
 from types import ModuleType as _ModuleType
 
 from ._ablate import ablate as ablate
+from ._above import WeightList as WeightList
 from ._capture import capture as capture
 from ._effects import HeadEffects as HeadEffects
 from ._effects import head_effects as head_effects

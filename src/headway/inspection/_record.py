@@ -11,6 +11,7 @@ from typing_extensions import Self
 
 from ..errors import HeadwayError
 from ..kernels import Call
+from ._above import WeightList, all_above, checked_threshold, of_weights
 from ._memory import bytes_in
 from ._numbers import index_of, numbers_of, slots_of
 from ._run import Statistics, chosen, listed, refuse_twice, statistics_of
@@ -130,6 +131,37 @@ class AttentionRecord:
             kept = "statistics" if self._statistics is not None else "gradients"
             raise HeadwayError(f"keep={kept!r} keeps no weights: capture with keep='qk' or keep='weights'")
         return weights if heads is None else weights[:, 0]
+
+    def weights_above(self, threshold: float, head: int | None = None) -> WeightList:
+        """Returns all weights of at least a threshold, of the queries that are not padding.
+
+            seen.record(3).weights_above(0.1)
+
+        Unlike the largest weights of each query, such a list is complete for keys too: a key that is not in it is given
+        less by every query. The weights of a query sum to 1 at most, so that it has at most 1/threshold of them. Memory
+        grows with what is found.
+
+        Args:
+            threshold: the least weight, above 0 and at most 1.
+            head: the head. Default: all that were kept.
+
+        Raises:
+            HeadwayError: if there is no such head, the threshold is no weight, the weights were not kept, or what is
+                found takes more than 1 GiB.
+        """
+        threshold = checked_threshold(threshold)
+        number = None if head is None else index_of(head, self.heads, "head")
+        if self._weights is not None:
+            weights = self._weights if number is None else self._weights[:, [_kept("head", number, self._heads)]]
+            heads = [number] if number is not None else list(range(self.heads) if self._heads is None else self._heads)
+            rows = list(range(self.n) if self._rows is None else self._rows)
+            if self.padding is not None:
+                weights = weights * self.padding.expand(self.batch, -1)[:, None, rows, None]
+            return of_weights(weights, threshold, heads, rows)
+        if self._kept_call is None:
+            kept = "statistics" if self._statistics is not None else "gradients"
+            raise HeadwayError(f"keep={kept!r} keeps no weights: capture with keep='qk' or keep='weights'")
+        return all_above(self._kept_call, threshold, self.padding, number)
 
     @property
     def value_norms(self) -> Tensor | None:
@@ -282,6 +314,27 @@ class Records:
             HeadwayError: if they were not kept, if there is no such layer, head, query, key or call, or above 1 GiB.
         """
         return self.record(layer, call=call).weights(head, rows=rows, keys=keys)
+
+    def weights_above(
+        self, layer: int | str, threshold: float, head: int | None = None, *, call: int | None = None
+    ) -> WeightList:
+        """Returns all weights of a layer of at least a threshold, at any length of the text.
+
+            seen.weights_above(3, 0.1).table(tokens).csv("links.csv")
+
+        Args:
+            layer: its name, or its number in ``layers``.
+            threshold: the least weight, above 0 and at most 1.
+            head: the head. Default: all that were kept.
+            call: the number of the model's call. Default: the only one.
+
+        Returns:
+            A ``WeightList``: tensors of examples, heads, queries, keys and weights, in this order.
+
+        Raises:
+            HeadwayError: as ``AttentionRecord.weights_above`` does, and if there is no such layer or call.
+        """
+        return self.record(layer, call=call).weights_above(threshold, head)
 
     def statistics(
         self,

@@ -132,14 +132,6 @@ def test_lists_are_complete_however_many_weights_a_query_has(tmp_path: Path) -> 
     assert all((report.listed(number) > 0).sum(1).max() > 32 for number in range(2))
 
 
-def test_lists_of_long_texts_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_plan, "LONG", 599)
-    captured = broad(600)
-    report = written(captured, tmp_path, exact=[])
-    assert report.json["exactness"]["tau"] == 0.07
-    assert agree(captured, report) == {"list"}
-
-
 def test_lists_are_complete_where_weights_sum_to_more_than_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_plan, "SHORT", 149)
     sigmoid = hw.terms.Normalizer(lambda scores, allowed: torch.sigmoid(scores - 4).masked_fill(~allowed, 0))

@@ -12,6 +12,8 @@ from ... import reductions
 from ...kernels import KERNELS, Call, reduce, score_blocks
 from ...kernels import reference as spec
 from ...kernels._base import without_autocast
+from ...kernels._results import log_sum_exp
+from .._above import searched, sorted_entries
 from .._run import Wanted
 from .._weights import dense_weights
 from ..statistics import STATISTICS, Distances, Statistic, TopKeys
@@ -85,6 +87,7 @@ class Measured:
         lists: of each head the weights from a threshold on, among the largest of each query that were found.
         last: the least weight that was found of each query, or 0 if all were, [heads, n]; NaN for one that does not
             count.
+        lse: the log-sum-exp of each query, likewise.
         links: the strongest links of each head.
         has_nan: whether a weight is NaN, by head.
     """
@@ -96,6 +99,7 @@ class Measured:
     cell_error: float
     lists: list[Listed]
     last: Tensor
+    lse: Tensor
     links: list[list[Link]]
     has_nan: list[bool]
 
@@ -127,7 +131,9 @@ def measured(
     wanted = Wanted(call, statistics, queries)
     # the columns of the map are the bins of the profile, so that one pass over the scores gives both
     pooled = reductions.PooledMap(cells, min(n, BINS), one_pass=True)
-    *values, sums = reduce(KERNELS, call, [*wanted.reductions, pooled], wanted.queries)
+    rows, *values, sums = reduce(
+        KERNELS, call, [reductions.RowStatistics(), *wanted.reductions, pooled], wanted.queries
+    )
     found = wanted.found(values)
     summary = found.summary()
     counted = found.counted[0].cpu()
@@ -152,6 +158,7 @@ def measured(
         cell_error=error,
         lists=_listed(top, keys, tau),
         last=top[..., -1] * (count < n),
+        lse=log_sum_exp(*rows)[0].float(),
         links=_links(top, keys, silent),
         has_nan=(entropy.isnan() & counted).any(-1).tolist(),
     )
@@ -230,18 +237,21 @@ def thumbnails(cells: Tensor, n: int) -> Tensor:
 def completed(call: Call, of: Measured, tau: float) -> list[Listed]:
     """Returns all weights of each head of at least ``tau``, which is no less than the threshold of what was measured.
 
-    If a query's last weight that was found is that large, there may be more: all are found again.
+    If a query's last weight that was found is that large, there may be more: those of its head are found again.
     """
-    counted = ~of.last.isnan()
-    if not bool((of.last >= tau).any()):
-        return [one.above(tau) for one in of.lists]
-    m, count = call.k.shape[2], int(1 / tau) + 1  # one more than a softmax can have
-    while True:
-        ((top, keys),) = reduce(KERNELS, call, [reductions.TopKeys(min(m, count))])
-        top, keys = top[0].cpu().masked_fill(~counted[..., None], 0), keys[0].cpu()
-        if count >= m or not bool((top[..., -1] >= tau).any()):
-            return _listed(top, keys, tau)
-        count *= 4  # the weights of another normalizer need not sum to 1
+    lists = [one.above(tau) for one in of.lists]
+    unknown = (of.last >= tau).any(-1)
+    if not bool(unknown.any()):
+        return lists
+    counted, (heads, n), m = ~of.last.isnan(), of.last.shape, call.k.shape[2]
+    parts = [[x.cpu() for x in part] for part in searched(call, tau, of.lse[None], unknown.to(call.q.device))]
+    columns = sorted_entries([torch.cat(column) for column in zip(*parts, strict=True)], heads, n, m)
+    kept = counted[columns[1], columns[2]]
+    _, head, query, key, weight = (x[kept] for x in columns)
+    counts = torch.bincount(head * n + query, minlength=heads * n).view(heads, n)
+    sizes = counts.sum(1).tolist()
+    again = zip(counts, key.int().split(sizes), weight.split(sizes), strict=True)
+    return [Listed(*found) if bool(unknown[number]) else lists[number] for number, found in enumerate(again)]
 
 
 def _listed(top: Tensor, keys: Tensor, tau: float) -> list[Listed]:

@@ -9,8 +9,6 @@ from ...errors import HeadwayError
 
 TAUS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
 """The thresholds of lists; the smallest that fits is taken."""
-LONG, LONG_TAU = 8192, 1 / 16
-"""In texts of more tokens than this, no threshold is below ``LONG_TAU``, since the lists of such weights are slow."""
 SHORT = 512
 """The most tokens of a text of which all weights are tried first."""
 FINE_CELLS, CELLS = 128, 64

@@ -258,8 +258,7 @@ class _Maker:
         spans, n, calls = self.subject.told.layout.spans, self.n, self.subject.calls
         silent = sorted({0, *(token for token, (start, stop) in enumerate(spans) if start == stop)})
         room = float("inf") if self.budget is None else self.budget - base
-        least = _plan.LONG_TAU if n > _plan.LONG else 1 / n
-        tau = next(tau for tau in TAUS if tau >= least or tau == TAUS[-1])
+        tau = next(tau for tau in TAUS if tau >= 1 / n or tau == TAUS[-1])
         layers, counts = [], [0] * len(TAUS)
         for layer, call in enumerate(calls):
             self.tell(said("measuring {layer}", layer=self.subject.layers[layer]), 0.7 * layer / len(calls))
