@@ -2,7 +2,10 @@
 
 /** What codes stand for where 0 is nothing, 1 is no number, and any other code c is 2^((c - zero) / steps). */
 function powers(count: number, zero: number, steps: number): Float32Array {
-  return Float32Array.from({ length: count }, (_, code) => (code === 0 ? 0 : code === 1 ? NaN : 2 ** ((code - zero) / steps)));
+  const numbers = new Float32Array(count);
+  for (let code = 2; code < count; code++) numbers[code] = 2 ** ((code - zero) / steps);
+  numbers[1] = NaN;
+  return numbers;
 }
 
 /** A weight of 16 bits: 0 is hidden by the mask, 2 is too small to be told from 0. */

@@ -41,7 +41,7 @@ export function Detail() {
             ))}
           </p>
         )}
-        <p>{head.nan ? words.nanHead : role ? (ROLES[role.role]?.[language][1] ?? state.report.roles.find((each) => each.role === role.role)?.says) : words.noRole}</p>
+        <p>{head.nan ? words.nanHead : role ? (ROLES[role.role]?.[language][1] ?? state.report.roles.find((each) => each.role === role.role)?.says) : state.report.roles.length > 0 ? words.noRole : words.unmeasured}</p>
         <dl title={words.means}>
           {numbers.map(([name, value]) => (
             <div key={name}>

@@ -1,9 +1,9 @@
 /** Layers and heads as thumbnails of their maps, with badges of roles. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { shading, type Theme } from "./color";
+import { shading, type Rgb, type Theme } from "./color";
 import { ROLES } from "./language";
-import { ofCells, palette } from "./raster";
+import { ofCells, palette, picture } from "./raster";
 import { useReport, useValue, useWords } from "./state";
 
 /** The colours of roles, as hues. Roles of a user's own share the last. */
@@ -44,6 +44,7 @@ export function Heads() {
     return [...rows];
   }, [heads]);
   const across = Math.max(...layers.map(([, row]) => row.length));
+  const colours = useMemo(() => palette(theme), [theme]);
   const size = Math.max(14, Math.min(34, Math.floor(276 / across) - 3));
 
   const move = (event: KeyboardEvent) => {
@@ -69,6 +70,7 @@ export function Heads() {
   return (
     <nav class="heads" aria-label={words.heads}>
       <h2>{words.heads}</h2>
+      <p class="quiet lead">{words.headsLead}</p>
       <div class="grid" ref={grid} style={{ "--size": `${size}px` }} onKeyDown={move}>
         <div class="layer quiet" aria-hidden="true">
           <span class="number" />
@@ -99,7 +101,7 @@ export function Heads() {
                   tabIndex={index === chosen ? 0 : -1}
                   onClick={() => (state.head.value = index)}
                 >
-                  <Thumbnail index={index} theme={theme} />
+                  <Thumbnail index={index} colours={colours} />
                   <i style={roles[0] && { background: roleColour(roles[0].role, theme) }} />
                 </button>
               );
@@ -124,7 +126,7 @@ export function Heads() {
   );
 }
 
-function Thumbnail({ index, theme }: { index: number; theme: Theme }) {
+function Thumbnail({ index, colours }: { index: number; colours: Rgb[] }) {
   const state = useReport();
   const canvas = useRef<HTMLCanvasElement>(null);
   useEffect(() => {
@@ -133,17 +135,11 @@ function Thumbnail({ index, theme }: { index: number; theme: Theme }) {
       if (gone || !found || !canvas.current) return;
       const side = state.report.thumbs;
       const cells = found.subarray(index * side * side, (index + 1) * side * side);
-      const { shades } = ofCells(cells, side, shading(state.text.length, 1));
-      const colours = palette(theme);
-      const context = canvas.current.getContext("2d")!;
-      const image = context.createImageData(side, side);
-      shades.forEach((shade, i) => image.data.set([...colours[shade]!, 255], 4 * i));
-      [canvas.current.width, canvas.current.height] = [side, side];
-      context.putImageData(image, 0, 0);
+      picture(ofCells(cells, side, shading(state.text.length, 1)), colours, canvas.current);
     });
     return () => {
       gone = true;
     };
-  }, [index, theme, state]);
+  }, [index, colours, state]);
   return <canvas ref={canvas} width={1} height={1} aria-hidden="true" />;
 }

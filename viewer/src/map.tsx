@@ -31,7 +31,7 @@ export function HeadMap() {
     resized.observe(element);
     const stop = effect(() => {
       void [state.known.value, state.window.value, state.theme.value, state.relative.value, state.cells.value];
-      void [state.kept.value, state.hover.value, state.difference.value, state.other?.known.value];
+      void [state.kept.value, state.hover.value, state.difference.value, state.other?.known.value, state.language.value];
       draw();
     });
     const gone = gestures(state, painter, canvas.current!);

@@ -17,7 +17,7 @@ export function Roles() {
   const missing = state.report.roles.filter(({ missing }) => missing !== null);
   return (
     <div class="page">
-      <p class="lead">{rows.length > 0 ? words.rolesLead : words.noRoles}</p>
+      <p class="lead">{rows.length > 0 ? words.rolesLead : state.report.roles.length > 0 ? words.noRoles : words.unmeasured}</p>
       <div class="scroll" tabIndex={0} role="region" aria-label={words.roles}>
         <table>
           <thead>

@@ -2,6 +2,7 @@
 
 import { ticks } from "d3-array";
 import type { Painter } from "./painter";
+import { LANGUAGES } from "./language";
 import type { State } from "./state";
 
 /** Where axes stand, in CSS pixels: labels of queries at the left, of keys at the top. */
@@ -64,6 +65,13 @@ function axes(context: CanvasRenderingContext2D, state: State, side: number, sty
   const scale = side / view.span;
   const hover = state.hover.peek();
   const kept = state.kept.peek();
+  const words = LANGUAGES[state.language.peek()];
+  context.font = `11px ${style.fontFamily}`;
+  context.fillStyle = style.getPropertyValue("--quiet");
+  context.textAlign = "right";
+  context.textBaseline = "alphabetic";
+  context.fillText(words.down, -6, -22, MARGIN.left - 8);
+  context.fillText(words.across, -6, -8, MARGIN.left - 8);
   context.font = `${scale >= 11 ? Math.min(13, Math.max(10, scale * 0.8)) : 11}px ${style.fontFamily}`;
   context.textBaseline = "middle";
   const along = (edge: number, draw: (place: number, label: string, strong: boolean) => void, strong: number | null) => {

@@ -27,8 +27,11 @@ export function palette(theme: Theme, ramp = RAMPS[theme]): Rgb[] {
   );
 }
 
-export function picture({ width, height, shades }: Raster, colours: Rgb[]): HTMLCanvasElement {
-  const canvas = document.createElement("canvas");
+export function picture(
+  { width, height, shades }: Raster,
+  colours: Rgb[],
+  canvas = document.createElement("canvas"),
+): HTMLCanvasElement {
   [canvas.width, canvas.height] = [width, height];
   const context = canvas.getContext("2d")!;
   const image = context.createImageData(width, height);

@@ -1,19 +1,28 @@
 /** The text with one token kept: where it looks is shaded blue, who looks at it is underlined in orange. */
 
+import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { number, percent } from "./language";
 import { useReport, useValue, useWords } from "./state";
-import type { Text } from "./text";
+import type { Text, Word } from "./text";
 import { largest, type Line } from "./weights";
 
 /** How many tokens of a long text are shown, and how many arcs. */
 const TOKENS = 120;
 const ARCS = 8;
 const FAINTEST = 0.03;
+/** The smallest weight that is said. */
+const SAID = 0.0005;
 
 interface Arc {
   path: string;
   weight: number;
+}
+
+/** Where a token looks, and who looks at it. */
+interface Lines {
+  row: Line | undefined;
+  column: Line | undefined;
 }
 
 /** Weights of a line, and what of it lies before and after the part of the text that is shown. */
@@ -54,10 +63,12 @@ export function Sentence() {
   }, [text, anchor, token]);
   const first = shown.words[0]!.first;
   const past = shown.words.at(-1)!.past;
-  const { to, from, links } = useMemo(() => {
+  const { row, column, to, from, links } = useMemo(() => {
     const row = token === null ? undefined : known?.weights?.row(token);
     const column = token === null ? undefined : known?.weights?.column(token);
     return {
+      row,
+      column,
       to: sharesOf(row, first, past, text),
       from: sharesOf(column, first, past, text),
       links: row ? largest(row, ARCS).filter(([key, weight]) => weight >= FAINTEST && key !== token) : [],
@@ -105,8 +116,15 @@ export function Sentence() {
   const owner = token === null ? null : text.owner(token);
   // Of a list of weights it is the sum of those that are known.
   const share = (sum: number) => `${known?.weights?.floor ? "≥ " : ""}${percent(sum)}`;
+  const outside = (from: number, past: number, label: string | false) => (
+    <p class="outside">
+      <span class="quiet">{label || "\u00a0"}</span>
+      <Excerpt row={row} column={column} from={from} past={past} />
+    </p>
+  );
   return (
     <section class="sentence" aria-label={words.text}>
+      <Says token={token} row={row} column={column} floor={known?.weights?.floor || SAID} />
       <div class="legend quiet">
         <span>
           <i class="to" /> {words.legendTo}
@@ -116,6 +134,7 @@ export function Sentence() {
         </span>
         <span class="hint">{words.wordsHint}</span>
       </div>
+      {shown.before && outside(0, first, to.before >= 0.001 && words.earlierText(share(to.before)))}
       <div
         class={`words${shown.before || shown.after ? " cut" : ""}`}
         ref={area}
@@ -173,15 +192,75 @@ export function Sentence() {
           ))}
         </svg>
       </div>
-      <p class="quiet outside">
-        {token === null && words.chooseWord}
-        {to.before >= 0.001 && words.earlierText(share(to.before))}
-        {to.before >= 0.001 && to.after >= 0.001 && " · "}
-        {to.after >= 0.001 && words.laterText(share(to.after))}
-        &nbsp;
-      </p>
+      {shown.after && outside(past, text.length, to.after >= 0.001 && words.laterText(share(to.after)))}
     </section>
   );
+}
+
+/** What is seen, as a sentence: where the chosen token looks most, and who looks at it most. */
+function Says({ token, row, column, floor }: Lines & { token: number | null; floor: number }) {
+  const { text } = useReport();
+  const words = useWords();
+  if (token === null) return <p class="says">{words.chooseWord}</p>;
+  const name = (of: number) => (
+    <b>
+      <bdi>{text.name(of)}</bdi>
+    </b>
+  );
+  const [to] = largest(row, 1).filter(([, weight]) => weight >= SAID);
+  const [from] = largest(column, 2).filter(([other, weight]) => other !== token && weight >= SAID);
+  const first = to
+    ? filled(to[0] === token ? words.givesItself : words.gives, { token: name(token), share: percent(to[1]), other: name(to[0]) })
+    : row && filled(words.givesNone, { token: name(token), share: percent(floor) });
+  return (
+    <p class="says">
+      {first} {from && filled(words.given, { other: name(from[0]), share: percent(from[1]) })}
+    </p>
+  );
+}
+
+/** A sentence with its gaps filled. */
+function filled(sentence: string, gaps: Record<string, ComponentChildren>): ComponentChildren[] {
+  return sentence.split(/\{(\w+)\}/).map((part, i) => (i % 2 ? gaps[part] : part));
+}
+
+/** The words around the strongest weight in a part of the text that is not shown. A click goes there. */
+function Excerpt({ row, column, from, past }: Lines & { from: number; past: number }) {
+  const state = useReport();
+  const words = useWords();
+  const { text } = state;
+  const [key, weight] = strongest(row, from, past);
+  const [query, other] = strongest(column, from, past);
+  if (Math.max(weight, other) < FAINTEST) return null;
+  const centre = weight >= other ? key : query;
+  const near = text.near(centre, from, past);
+  const shares = [row, column].map((line) => sharesOf(line, near[0]!.first, near.at(-1)!.past, text).inside);
+  const shade = (each: number) => shares.map((share) => Math.sqrt(Math.min(share.get(each) ?? 0, 1)).toFixed(3));
+  return (
+    <button type="button" class="excerpt" dir="auto" title={words.goThere} onClick={() => state.keep(text.owner(centre))}>
+      {near[0]!.first > 0 && "… "}
+      {near.map((word: Word) => (
+        <span key={word.first}>
+          {word.gap}
+          {Array.from({ length: word.past - word.first }, (_, i) => word.first + i).map((each) => {
+            const label = text.token(each);
+            const [blue, orange] = shade(each);
+            return label && <span key={each} class="token" style={{ "--to": blue, "--from": orange }}>{label}</span>;
+          })}
+        </span>
+      ))}
+    </button>
+  );
+}
+
+/** The largest weight of a line in a part of the text, and its token. */
+function strongest(line: Line | undefined, from: number, past: number): [token: number, weight: number] {
+  let found: [number, number] = [from, 0];
+  line?.weights.forEach((weight, i) => {
+    const token = line.tokens?.[i] ?? i;
+    if (token >= from && token < past && weight > found[1]) found = [token, weight];
+  });
+  return found;
 }
 
 function described(name: string, to: number, from: number, words: ReturnType<typeof useWords>): string {

@@ -65,7 +65,7 @@ export function svgOf(root: HTMLElement): string {
       }
     }
     const line = parseFloat(style.borderBottomWidth);
-    if (line > 0 && node.matches("[data-token], .from")) {
+    if (line > 0 && node.matches("[data-token], .token, .from")) {
       add("rect", { ...place, y: place.y + place.height - line, height: line, fill: style.borderBottomColor });
     }
     if (style.outlineStyle !== "none" && !node.matches(":focus")) {

@@ -97,6 +97,19 @@ export class Text {
     return { words, before: first > 0, after: past < this.length };
   }
 
+  /** The word of a token with some words on both sides, all from one token to before another. */
+  near(token: number, least: number, limit: number): Word[] {
+    const words: Word[] = [];
+    const own = this.wordOf(token);
+    for (let word = Math.max(0, own - 4); word <= Math.min(this.words.length - 2, own + 12); word++) {
+      const whole = this.word(word);
+      const first = Math.max(whole.first, least, token - 8);
+      const past = Math.min(whole.past, limit, token + 24);
+      if (first < past) words.push({ first, past, gap: words.length > 0 ? whole.gap.replace(/\s+/g, " ") : "" });
+    }
+    return words;
+  }
+
   /** Whether a sentence or a line begins with a token. */
   private begins(token: number): boolean {
     const word = this.wordOf(token);
