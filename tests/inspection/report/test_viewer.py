@@ -285,6 +285,22 @@ def test_the_head_that_was_asked_for_last_is_shown(short: Any, opened: Any, tmp_
         assert abs(float(row["weight"]) - true) <= short.report["exactness"]["dense"] + 1e-6
 
 
+def test_a_sentence_says_what_is_seen_and_a_line_shows_the_far_end_of_a_link(long: Any, opened: Any) -> None:
+    weights = long.weights[0][0]
+    far = (query for query in range(long.report["n"] - 1, 0, -1) if query - int(weights[query].argmax()) > 200)
+    token = max(list(far)[:100], key=lambda query: float(weights[query].max()))
+    key = int(weights[token].argmax())
+    page = opened(url(long.path, f"layer=0&head=0&token={token}"))
+    said = page.locator(".says").inner_text()
+    share = float(weights[token, key])
+    assert re.search(rf"gives {100 * share:.{1 if share < 0.1 else 0}f} % of its attention to", said)
+    excerpt = page.locator(".outside").first.locator(".excerpt")
+    shades = excerpt.locator(".token").evaluate_all("all => all.map(one => +one.style.getPropertyValue('--to'))")
+    assert max(shades) == pytest.approx(math.sqrt(share), abs=2e-3)
+    excerpt.click()
+    assert address(page)["token"] == str(key)
+
+
 def test_hover_shows_a_click_keeps_and_escape_lets_go(short: Any, opened: Any) -> None:
     page = opened(url(short.path))
     name = page.locator(".lists .to h3 bdi")
