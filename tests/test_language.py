@@ -224,8 +224,14 @@ def compared(seeds: int, **fields: dict[str, float]) -> ComparisonResults:
     losses = {"rope": 2.0, "alibi": 2.1, "t5": 2.1, "none": 5.0, "broken": None, "lstm (equal time)": 2.2}
     rows = [
         {
-            "encoding": name, "seed": seed, "length": length, "view_of": None, "baseline": name.startswith("lstm"),
-            "steps": 6 + 10 * seed, "train_seconds": 6.0, "learning_rate": 0.005,
+            "encoding": name,
+            "seed": seed,
+            "length": length,
+            "view_of": None,
+            "baseline": name.startswith("lstm"),
+            "steps": 6 + 10 * seed,
+            "train_seconds": 6.0,
+            "learning_rate": 0.005,
             "learning_rates": {"0.002": 3.0, "0.005": 2.0},
             "bits_per_byte": loss and loss + length / 100 + 0.01 * seed * (name == "alibi"),
             **{field: values.get(name) for field, values in fields.items()},

@@ -138,8 +138,8 @@ def of_weights(weights: Tensor, threshold: float, heads: Sequence[int], rows: Se
     example, head, row, key = (weights >= threshold).nonzero().unbind(1)
     of_head, query = torch.tensor(list(heads))[head.cpu()], torch.tensor(list(rows))[row.cpu()]
     found = (example.cpu(), of_head, query, key.cpu(), weights[example, head, row, key].cpu())
-    sizes = (max(numbers, default=0) + 1 for numbers in (heads, rows))
-    return WeightList(threshold, *sorted_entries(found, *sizes, weights.shape[3]))
+    last_head, last_row = max(heads, default=0), max(rows, default=0)
+    return WeightList(threshold, *sorted_entries(found, last_head + 1, last_row + 1, weights.shape[3]))
 
 
 def can_be_cut(call: Call) -> bool:
