@@ -43,7 +43,7 @@ CALLING = {
     "observed steps": "steps with a cache that processes share cannot be observed: leave capture",
     "moved tokens in a cache": "Compose (StreamingLLM, RoPE) moves tokens by the keys of all tokens",
     "drawing in a cache": "is in training mode, in which each process may draw other positions",
-    "functions in a cache": "ScoreMap is a function of all keys at once",
+    "functions in a cache": "ContextualPositions is a function of all keys at once",
     "memory": "stack is called with memory= in headway.parallel.context",
     "generate": "has 22 tokens along",
     "cache of a layer": "MultiHeadAttention is called with cache=",
@@ -112,7 +112,7 @@ def test_a_model_is_explained_before_anything_is_sent(pool: Pool) -> None:
         assert found == {"sent": 0, "drawn": False, "differ": False, "alone": True}
         assert "decoder.blocks.0.attention  method: ring" in text
         assert "method: gather" in text
-        assert "ring: ScoreMap is a function of all keys at once" in text
+        assert "ring: ContextualPositions is a function of all keys at once" in text
         assert "KiB skipped" in text
 
 
