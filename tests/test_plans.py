@@ -27,7 +27,7 @@ from kernels.encoded_calls import IN_ATTENTION, encoded
 pytestmark = pytest.mark.skipif(_library.why_not() is not None, reason="the C++ library is not built")
 
 PLANNED = {
-    *("alibi", "axial-rope", "clipped-rope", "dinov3-rope", "dynamic-interpolation", "dynamic-ntk", "hope"),
+    *("alibi", "axial-rope", "clipped-rope", "cope", "dinov3-rope", "dynamic-interpolation", "dynamic-ntk", "hope"),
     *("interleaved-m-rope", "irpe", "multimodal-rope", "resonance-rope"),
     *(
         "interpolated",
