@@ -841,9 +841,9 @@ class GatedPath(Part):
 
 
 def _summed_along(rows: Tensor, query: Tensor, path: Tensor, slope: Tensor, q_at: Tensor, k_at: Tensor) -> Tensor:
-    gates = F.logsigmoid(query[:, :, rows] @ path.mT)
+    gates = F.logsigmoid(query[:, :, rows].double() @ path.mT.double())  # a difference of two sums follows
     gates = gates.masked_fill((k_at[:, None] > q_at[:, rows, None])[:, None], 0)
-    return slope.to(gates.dtype) * (gates.flip(-1).cumsum(-1).flip(-1) - gates)
+    return (slope.double() * (gates.flip(-1).cumsum(-1).flip(-1) - gates)).to(query.dtype)
 
 
 @dataclass(frozen=True, eq=False)

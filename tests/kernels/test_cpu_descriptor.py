@@ -537,7 +537,7 @@ def test_every_word_of_a_form_is_checked(form: str, monkeypatch: pytest.MonkeyPa
     assert tried
 
 
-REDUCTION_WORDS = "wt ttt wtt wtt wtt wtt wn tt tt t ww tt w"
+REDUCTION_WORDS = "wt ttt wttt wtt wtt wtt wn tt tt t ww tt w"
 """The words of all reductions: one that counts, a tensor, any number. First the flag, then the queries that count."""
 
 
@@ -572,7 +572,8 @@ def test_every_word_of_the_reductions_is_checked(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(_library, "run", break_each)
     q = torch.randn(1, 2, 5, 8)
     wanted = [
-        *(reductions.Entropy(), reductions.VisibleKeys(), reductions.MeanDistance(), reductions.TopKeys(3)),
+        *(reductions.Entropy(), reductions.VisibleKeys(), reductions.MeanDistance()),
+        reductions.TopKeys(3, torch.zeros(1, 2, 5)),
         *(reductions.WeightsAt(torch.zeros(1, 5, 2).long()), reductions.WeightsByLabel(torch.zeros(1, 5).long(), 2)),
         *(reductions.WeightsByDistance((-1, 1)), reductions.ColumnSums(), reductions.PooledMap(2, 3, True)),
         reductions.WeightsOfMatches(torch.zeros(1, 5).long(), torch.zeros(1, 5).long(), 0),
