@@ -125,7 +125,8 @@ def read_reductions(r: Reader, b: int, h: int, n: int, m: int) -> list[tuple[Any
     for one in (reductions.Entropy(), reductions.VisibleKeys(), reductions.MeanDistance()):
         wanted(one, r.tensor(b, h, n))
     if count := r.word():
-        wanted(reductions.TopKeys(count), r.some(b, h, n, count), r.some(b, h, n, count))
+        top, keys = r.some(b, h, n, count), r.some(b, h, n, count)
+        wanted(reductions.TopKeys(count, r.tensor(b, h, n)), top, keys)
     if count := r.word():
         wanted(reductions.WeightsAt(r.some(b, n, count)), r.some(b, h, n, count))
     if count := r.word():
@@ -209,6 +210,11 @@ def read_term(r: Reader, q: Coordinates, k: Coordinates, h: int, kv: int, d: int
         return T.Sink(r.leaf(b, h, n))
     if kind == 10:
         return T.SoftCap(r.double())
+    if kind == 12:
+        return T.ContextualPositions(r.leaf(h, r.word(), d))
+    if kind == 13:
+        width, slope = r.word(), r.copy(r.some(h))
+        return T.GatedPath(r.leaf(b, h, n, width), r.leaf(b, h, m, width), slope)
     if kind == 4:
         form = FORMS[r.word()]
         if form == "rows":
