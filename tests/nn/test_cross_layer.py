@@ -33,6 +33,8 @@ def literally(pair: Pair, x: Tensor, one: PositionEncoding | None) -> Tensor:
     y = x + pair.first(x, mask=Causal())
     q, k, v = heads(pair.second.q_proj, y), heads(pair.first.k_proj, x), heads(pair.first.v_proj, x)
     out = attention(q, k, v, encoding=one, mask=Causal(), q_input=y, k_input=x)
+    for part in pair.second.parts or ():
+        out = part.output(out, y, v)  # type: ignore[operator]
     return y + pair.second.out_proj(out.transpose(1, 2).flatten(2))
 
 
@@ -79,6 +81,37 @@ def test_positions_and_padding_come_from_the_cache() -> None:
     torch.testing.assert_close(found[1, 2:], alone[0], atol=2e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["rope", "alibi", "t5", "dynamic-ntk", "cope"])
+def test_decoding_with_given_positions(name: str) -> None:
+    pair, x = Pair(made(name)).double().eval(), torch.randn(2, 6, 32, dtype=torch.float64)
+    at = torch.tensor([[0, 2, 5, 6, 9, 11], [3, 4, 5, 8, 19, 20]])
+    with torch.no_grad():
+        whole, cache = pair(x, mask=Causal(), positions=at), KeyValueCache()
+        parts = ((0, 3), (3, 4), (4, 6))
+        steps = [pair(x[:, a:b], cache, mask=Causal(), positions=at[:, a:b]) for a, b in parts]
+        torch.testing.assert_close(torch.cat(steps, 1), whole)
+        with pytest.raises(HeadwayError, match="positions differ from those that the cache keeps"):
+            pair.second(x[:, :2], cache=cache, positions=torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("name", ["randomized + rope", "shape + rope", "position-coupling + rope"])
+def test_queries_stand_where_the_keys_were_drawn(name: str) -> None:
+    """With the projections of the first layer the second computes the same, also where places are drawn."""
+    pair, x, cache = Pair(made(name), num_kv_heads=4).train(), torch.randn(2, 6, 32), KeyValueCache()
+    pair.second.q_proj, pair.second.out_proj = pair.first.q_proj, pair.first.out_proj
+    torch.manual_seed(0)
+    first = pair.first(x, mask=Causal(), cache=cache)
+    torch.manual_seed(0 if name.startswith("randomized") else 1)  # it keeps no prepared keys, and draws for both sides
+    torch.testing.assert_close(pair.second(x, mask=Causal(), cache=cache), first)
+
+
+@pytest.mark.parametrize("name", [None, "rotary-values"])
+def test_parts_read_values_as_projected(name: str | None) -> None:
+    one = made(name)
+    pair, x = Pair(one, parts=["exclusive"]).double(), torch.randn(2, 6, 32, dtype=torch.float64)
+    torch.testing.assert_close(pair(x, mask=Causal()), literally(pair, x, one))
+
+
 def test_the_encoding_is_that_of_the_cache() -> None:
     one = made("rope")
     first, second = MultiHeadAttention(32, 4, encoding=one), CrossLayerAttention(32, 4)
@@ -106,6 +139,13 @@ def test_refusals() -> None:
         layer(x[..., :16], cache=cache)
     with pytest.raises(HeadwayError, match=r"the cache holds keys \[1, 4, 5, 8\]: give x a batch of 1"):
         CrossLayerAttention(32, 2)(x, cache=cache)
+    jagged = torch.nested.nested_tensor([x[0], x[0, :2]], layout=torch.jagged)
+    with pytest.raises(HeadwayError, match="x is jagged, which no cache holds"):
+        layer(jagged, cache=cache)
+    paired = KeyValueCache()
+    MultiHeadAttention(32, 4, parts=["differential"])(x, cache=paired)
+    with pytest.raises(HeadwayError, match=r"the cache holds values .* as without differential attention"):
+        layer(x, cache=paired)
     bounded = KeyValueCache(mask=Causal() & Window(left=2))
     MultiHeadAttention(32, 4)(x, cache=bounded, mask=Causal() & Window(left=2))
     with pytest.raises(HeadwayError, match=r"the cache drops tokens .*: use KeyValueCache\(\)"):

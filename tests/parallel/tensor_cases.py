@@ -338,6 +338,7 @@ def refused(group: dist.ProcessGroup) -> dict[str, str]:
         "keys": lambda: tensor_plan(hw.nn.Block(16, 4, attention=keys), mesh),
         "hidden": lambda: tensor_plan(hw.nn.FeedForward(16, 9), mesh),
         "nothing": lambda: tensor_plan(nn.Linear(3, 3), mesh),
+        "across layers": lambda: tensor_plan(nn.ModuleList([hw.nn.CrossLayerAttention(16, 4)]), mesh),
         "parts": lambda: sharded(hw.nn.MultiHeadAttention(16, 4, parts=["head-gate"]), group),
         "twice": lambda: parallelize_module(twice, mesh, tensor_plan(twice, mesh)),
         "another number": lambda: other(x),

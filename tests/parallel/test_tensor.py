@@ -66,6 +66,7 @@ def test_what_does_not_divide_is_refused_with_what_does(pool: Pool) -> None:
             "keys": r"attention.num_kv_heads is 1, .* use 1$",
             "hidden": "hidden_dim is 9",
             "parts": "the layer has parts, which need all of its heads: leave them out",
+            "across layers": "0 is a CrossLayerAttention, which needs all heads of the keys in a cache",
             "nothing": "a Linear has no MultiHeadAttention and no FeedForward",
             "twice": "parallelize it once",
             "another number": "ALiBi is built for 2 heads and head_shard has 4 in all: build it with num_heads=4",

@@ -548,6 +548,8 @@ class MultiHeadAttention(nn.Module):
             assert placed is not None  # since new is given
             all_keys, new = placed if all_keys is new else all_keys, placed
         k, v = cache.append(k, v, inputs=inputs)
+        if prepared_by is not None and prepared_by.plan_key() is None:  # it may draw places
+            cache.placed = new
         at: Arguments = {"q_positions": new, "k_positions": all_keys}
         return k, v, {**at, "k_input": cache.inputs, "prepared_by": prepared_by}
 

@@ -79,6 +79,8 @@ class KeyValueCache(Transactional):
         """Whether the tokens stand at 0, 1, 2 … in a stream that ends with them, of which no object is kept."""
         self.prepared_by: PositionEncoding | None = None
         """The encoding that prepared the keys and values; None for keys and values as projected."""
+        self.placed: Coordinates | None = None
+        """Where that encoding has placed the tokens of the last call, if it may draw places; else None."""
         self._before: tuple[Coordinates | None, bool] = None, False
         self._step: object = None
         """What the last decoding step has prepared for later ones, as ``_step`` says."""
@@ -233,6 +235,7 @@ class KeyValueCache(Transactional):
                 "cache, or reorder this one"
             )
         with transaction(self):
+            self.placed = None
             if coordinates is not None:
                 self.coordinates = joined(self.coordinates, coordinates).as_given()
             if inputs is not None:
@@ -255,7 +258,7 @@ class KeyValueCache(Transactional):
                 f"crop to {length} tokens but those that the cache's mask hides were removed, and some would be "
                 "visible again: use KeyValueCache(), which keeps all"
             )
-        self._forgot = False
+        self._forgot, self.placed = False, None
         if self._coordinates is not None:
             self._coordinates = cropped(self._coordinates, length)
         for tokens in self._parts:
@@ -287,7 +290,7 @@ class KeyValueCache(Transactional):
     def take(self, slots: Slots) -> None:
         """Removes all tokens except those in ``slots``; coordinates do not change."""
         self._need_whole()
-        self._damaged = True
+        self._damaged, self.placed = True, None
         for tokens in self._parts:
             tokens.keep(slots)
         self._damaged = False
@@ -304,7 +307,7 @@ class KeyValueCache(Transactional):
         self._damaged = True
         for tokens, storage in zip(self._parts, chosen, strict=True):
             tokens.replace(storage)
-        self._coordinates, self._damaged = coordinates, False
+        self._coordinates, self._damaged, self.placed = coordinates, False, None
 
     def _begin(self) -> None:
         self._in_call, self._before = True, (self._coordinates, self._counts)
@@ -326,7 +329,7 @@ class KeyValueCache(Transactional):
             tokens.rollback()
         self._damaged = False
         self._coordinates, self._counts = self._before
-        self._before = None, False
+        self._before, self.placed = (None, False), None
 
 
 def need_max_length(max_length: int | None) -> None:

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from ..attention import attention
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, right_call
+from ..jagged import is_nested
 from ..masks import AnyMask, Mask, mask_or_tensor
 from ..positions._base import PositionEncoding
-from ..tracing import refuse_script
+from ..tracing import refuse_script, watched
 from .attention import caches_prepared, check_encoding, make_parts
 from .cache import KeyValueCache
 from .linear import apply_linear
@@ -138,13 +139,16 @@ class CrossLayerAttention(nn.Module):
             x: [batch, n, embed_dim], the input of the last n tokens of the cache.
             cache: the cache that an earlier layer has filled, with these tokens too. It does not change.
             mask: which keys each query may see; all if None.
-            positions: the positions of the tokens of x, if the cache keeps no coordinates; those in the cache if None.
+            positions: the positions of the tokens of x, if the cache keeps none; else those in the cache, or None.
             encoding: used in place of the layer's own.
 
         Raises:
-            HeadwayError: if x has another width, the cache was made with a mask, it holds fewer tokens than x has or
-                heads that do not fit, or another encoding has prepared its keys.
+            HeadwayError: if x has another width or is jagged, the cache was made with a mask, it holds fewer tokens
+                than x has or heads that do not fit, positions differ from its own (checked on a CPU), or another
+                encoding has prepared its keys.
         """
+        if is_nested(x):
+            raise HeadwayError("x is jagged, which no cache holds: give [batch, tokens, embed_dim], padded or packed")
         if x.ndim != 3 or x.shape[-1] != self.embed_dim:
             raise HeadwayError(f"x has shape {tuple(x.shape)}: give [batch, tokens, {self.embed_dim}]")
         if cache.retention is not None:
@@ -157,7 +161,12 @@ class CrossLayerAttention(nn.Module):
             raise HeadwayError(
                 f"x has {n} tokens but the cache holds {m}: call the layer that fills it first, with these tokens"
             )
-        keys = cache.keys
+        keys, values = cache.keys, cache.values
+        if values.shape != keys.shape:
+            raise HeadwayError(
+                f"the cache holds values {list(values.shape)} for keys {list(keys.shape)}: fill it by a layer whose "
+                "values have the heads and width of its keys, as without differential attention"
+            )
         if keys.shape[0] != x.shape[0] or keys.shape[-1] != self.head_dim or self.num_heads % keys.shape[1]:
             raise HeadwayError(
                 f"the cache holds keys {list(keys.shape)}: give x a batch of {keys.shape[0]}, and build the layer with "
@@ -166,10 +175,7 @@ class CrossLayerAttention(nn.Module):
         encoding = next((one for one in (encoding, self.encoding) if one is not None), cache.prepared_by)
         prepared_by = encoding if caches_prepared(encoding) else None
         cache.need_prepared_by(prepared_by)
-        all_keys = cache.coordinates
-        if all_keys is None:
-            all_keys = Coordinates.span(m, device=x.device)
-        own = all_keys.rows(m - n, m) if positions is None else Coordinates.of(positions, n)
+        own, all_keys = self._places(cache, positions, n, x.device)
         q = apply_linear(self.q_proj, x).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
         if self.q_norm is not None:
             q = self.q_norm(q)
@@ -178,7 +184,7 @@ class CrossLayerAttention(nn.Module):
         out = attention(
             q,
             keys,
-            cache.values,
+            values,
             encoding=encoding,
             mask=shown,
             scale=self.scale,
@@ -190,9 +196,37 @@ class CrossLayerAttention(nn.Module):
             prepared_by=prepared_by,
             kernel=self.kernel,
         )
+        if parts_of(self.parts):
+            values = values[:, :, m - n :]
+            if prepared_by is not None:  # parts read values as projected
+                values = prepared_by.restore_output(values, prepared_by.place(own))
         for part in parts_of(self.parts):
-            out = part.output(out, x, cache.values[:, :, m - n :])
+            out = part.output(out, x, values)
         return apply_linear(self.out_proj, out.transpose(1, 2).flatten(2))
+
+    def _places(
+        self, cache: KeyValueCache, positions: Tensor | Coordinates | None, n: int, device: torch.device
+    ) -> tuple[Coordinates, Coordinates]:
+        """Returns the coordinates of the last n tokens of a cache, and of all of them."""
+        m, all_keys = len(cache), cache.coordinates
+        if all_keys is None:
+            all_keys = Coordinates.span(m, device=device)
+            if positions is not None:
+                return Coordinates.of(positions, n, start=m - n), all_keys
+        # all tokens are one object, for which an encoding draws places once
+        own = all_keys if n == m else all_keys.rows(m - n, m)
+        if positions is not None:
+            given = Coordinates.of(positions, n).position
+            if given.is_cpu and not watched() and bool((given != own.position).any()):
+                raise HeadwayError(
+                    "positions differ from those that the cache keeps of the same tokens: leave them out, or give "
+                    "those that its layer got"
+                )
+        placed = cache.placed
+        if placed is not None and placed.index.shape[1] >= n:
+            placed_tokens = placed.index.shape[1]
+            own = placed if placed_tokens == n else placed.rows(placed_tokens - n, placed_tokens)
+        return own, all_keys
 
     def extra_repr(self) -> str:
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}"

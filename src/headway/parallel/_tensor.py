@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Pr
 
 from ..errors import HeadwayError
 from ..heads import HeadShard
-from ..nn import FeedForward, MultiHeadAttention
+from ..nn import CrossLayerAttention, FeedForward, MultiHeadAttention
 
 
 class HeadwiseParallel(ParallelStyle):
@@ -88,7 +88,7 @@ def tensor_plan(module: nn.Module, mesh: DeviceMesh) -> dict[str, ParallelStyle]
 
     Raises:
         HeadwayError: if the mesh has several dimensions, heads or hidden features do not divide among its processes,
-            or the module has no layer to shard.
+            or the module has no layer to shard, or a CrossLayerAttention.
 
     References:
         Shoeybi et al. 2019.
@@ -99,6 +99,11 @@ def tensor_plan(module: nn.Module, mesh: DeviceMesh) -> dict[str, ParallelStyle]
     sizes: dict[str, int] = {}
     for name, part in module.named_modules():
         within = f"{name}." if name else ""
+        if isinstance(part, CrossLayerAttention):
+            raise HeadwayError(
+                f"{name or 'the module'} is a CrossLayerAttention, which needs all heads of the keys in a cache, where "
+                "each process would have some: give a module without one"
+            )
         if isinstance(part, MultiHeadAttention):
             sizes |= {f"{within}num_heads": part.num_heads, f"{within}num_kv_heads": part.num_kv_heads}
             plan[name] = HeadwiseParallel()
