@@ -100,7 +100,7 @@ const chinese: Language = {
   heads: "注意力头",
   headsLead: "每个方块是一个头的热图：纵向的词关注横向的词。",
   layer: "层",
-  headName: (layer, head) => `第 ${layer} 层，第 ${head} 头`,
+  headName: (layer, head) => `层 ${layer}，头 ${head}`,
   noRole: "无角色",
   broken: "不是数值",
   text: "文本",
