@@ -99,6 +99,13 @@ def test_the_table_has_every_sentence_and_no_other() -> None:
     assert all(fields(english) == fields(chinese) for english, chinese in CHINESE.items())
 
 
+def test_the_viewer_counts_layers_and_heads_from_0() -> None:
+    """层 2，头 8: an ordinal, 第 2 层, would count from 1."""
+    said = (Path(__file__).parents[1] / "viewer/src/language.ts").read_text(encoding="utf-8")
+    assert re.findall(r"第 ?\$\{", said) == []
+    assert "`层 ${layer}，头 ${head}`" in said
+
+
 def test_no_sentence_is_in_two_files_of_the_table() -> None:
     files = [vars(module)[name.upper()] for name, module in vars(_chinese).items() if isinstance(module, ModuleType)]
     counts = Counter(key for table in files for key in table)

@@ -147,6 +147,14 @@ def test_queries_that_see_nothing_and_scores_that_are_not_numbers() -> None:
     agree(found, {pair: weight for pair, weight in weights.items() if pair[1:3] != (2, 7)}, 0.02)
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(0, 0), (0, 5), (5, 0)])
+@pytest.mark.parametrize("keep", ["qk", "weights"])
+def test_no_queries_and_no_keys(keep: str, queries: int, keys: int) -> None:
+    q, k = drawn(5)
+    found = seen(q[:, :, :queries], k[:, :, :keys], keep).weights_above(0, 0.1)
+    assert len(found) == len(found.table()) == 0
+
+
 def test_as_a_table(tmp_path: Path) -> None:
     q, k = drawn(6, batch=1)
     found = seen(q, k).weights_above(0, 0.5)

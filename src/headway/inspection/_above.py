@@ -97,6 +97,8 @@ def all_above(call: Call, threshold: float, counted: Tensor | None, head: int | 
         HeadwayError: if they take more than 1 GiB.
     """
     heads = call.q.shape[1]
+    if not call.k.shape[2]:  # there is no largest weight
+        return of_weights(call.q.new_zeros(*call.q.shape[:3], 0), threshold, range(heads), range(call.q.shape[2]))
     group = heads // call.k.shape[1]
     first = 0
     if head is not None and can_be_cut(call):

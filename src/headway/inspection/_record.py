@@ -138,8 +138,8 @@ class AttentionRecord:
             seen.record(3).weights_above(0.1)
 
         Unlike the largest weights of each query, such a list is complete for keys too: a key that is not in it is given
-        less by every query. The weights of a query sum to 1 at most, so that it has at most 1/threshold of them. Memory
-        grows with what is found.
+        less by every query. The weights of a softmax sum to 1 at most, so that a query has at most 1/threshold of them.
+        Memory grows with what is found.
 
         Args:
             threshold: the least weight, above 0 and at most 1.
