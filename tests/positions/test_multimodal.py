@@ -119,6 +119,8 @@ def test_a_call_takes_them() -> None:
         (([3], "circle-rope"), "there is no scheme 'circle-rope': did you mean 'circle'?"),
         (([3, (2, 2)],), r"a part is \(2, 2\): give a number of tokens, or frames, rows and columns"),
         (([3, (1, 0, 2)],), r"a part is \(1, 0, 2\): give numbers of at least 1"),
+        (([True],), "a part is True: give a number of tokens, or frames"),
+        (([1.5],), r"a part is 1\.5: give a number of tokens, or frames"),
         (([0],), "a part is 0: give numbers of at least 1"),
         (([3], "reset", (1.0, 1.0, 1.0)), r"stride is \(1\.0, 1\.0, 1\.0\) for 'reset': give one number"),
         (([3], "videorope", 0.0), r"stride is 0\.0, radius 10\.0 and alpha 0\.5: give a stride"),

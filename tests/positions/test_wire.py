@@ -60,6 +60,9 @@ def test_a_small_graph_and_loops() -> None:
         (torch.zeros(2, 3), r"adjacency has shape \(2, 3\): give \[n, n\]"),
         (torch.tensor([[0.0, 1.0], [0.5, 0.0]]), "adjacency is not symmetric"),
         (torch.tensor([[0.0, -1.0], [-1.0, 0.0]]), "has weights below 0"),
+        (torch.tensor([[0.0, torch.inf], [torch.inf, 0.0]]), "adjacency is not symmetric, not finite"),
+        (torch.eye(2).to_sparse(), "adjacency is torch.float32 and torch.sparse_coo: give a dense tensor"),
+        (torch.eye(2).to(torch.complex64), "adjacency is torch.complex64 and torch.strided: give a dense tensor"),
     ],
 )
 def test_wrong_graphs_are_named(adjacency: Tensor, said: str) -> None:

@@ -26,7 +26,8 @@ def graph_positions(adjacency: Tensor, axes: int = 8) -> Tensor:
         Output: [n, axes] in float64
 
     Raises:
-        HeadwayError: if adjacency is not square, not symmetric, or has a weight below 0, or axes is below 1.
+        HeadwayError: if adjacency is not dense, real, square and symmetric, has a weight that is below 0 or not finite,
+            or axes is below 1.
 
     References:
         Reid et al. 2025 (WIRE).
@@ -34,9 +35,15 @@ def graph_positions(adjacency: Tensor, axes: int = 8) -> Tensor:
     need_positive(axes=axes)
     if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
         raise HeadwayError(f"adjacency has shape {tuple(adjacency.shape)}: give [n, n]")
+    if adjacency.layout != torch.strided or adjacency.is_complex():
+        raise HeadwayError(
+            f"adjacency is {adjacency.dtype} and {adjacency.layout}: give a dense tensor of real numbers"
+        )
     weights = adjacency.double()
-    if not torch.equal(weights, weights.T) or bool((weights < 0).any()):
-        raise HeadwayError("adjacency is not symmetric or has weights below 0: give those of an undirected graph")
+    if not torch.equal(weights, weights.T) or not bool(((weights >= 0) & (weights < torch.inf)).all()):
+        raise HeadwayError(
+            "adjacency is not symmetric, not finite or has weights below 0: give those of an undirected graph"
+        )
     n = weights.shape[0]
     weights = weights - weights.diag().diag()  # an edge from a node to itself has no effect
     _, vectors = torch.linalg.eigh(weights.sum(0).diag() - weights)

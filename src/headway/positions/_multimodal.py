@@ -79,12 +79,12 @@ def multimodal_positions(
     device = torch.get_default_device() if device is None else device
     found, start = [torch.zeros(0, axes, dtype=torch.float64, device=device)], 0.0
     for part in parts:
-        if isinstance(part, int):
+        if isinstance(part, int) and not isinstance(part, bool):
             _need_sizes(part, (part,))
             own = (start + torch.arange(part, dtype=torch.float64, device=device))[:, None].expand(-1, axes)
             after = start + part
         else:
-            sizes = tuple(part)
+            sizes = tuple(part) if isinstance(part, Sequence) else ()
             _need_sizes(part, sizes)
             if len(sizes) != 3:
                 raise HeadwayError(f"a part is {part}: give a number of tokens, or frames, rows and columns")
