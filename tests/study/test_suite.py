@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,27 @@ def fails(job: str, tell: Any, state: Path) -> None:
     if job == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     raise ValueError("a mistake") if job == "mistake" else HeadwayError("a wrong input")
+
+
+def dies_in_its_answer(job: str, tell: Any, state: Path) -> bytes:
+    """Is killed, the first time, when half of its result is sent."""
+    if not state.exists():
+        state.touch()
+
+        def half(self: Any, content: Any, write: Any = os.write) -> None:
+            write(self.fileno(), bytes(content) if len(content) < 100 else bytes(content)[: len(content) // 2])
+            if len(content) > 100:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        Connection._send = half  # type: ignore[attr-defined]
+    return bytes(100_000)
+
+
+def test_a_process_that_is_killed_in_its_answer_begins_again(tmp_path: Path) -> None:
+    found: dict[str, Any] = {}
+    jobs = {name: tmp_path / name for name in ("a", "b")}
+    Processes(1).run(jobs, dies_in_its_answer, told=print, finished=found.__setitem__)
+    assert found == dict.fromkeys(jobs, bytes(100_000))
 
 
 def blocked_signals(job: str, tell: Any, state: Path) -> set[Any]:

@@ -57,10 +57,11 @@ class Processes(Engine):
                     job: Any = worker.job
                     try:
                         kind, *message = worker.connection.recv()
-                    except (EOFError, ConnectionError, pickle.UnpicklingError):
+                    except (EOFError, OSError, pickle.UnpicklingError):  # before a message, or within one
                         del running[worker.connection]
                         free.append(worker.number)
                         worker.process.join()
+                        worker.connection.close()
                         losses.add(job, f"with code {worker.process.exitcode}")
                         waiting.appendleft(job)
                         continue
