@@ -568,6 +568,28 @@ def test_processes_of_which_one_is_killed_give_the_rows_of_one(
     assert losses[0] == losses[1]
 
 
+class Reversed(Here):
+    """Begins with the last job."""
+
+    def run(self, jobs: Any, work: Any, **listeners: Any) -> None:
+        super().run(dict(reversed(jobs.items())), work, **listeners)
+
+
+def test_rows_are_in_the_order_of_the_encodings_whichever_ends_first(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = {**tiny, "out": tmp_path, "engine": Reversed()}
+    assert compare(text_file, ["rope", "none", "alibi"], **settings).encodings == ["rope", "none", "alibi"]
+    compare(text_file, ["rope", "none", "alibi"], **{**settings, "seeds": 2})
+    saved = headway.study.ComparisonResults.load(tmp_path).rows
+    names = [(row["seed"], row["encoding"], row["length"]) for row in saved]
+    assert names == [
+        (seed, name, length) for seed in (0, 1) for name in ("rope", "none", "alibi") for length in (16, 32)
+    ]
+    compare(text_file, ["t5"], **settings)
+    assert headway.study.ComparisonResults.load(tmp_path).encodings == ["rope", "none", "alibi", "t5"]
+
+
 def test_long_work_takes_all_processors_unless_it_is_told(
     text_file: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -229,6 +229,7 @@ class _Comparison:
                     language=chosen(),
                 )
                 all_of.run(self.pool.engine, made)
+            store.arrange([(row, one.seed) for one in self.planned for row in one.model.rows])
             results = ComparisonResults(store.rows, self.protocol, store.out, store.settings)
             if reports:
                 report.write(results, store.out)

@@ -97,7 +97,7 @@ class ComparisonResults:
 
     @property
     def names(self) -> list[str]:
-        """The names of encodings and then of baselines, each in the order in which they were measured."""
+        """The names of encodings and then of baselines, each in the order in which they were asked for."""
         return [*self.encodings, *self.baselines]
 
     @property

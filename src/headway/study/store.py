@@ -12,6 +12,7 @@ from typing import Any
 from .._common.experiment import RESULTS
 from .._common.files import from_json, make_folder, write_text
 from .._common.kinds import Kind, fits
+from .._common.lines import write_lines
 from .._common.store import ResultStore, Row
 from ..errors import HeadwayError
 from ..positions._naming import split_outside
@@ -160,10 +161,28 @@ class Store(ResultStore):
         return {row[length] for row in self.rows_of([job])} >= set(self.settings["lengths"])
 
     def rows_of(self, jobs: Collection[tuple[Any, ...]]) -> list[Row]:
-        """Returns the rows of some jobs, which are keys without the length, at the lengths of the settings."""
-        *names, length = self.keys
+        """Returns the rows of some jobs, keys without the length, in their order, at the lengths of the settings."""
+        places = {job: place for place, job in enumerate(jobs)}
+        return sorted(filter(self._is_of(places), self.rows), key=lambda row: places[self._job(row)])
+
+    def arrange(self, jobs: Collection[tuple[Any, ...]]) -> None:
+        """Puts the rows of some jobs into their order; rows of others stay in their places.
+
+        Rows are added as trainings end, which is in any order if several run at once.
+        """
+        ordered, is_one = iter(self.rows_of(jobs)), self._is_of(jobs)
+        rows = [next(ordered) if is_one(row) else row for row in self.rows]
+        if rows != self.rows:
+            write_lines(self.file, rows)
+            self.rows = rows
+
+    def _job(self, row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in self.keys[:-1])
+
+    def _is_of(self, jobs: Collection[tuple[Any, ...]]) -> Callable[[Row], bool]:
+        """Whether a row is one of some jobs, at a length of the settings."""
         lengths = self.settings["lengths"]
-        return [row for row in self.rows if tuple(row[name] for name in names) in jobs and row[length] in lengths]
+        return lambda row: self._job(row) in jobs and row[self.keys[-1]] in lengths
 
     def save_settings(self) -> None:
         """Writes the settings."""
