@@ -125,8 +125,8 @@ def read_reductions(r: Reader, b: int, h: int, n: int, m: int) -> list[tuple[Any
     for one in (reductions.Entropy(), reductions.VisibleKeys(), reductions.MeanDistance()):
         wanted(one, r.tensor(b, h, n))
     if count := r.word():
-        top, keys = r.some(b, h, n, count), r.some(b, h, n, count)
-        wanted(reductions.TopKeys(count, r.tensor(b, h, n)), top, keys)
+        top = r.some(b, h, n, count), r.some(b, h, n, count)
+        wanted(reductions.TopKeys(count, r.tensor(b, h, n)), *top)
     if count := r.word():
         wanted(reductions.WeightsAt(r.some(b, n, count)), r.some(b, h, n, count))
     if count := r.word():
@@ -210,6 +210,8 @@ def read_term(r: Reader, q: Coordinates, k: Coordinates, h: int, kv: int, d: int
         return T.Sink(r.leaf(b, h, n))
     if kind == 10:
         return T.SoftCap(r.double())
+    if kind == 11:
+        return T.StickWeights(bool(r.word()), bool(r.word()))
     if kind == 12:
         return T.ContextualPositions(r.leaf(h, r.word(), d))
     if kind == 13:
@@ -299,6 +301,8 @@ def computed(r: Reader) -> Right:
             score = torch.cat([score, term.logits.detach()[..., None]], dim=-1)
     row_max = score.amax(-1) if score.shape[-1] else torch.full(score.shape[:3], -torch.inf)
     row_sum = (score - row_max.nan_to_num(neginf=0)[..., None]).exp().sum(-1)
+    if any(isinstance(term, T.StickWeights) for term in call.terms):  # they only say whether there is a key
+        row_max, row_sum = torch.where(row_max.isinf(), row_max, 0), row_max.isfinite().to(row_sum)
     right = Right(results, out.detach(), row_max, row_sum, [])
     if not results["backward"]:
         for name in ("out", "row_max", "row_sum"):

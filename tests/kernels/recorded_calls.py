@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from cpu_calls import FAR, MASKS, POSITIONS, TERMS, WAVES, Case, errors, heads_shared_out
+from cpu_calls import FAR, MASKS, POSITIONS, SCANS, TERMS, WAVES, Case, errors, heads_shared_out
 from cpu_words import Reader, computed
 from encoded_calls import IN_ATTENTION, encoded
 from reduced_calls import counting, reductions_of
@@ -42,6 +42,7 @@ from headway import terms as T
 from headway.kernels import KERNELS
 from headway.kernels.cpu import _library, _tokens
 from headway.kernels.cpu._descriptor import DTYPES, double_bits
+from headway.reductions import TopKeys
 from headway.testing import kernels as checks
 
 MAGIC = int.from_bytes(b"HWREPLAY", "little")
@@ -210,6 +211,8 @@ def recorded() -> Iterator[tuple[str, Callable[[], object]]]:
     for number, (dtype, term) in enumerate(itertools.product(FLOATS, TERMS)):
         at = next(where for where in positions if term not in WAVES or where not in FAR)
         yield _drawn(number, dtype, terms=(term,), mask="causal", positions=at)
+    for number, (dtype, n, term) in enumerate(itertools.product(FLOATS, (3, 50), SCANS)):
+        yield _drawn(number, dtype, terms=(term, "clip"), mask="causal", positions=next(positions), n=n, m=400)
     for number, (dtype, n) in enumerate(itertools.product(FLOATS, (1, 2, 3, 4))):
         yield _drawn(number, dtype, terms=("clip", "keys"), mask="none", n=n, m=900)
     for number, dtype in enumerate(FLOATS * 16):
@@ -278,7 +281,9 @@ def _reductions(seed: int, dtype: torch.dtype) -> tuple[str, Callable[[], None]]
 
     def run() -> None:
         call = case.make(dtype, torch.float32).call
-        KERNELS["cpu"].reduce(call, reductions_of(call, seed), counting(call, seed))
+        least = torch.randn(call.q.shape[:3], generator=torch.Generator().manual_seed(seed))
+        for asked in (reductions_of(call, seed), [TopKeys(3, least)]):
+            KERNELS["cpu"].reduce(call, asked, counting(call, seed))
 
     return _named(dtype, f"reductions of drawn call {case.seed}"), run
 

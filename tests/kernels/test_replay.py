@@ -9,7 +9,7 @@ import pytest
 import recorded_calls
 import replay
 import torch
-from recorded_calls import Filled, Recording, record
+from recorded_calls import Filled, Recording, record, recorded, recording
 
 from headway.kernels.cpu import _library
 from headway.kernels.cpu._descriptor import double_bits
@@ -39,6 +39,18 @@ def test_recorded_calls_are_right_with_every_instruction_set(built: Path, tmp_pa
     assert status == 0, said
     for isa, line in zip(reversed(_library.isas()), said.splitlines(), strict=True):
         assert line.startswith(f"{isa}: {found.calls} of {found.calls} calls are right")
+
+
+def test_terms_that_scan_the_keys_are_recorded(built: Path, tmp_path: Path) -> None:
+    names = ("contextual positions", "gated path", "float32, cope", "float32, grape-ap", "float32, stick-breaking")
+    with recording() as found:
+        for name, run in recorded():
+            if any(one in name for one in names):
+                found.name = name
+                run()
+    assert found.calls == 2 * (12 + 3)
+    status, said = repeat(built, found, tmp_path)
+    assert status == 0, said
 
 
 def test_a_wrong_result_is_seen(built: Path, tmp_path: Path) -> None:
