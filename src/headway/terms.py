@@ -806,8 +806,8 @@ class ContextualPositions(Part):
 def _at_counted(scores: Tensor, allowed: Tensor, q: Tensor, rows: Tensor, vectors: Tensor) -> Tensor:
     gates = scores.sigmoid().masked_fill(~allowed, 0)
     position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=vectors.shape[1] - 1)
-    by_position = q @ vectors.mT
-    low, high = (by_position.gather(-1, whole.detach().long()) for whole in (position.floor(), position.ceil()))
+    by_position, slot = q @ vectors.mT, position.detach().nan_to_num(0)
+    low, high = (by_position.gather(-1, whole.long()) for whole in (slot.floor(), slot.ceil()))
     return scores + torch.lerp(low, high, position - position.detach().floor())
 
 
@@ -841,9 +841,10 @@ class GatedPath(Part):
 
 
 def _summed_along(rows: Tensor, query: Tensor, path: Tensor, slope: Tensor, q_at: Tensor, k_at: Tensor) -> Tensor:
-    gates = F.logsigmoid(query[:, :, rows].double() @ path.mT.double())  # a difference of two sums follows
+    gates = F.logsigmoid(query[:, :, rows].double() @ path.mT.double())
     gates = gates.masked_fill((k_at[:, None] > q_at[:, rows, None])[:, None], 0)
-    return (slope.double() * (gates.flip(-1).cumsum(-1).flip(-1) - gates)).to(query.dtype)
+    behind = torch.cat([gates[..., 1:], torch.zeros_like(gates[..., :1])], dim=-1)  # no difference: sums may be −∞
+    return (slope.double() * behind.flip(-1).cumsum(-1).flip(-1)).to(query.dtype)
 
 
 @dataclass(frozen=True, eq=False)

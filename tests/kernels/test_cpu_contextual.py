@@ -151,6 +151,23 @@ def test_whole_counts_have_no_slope(n: int) -> None:
     agree([q, 0 * k, v, vectors(200)], beside(), Causal())
 
 
+@pytest.mark.parametrize("kernel", ["cpu", "reference"])
+def test_a_key_that_is_not_a_number_reaches_the_queries_that_see_it(kernel: str) -> None:
+    q, k, v = inputs_of(6, 6)
+    k[:, :, 2] = math.nan
+    out = hw.attention(q, k, v, terms=[ContextualPositions(vectors(3))], mask=Causal(), kernel=kernel)
+    assert out[:, :, :2].isfinite().all()
+    assert out[:, :, 2:].isnan().all()
+
+
+def test_positions_reach_stick_breaking_in_either_order() -> None:
+    q, k, v = (x.double() for x in inputs_of(6, 6))
+    terms = [StickWeights(), ContextualPositions(vectors(3).double())]
+    out, other = (hw.attention(q, k, v, terms=order, mask=Causal()) for order in (terms, terms[::-1]))
+    torch.testing.assert_close(out, other, rtol=0, atol=0)
+    assert out.abs().max() <= v.abs().max()
+
+
 def test_what_is_refused() -> None:
     q, k, v = inputs_of(6, 6)
     with pytest.raises(hw.HeadwayError, match="has no vectors"):

@@ -417,10 +417,13 @@ def computed(call: Call) -> Call:
 
 
 def with_functions(call: Call) -> tuple[Term, ...]:
-    """Returns the terms of a call, those that read all keys of a row as functions."""
+    """Returns the terms of a call, those that read all keys of a row as functions.
+
+    Stick-breaking comes last: it replaces the softmax of the scores, with whatever other terms add to them.
+    """
     return tuple(
         part
-        for term in call.terms
+        for term in sorted(call.terms, key=lambda term: isinstance(term, StickWeights))
         for part in (term.functions(call.q_coordinates, call.k_coordinates) if isinstance(term, OF_ROWS) else (term,))
     )
 
