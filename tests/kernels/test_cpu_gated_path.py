@@ -102,6 +102,26 @@ def test_numbers_that_are_hidden_and_not_finite_reach_nothing(n: int) -> None:
         torch.testing.assert_close(x, same, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("kernel", ["cpu", "reference"])
+@pytest.mark.parametrize("n", [3, 70])
+def test_a_token_that_is_not_a_number_reaches_the_queries_behind_it(n: int, kernel: str) -> None:
+    q, k, v, z, w = [*inputs_of(n, 300), *path_of(n, 300)]
+    w[:, :, 298] = math.nan
+    out = hw.attention(q, k, v, terms=beside()(z, w), mask=Causal(), kernel=kernel)
+    assert out[:, :, :-2].isfinite().all()
+    assert out[:, :, -2:].isnan().all()
+
+
+@pytest.mark.parametrize("kernel", ["cpu", "reference"])
+@pytest.mark.parametrize("n", [3, 70])
+def test_a_gate_that_is_shut_hides_the_keys_before_it(n: int, kernel: str) -> None:
+    q, k, v, z, w = [*inputs_of(n, 300), *path_of(n, 300)]
+    z, w[:, :, 290] = z.abs() + 1, -math.inf
+    out = hw.attention(q, k, v, terms=beside()(z, w), mask=Causal(), kernel=kernel)
+    near = hw.attention(q, k, v, terms=beside()(z, w.nan_to_num(neginf=0)), mask=Causal() & Window(9, 0), kernel=kernel)
+    torch.testing.assert_close(out[:, :, -1], near[:, :, -1], rtol=1e-4, atol=1e-4)
+
+
 def test_any_number_of_threads_gives_the_same_bits() -> None:
     same_for_any_threads([*inputs_of(260, 700), *path_of(260, 700)], beside(), Causal())
 

@@ -297,8 +297,7 @@ struct Attention {
     bool sees_before(const Worker& w, i64 r, i64 j) const;
     void positions_backward(Worker& w, i64 r) const;
     void path_backward(Worker& w, const Tile& t, bool visible, i64 task) const;
-    // keys from which tiles begin; a path has tokens that no query sees
-    i64 tile_step() const { return split_k || terms.path.t ? NB : NR; }
+    i64 tile_step() const { return split_k ? NB : NR; }  // keys from which tiles begin
 
     // ------------------------------------------------------------ stick_breaking.h
 

@@ -31,6 +31,7 @@ struct GatedPath {
     i64 width, mp;
     float *rows, *columns;  // [batch·heads][mp][width], [batch·heads][t->width][mp]: the tokens as B of products
     float* sums;            // backward: [tasks][mp + SLACK][width]
+    uint8_t* seen;          // [batch·heads][mp], of heads with a token that is not finite: whether any query may see it
 
     struct Worker {
         float *query, *d_query;  // [MB + SLACK][width]
@@ -48,6 +49,7 @@ struct GatedPath {
         columns = memory.take<float>(c.batch * c.heads * t->width * mp);
         rows = memory.take<float>(c.backward ? c.batch * c.heads * mp * width : 0);
         sums = memory.take<float>(t->path_grad.defined() ? tasks * sums_size() : 0);
+        seen = memory.take<uint8_t>(c.batch * c.heads * mp);
     }
 
     void lay_out(Memory& memory, const Call& c, Worker& w) const {
@@ -55,13 +57,21 @@ struct GatedPath {
         if (c.backward) w.d_query = memory.take<float>((MB + SLACK) * width);
     }
 
-    // the tokens of a head; one that is not finite is as no token, since a query that does not see it must not either
+    // The tokens of a head. One that is not finite is 0 if no query sees it, and in the gradient of queries, where those that
+    // do not have it on their path multiply it by 0.
     void prepare(const Call& c, i64 head) const {
         float* by_column = columns + head * t->width * mp;
+        uint8_t* of_head = nullptr;
         for (i64 j = 0; j < mp; j++) {
             bool finite = j < c.m;
             for (i64 x = 0; x < t->width && finite; x++) finite = at(c, head, j, x) * 0 == 0;
-            for (i64 x = 0; x < t->width; x++) by_column[x * mp + j] = finite ? at(c, head, j, x) : 0;
+            if (!finite && j < c.m && !of_head) {
+                of_head = seen + head * mp;
+                memset(of_head, 0, (size_t)mp);
+                visible(c, head / c.heads, head % c.heads, of_head);
+            }
+            const bool counts = finite || (j < c.m && of_head[j]);
+            for (i64 x = 0; x < t->width; x++) by_column[x * mp + j] = counts ? at(c, head, j, x) : 0;
             for (i64 x = 0; x < width && c.backward; x++)
                 rows[(head * mp + j) * width + x] = finite && x < t->width ? at(c, head, j, x) : 0;
         }

@@ -28,12 +28,13 @@ void Attention<T, Packing>::add_positions(Worker& w, const Tile& t) const {
     typename ContextualPositions::Worker& p = w.terms.positions;
     if (w.knows_scanned) memcpy(w.scanned, scanned_after(w, t), sizeof w.scanned);
     for (i64 r = 0; r < t.rows; r++) {
-        float *score = w.score + r * LD, *counts = p.counts + r * LD, *gate_slopes = p.gate_slopes + r * LD;
+        float* score = w.score + r * LD;
         const float* products = p.products + r * terms.positions.ld;
         p.open[r] = add_positions_to_row(
             products, terms.positions.last, score, w.spans->from[r], w.spans->to[r], w.scanned[r],
             [&](i64 x, Share share, vf count) {
-                if (c.backward) store(counts + x, count), store(gate_slopes + x, share.taken * share.left);
+                if (!c.backward) return;  // only there are these tiles
+                store(p.counts + r * LD + x, count), store(p.gate_slopes + r * LD + x, share.taken * share.left);
             });
     }
 }
