@@ -177,6 +177,30 @@ def product_of(
     return q @ k - math.sqrt(len(q)) * max(-delta_of(term.axis, *where), 0) * term.slope[h] * gate
 
 
+def log_gates_behind(term: T.GatedPath, b: int, h: int, i: int, j: int, own: int) -> Tensor:
+    """The logarithms of the gates of a query, whose own token is key ``own``, on the keys behind key j."""
+    query, found = pick(term.query, b, h, i), term.query.new_zeros(())
+    for t in range(j + 1, own + 1):
+        found = found - torch.log1p((-query @ pick(term.path, b, h, t)).exp())
+    return found
+
+
+def with_counted(term: T.ContextualPositions, scores: Tensor, allowed: Tensor, q: Tensor) -> Tensor:
+    """Scores plus the products of each query with the vectors of positions, which count gates from the last key on."""
+    batch, heads, n, m = scores.shape
+    found = []
+    for b, h, i, j in itertools.product(*map(range, (batch, heads, n, m))):
+        vectors, position = of_head(term.vectors, h), scores.new_zeros(())
+        for t in range(j, m):
+            if allowed[b, h, i, t]:
+                position = position + 1 / (1 + (-scores[b, h, i, t]).exp())
+        position = position.clamp(max=len(vectors) - 1)
+        low, high = math.floor(position.item()), math.ceil(position.item())
+        vector = vectors[low] + (position - low) * (vectors[high] - vectors[low])
+        found.append(scores[b, h, i, j] + q[b, h, i] @ vector)
+    return torch.stack(found).view(scores.shape)
+
+
 def literal(
     q: Tensor,
     k: Tensor,
@@ -244,12 +268,16 @@ def literal(
             elif isinstance(term, T.DenseBias):
                 dense = term.values if isinstance(term.values, Tensor) else term.values(slots, *term.tensors)
                 found = found + pick(dense, b, h, i, j)
+            elif isinstance(term, T.GatedPath):
+                found = found + term.slope[h] * log_gates_behind(term, b, h, i, j, m - n + i)
         return found if soft_cap is None else soft_cap * torch.tanh(found / soft_cap)
 
     scores = table(score)
     for term in terms:
         if isinstance(term, T.ScoreMap):
             scores = term.function(scores, allowed, q, slots, *term.tensors)
+        elif isinstance(term, T.ContextualPositions):
+            scores = with_counted(term, scores, allowed, q)
     scores = scores.masked_fill(~allowed, -math.inf)
     sinks = [term.logits for term in terms if isinstance(term, T.Sink)]
     own = [term for term in terms if isinstance(term, T.Normalizer)]
