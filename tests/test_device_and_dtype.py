@@ -13,6 +13,7 @@ from headway import HeadwayError
 from headway.models import Decoder, Encoder, EncoderDecoder, RecurrentLM, Stack, Transformer, TransformerConfig
 from headway.nn import (
     Block,
+    CrossLayerAttention,
     DifferentialAttention,
     ElementGate,
     Embedding,
@@ -21,6 +22,7 @@ from headway.nn import (
     FirstValues,
     Head,
     HeadGate,
+    KeyValueCache,
     LatentAttention,
     MultiHeadAttention,
     ParallelBlock,
@@ -73,6 +75,12 @@ def on_values(part: Part, dtype: torch.dtype) -> Tensor:
     return part.values(torch.randn(2, 2, 3, 8).to(dtype), first)
 
 
+def on_cache(module: nn.Module, dtype: torch.dtype) -> Tensor:
+    x, cache = vectors(dtype), KeyValueCache()
+    MultiHeadAttention(16, 2, dtype=dtype)(x, cache=cache)
+    return module(x, cache=cache)
+
+
 CASES: dict[type[nn.Module], list[Case]] = {
     MultiHeadAttention: [
         Case(MultiHeadAttention, 16, 2, call=on_vectors),
@@ -83,6 +91,10 @@ CASES: dict[type[nn.Module], list[Case]] = {
     LatentAttention: [
         Case(LatentAttention, 16, 2, latent_dim=6, rotary_dim=4, parts=parts, call=on_vectors, **options)
         for parts, options in (((), {}), (["head-gate"], {"query_latent_dim": 5, "bias": True, "encoding": "rope"}))
+    ],
+    CrossLayerAttention: [
+        Case(CrossLayerAttention, 16, 2, call=on_cache),
+        Case(CrossLayerAttention, 16, 2, qk_norm="rms", bias=False, parts=["head-gate"], call=on_cache),
     ],
     HeadGate: [Case(HeadGate, 16, 2, call=on_heads)],
     ElementGate: [Case(ElementGate, 16, 2, 8, call=on_heads)],
@@ -240,7 +252,7 @@ def test_first_values_can_be_drawn_again_in_any_dtype(case: Case) -> None:
         for one in module.parameters():
             one.fill_(7.0)
     begin(*([0.02] if isinstance(module, Stack) else []))
-    own = dict(module.named_parameters(recurse=not isinstance(module, MultiHeadAttention)))
+    own = dict(module.named_parameters(recurse=not isinstance(module, (MultiHeadAttention, CrossLayerAttention))))
     assert all((one != 7).any() for name, one in own.items() if ".types." not in f".{name}")
 
 
