@@ -30,8 +30,9 @@ def drawn(encoding: PositionEncoding) -> PositionEncoding:
 
 
 def size_of(encoding: PositionEncoding, name: str, otherwise: int) -> int:
-    """A size that the encoding or a part of it holds."""
-    return next((getattr(part, name) for part in encoding.modules() if hasattr(part, name)), otherwise)
+    """A size that the encoding or a part of it holds, and is not None."""
+    held = (getattr(part, name, None) for part in encoding.modules())
+    return next((size for size in held if size is not None), otherwise)
 
 
 @pytest.fixture
