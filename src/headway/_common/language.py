@@ -17,7 +17,6 @@ from string import Formatter
 from typing import Any
 
 from ..errors import unknown
-from ._chinese import CHINESE, REASONS
 
 LANGUAGES = ("en", "zh")
 
@@ -54,8 +53,14 @@ def speaking(language: str) -> Iterator[None]:
 
 def said(sentence: str, /, **values: Any) -> str:
     """Returns a sentence in the chosen language, with the values in its braces; one without a translation stays."""
-    template = CHINESE.get(sentence, sentence) if _language.get() == "zh" else sentence
+    template = _in_chinese(sentence) if _language.get() == "zh" else sentence
     return template.format(**values) if values else template
+
+
+def _in_chinese(sentence: str) -> str:
+    from ._chinese import CHINESE  # here, since English needs no table, and every import of headway comes by
+
+    return CHINESE.get(sentence, sentence)
 
 
 def to_say(sentence: str) -> str:
@@ -70,19 +75,21 @@ def retold(sentence: str) -> str:
     """
     if _language.get() == "en":
         return sentence
-    found = ((template, pattern.fullmatch(sentence)) for template, pattern in _reasons().items())
-    return next((REASONS[template].format(**match.groupdict()) for template, match in found if match), sentence)
+    found = ((chinese, pattern.fullmatch(sentence)) for chinese, pattern in _reasons())
+    return next((chinese.format(**match.groupdict()) for chinese, match in found if match), sentence)
 
 
 @cache
-def _reasons() -> dict[str, re.Pattern[str]]:
-    """The sentences that each template of ``REASONS`` makes."""
-    made = {}
-    for template in REASONS:
+def _reasons() -> list[tuple[str, re.Pattern[str]]]:
+    """The templates of ``REASONS`` in Chinese, each with the sentences that the English one makes."""
+    from ._chinese import REASONS
+
+    made = []
+    for template, chinese in REASONS.items():
         parts = [
             re.escape(words) + (f"(?P<{name}>.+)" if name else "") for words, name, _, _ in Formatter().parse(template)
         ]
-        made[template] = re.compile("".join(parts))
+        made.append((chinese, re.compile("".join(parts))))
     return made
 
 
@@ -103,7 +110,7 @@ def wrapped(text: str, columns: int) -> str:
     Chinese breaks between any two characters, but no line begins with a sign that ends something.
     """
     lines, room = [""], columns
-    for unit in _UNITS.findall(text):
+    for unit in _units().findall(text):
         wide = columns_of(unit.rstrip())
         if wide > room and lines[-1]:
             lines[-1] = lines[-1].rstrip()
@@ -115,10 +122,14 @@ def wrapped(text: str, columns: int) -> str:
 
 
 _WIDE = "\u2e80-\u9fff\uff00-\uffef"
-_UNITS = re.compile(
-    rf"[（“《]*(?:[{_WIDE}]|[^\s{_WIDE}（）“”《》，。；：、！？]+|[（“《])[），。；：、”！？》]*\s*|[），。；：、”！？》]+\s*|\s+"
-)
-"""The parts between which a line may break: a Chinese character or a word, with the signs around it."""
+
+
+@cache
+def _units() -> re.Pattern[str]:
+    """The parts between which a line may break: a Chinese character or a word, with the signs around it."""
+    return re.compile(
+        rf"[（“《]*(?:[{_WIDE}]|[^\s{_WIDE}（）“”《》，。；：、！？]+|[（“《])[），。；：、”！？》]*\s*|[），。；：、”！？》]+\s*|\s+"
+    )
 
 
 def columns_of(text: str) -> int:
