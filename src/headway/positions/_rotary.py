@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..constants import constant
 from ..coordinates import Coordinates
@@ -15,6 +15,7 @@ from ..errors import HeadwayError, need_positive
 from ..terms import LAYOUTS, Rotation
 from ..tracing import watched
 from ._base import Pair, PositionEncoding, need_width
+from ._lie import for_heads, need_divisor
 
 KEPT = 1 << 15
 """The angles of a block of consecutive positions whose cosines and sines are kept between calls: 512 KiB."""
@@ -214,3 +215,51 @@ class LearnedRotary(Rotary):
         need_width(x, "head_dim", self.head_dim)
         cos, sin = self.for_one_forward(coordinates).learned
         return Rotation(cos, sin, self.layout)
+
+
+class HeadwiseRotary(LearnedRotary):
+    """Rotates by phases of each key head, which queries that share the head share.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, even.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
+
+    Raises:
+        HeadwayError: if sizes are below 1, head_dim is odd, layout is unknown, or the numbers of heads do not fit.
+    """
+
+    def __init__(
+        self, num_heads: int, head_dim: int, num_kv_heads: int | None = None, layout: str = "interleaved"
+    ) -> None:
+        super().__init__(head_dim, layout)
+        need_positive(num_heads=num_heads)
+        need_divisor(num_heads, num_kv_heads)
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+
+    def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
+        """Returns the rotation of x [batch, num_heads or num_kv_heads, n, head_dim]."""
+        need_width(x, "head_dim", self.head_dim)
+        cos, sin = for_heads(x, self.num_heads, *self.for_one_forward(coordinates).learned)
+        return Rotation(cos, sin, self.layout)
+
+
+class AxesRotary(HeadwiseRotary):
+    """Rotates by all axes at once, φ_{h,c}(p) = Σ_a p_a·f[a,h,c], with learned frequencies for each key head.
+
+    A subclass sets the parameter ``f``. The arguments are those of ``HeadwiseRotary``.
+
+    Attributes:
+        f: [axes, num_kv_heads, head_dim/2].
+    """
+
+    f: nn.Parameter
+
+    def phases(self, coordinates: Coordinates) -> Tensor:
+        """Returns φ, [b, num_kv_heads, n, pairs] in float64."""
+        return torch.einsum("bna,ahc->bhnc", coordinates.position.double(), self.f.double())
+
+    def oracle_angle(self, pair: Pair, c: int, token: int) -> float:
+        h = pair.h * (self.num_kv_heads or self.num_heads) // self.num_heads
+        return sum(pair.at(token, a) * self.f[a, h, c].item() for a in range(self.f.shape[0]))

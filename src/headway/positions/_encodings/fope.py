@@ -9,14 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...coordinates import Coordinates
-from ...errors import HeadwayError, need_finite, need_positive
-from ...terms import Rotation
-from .._base import Pair, PositionEncoding, need_base, need_width, rates
-from .._lie import for_heads, need_divisor
-from .._rotary import LearnedRotary
+from ...errors import HeadwayError, need_finite
+from .._base import Pair, PositionEncoding, need_base, rates
+from .._rotary import HeadwiseRotary
 
 
-class FoPE(LearnedRotary):
+class FoPE(HeadwiseRotary):
     """Replaces the cosine and the sine of each pair of RoPE by Fourier series, and does not rotate the slow pairs.
 
         C_{h,d}(p) = Σ_e a[h,e,d]·cos(p·θ_e),   S_{h,d}(p) = Σ_e b[h,e,d]·sin(p·θ_e),   θ_e = base^(−2e/head_dim)
@@ -77,17 +75,14 @@ class FoPE(LearnedRotary):
         base: float = 10000.0,
         layout: str = "half",
     ) -> None:
-        super().__init__(head_dim, layout)
-        need_positive(num_heads=num_heads)
+        super().__init__(num_heads, head_dim, num_kv_heads, layout)
         need_base(base)
-        need_divisor(num_heads, num_kv_heads)
         need_finite(gain=gain)
         if max_length < 2 * math.pi:
             raise HeadwayError(f"max_length is {max_length}: no pair turns round within it, give at least 7")
         if gain < 0:
             raise HeadwayError(f"gain is {gain}: give 0 or more, such as 0.3")
-        self.num_heads, self.num_kv_heads, self.max_length = num_heads, num_kv_heads, max_length
-        self.gain, self.normalize, self.base = gain, normalize, base
+        self.max_length, self.gain, self.normalize, self.base = max_length, gain, normalize, base
         self.fast = sum(max_length * base ** (-2 * c / head_dim) >= 2 * math.pi for c in range(self.pairs))
         for name in ("cos_coefficients", "sin_coefficients"):
             noise = nn.init.xavier_normal_(torch.empty(num_kv_heads or num_heads, self.fast, self.fast), gain)
@@ -107,12 +102,6 @@ class FoPE(LearnedRotary):
         theta = rates(self.pairs, self.head_dim, self.base, coordinates.position.device)[: self.fast]
         phases = coordinates.axis().double()[..., None] * theta
         return self._series(phases.cos(), self.cos_coefficients), self._series(phases.sin(), self.sin_coefficients)
-
-    def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
-        """Returns the rotation of x [batch, num_heads or num_kv_heads, n, head_dim]."""
-        need_width(x, "head_dim", self.head_dim)
-        cos, sin = for_heads(x, self.num_heads, *self.for_one_forward(coordinates).learned)
-        return Rotation(cos, sin, self.layout)
 
     def _oracle_wave(self, pair: Pair, d: int, token: int) -> complex:
         """z_d of a token."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ...coordinates import Coordinates
-from ...errors import HeadwayError, need_positive
-from ...terms import Rotation
-from .._base import Pair, PositionEncoding, need_base, need_width
-from .._lie import for_heads, need_divisor
-from .._rotary import LearnedRotary
+from ...errors import HeadwayError
+from .._base import PositionEncoding, need_base
+from .._rotary import AxesRotary
 
 
-class MixedRoPE(LearnedRotary):
+class MixedRoPE(AxesRotary):
     """Rotates each pair by both axes at once, with learned frequencies for each head.
 
         score[h,i,j] = s·⟨R_h(pᵢ)·qᵢ, R_h(pⱼ)·kⱼ⟩,   φ_{h,c}(p) = p₀·f[0,h,c] + p₁·f[1,h,c]
@@ -60,33 +57,17 @@ class MixedRoPE(LearnedRotary):
         base: float = 10.0,
         layout: str = "interleaved",
     ) -> None:
-        super().__init__(head_dim, layout)
-        need_positive(num_heads=num_heads)
+        super().__init__(num_heads, head_dim, num_kv_heads, layout)
         need_base(base)
         if head_dim % 4:
             raise HeadwayError(
                 f"head_dim is {head_dim}: frequencies come in pairs at right angles, give a multiple of 4"
             )
-        need_divisor(num_heads, num_kv_heads)
-        self.num_heads, self.num_kv_heads, self.base = num_heads, num_kv_heads, base
+        self.base = base
         length = base ** (-torch.arange(0, head_dim, 4) / head_dim)
         first = 2 * math.pi * torch.rand(num_kv_heads or num_heads, 1)
         angle = torch.cat([first.expand(-1, head_dim // 4), first.expand(-1, head_dim // 4) + math.pi / 2], dim=-1)
         self.f = nn.Parameter(length.repeat(2) * torch.stack([angle.cos(), angle.sin()]))
-
-    def phases(self, coordinates: Coordinates) -> Tensor:
-        """Returns φ, [b, num_kv_heads, n, pairs] in float64."""
-        return torch.einsum("bna,ahc->bhnc", coordinates.position.double(), self.f.double())
-
-    def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
-        """Returns the rotation of x [batch, num_heads or num_kv_heads, n, head_dim]."""
-        need_width(x, "head_dim", self.head_dim)
-        cos, sin = for_heads(x, self.num_heads, *self.for_one_forward(coordinates).learned)
-        return Rotation(cos, sin, self.layout)
-
-    def oracle_angle(self, pair: Pair, c: int, token: int) -> float:
-        h = pair.h * (self.num_kv_heads or self.num_heads) // self.num_heads
-        return pair.at(token, 0) * self.f[0, h, c].item() + pair.at(token, 1) * self.f[1, h, c].item()
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:

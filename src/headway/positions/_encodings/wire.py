@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_finite, need_positive
-from ...terms import Rotation
-from .._base import Pair, PositionEncoding, need_width
-from .._lie import for_heads, need_divisor
-from .._rotary import LearnedRotary
+from .._base import PositionEncoding
+from .._rotary import AxesRotary
 
 
-class WIRE(LearnedRotary):
+class WIRE(AxesRotary):
     """Rotates each pair by learned frequencies times the coordinates of a node in the spectrum of its graph (WIRE).
 
         score[h,i,j] = s·⟨R_h(pᵢ)·qᵢ, R_h(pⱼ)·kⱼ⟩,   φ_{h,c}(p) = Σ_a p_a·f[a,h,c]
@@ -60,28 +57,13 @@ class WIRE(LearnedRotary):
         gain: float = 1.0,
         layout: str = "interleaved",
     ) -> None:
-        super().__init__(head_dim, layout)
-        need_positive(num_heads=num_heads, axes=axes)
-        need_divisor(num_heads, num_kv_heads)
+        super().__init__(num_heads, head_dim, num_kv_heads, layout)
+        need_positive(axes=axes)
         need_finite(gain=gain)
         if gain <= 0:
             raise HeadwayError(f"gain is {gain}: no pair would rotate, give a number above 0")
-        self.num_heads, self.axes, self.num_kv_heads, self.gain = num_heads, axes, num_kv_heads, gain
+        self.axes, self.gain = axes, gain
         self.f = nn.Parameter(gain * torch.randn(axes, num_kv_heads or num_heads, self.pairs))
-
-    def phases(self, coordinates: Coordinates) -> Tensor:
-        """Returns φ, [b, num_kv_heads, n, pairs] in float64."""
-        return torch.einsum("bna,ahc->bhnc", coordinates.position.double(), self.f.double())
-
-    def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
-        """Returns the rotation of x [batch, num_heads or num_kv_heads, n, head_dim]."""
-        need_width(x, "head_dim", self.head_dim)
-        cos, sin = for_heads(x, self.num_heads, *self.for_one_forward(coordinates).learned)
-        return Rotation(cos, sin, self.layout)
-
-    def oracle_angle(self, pair: Pair, c: int, token: int) -> float:
-        h = pair.h * (self.num_kv_heads or self.num_heads) // self.num_heads
-        return sum(pair.at(token, a) * self.f[a, h, c].item() for a in range(self.f.shape[0]))
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
