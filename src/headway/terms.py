@@ -755,7 +755,7 @@ class StickWeights(Part):
         own = allowed & (q_index[:, rows, None] == k_index[:, None])[:, None]
         takes = allowed if self.attend_current else allowed & ~own
         left = F.logsigmoid(-z).masked_fill(~takes, 0)
-        nearer = left.flip(-1).cumsum(-1).flip(-1) - left
+        nearer = sums_from_last(left) - left
         share = (F.logsigmoid(z) + nearer).masked_fill(~takes, self.NOTHING)
         if not self.remainder:
             return share
@@ -803,9 +803,18 @@ class ContextualPositions(Part):
         return (ScoreMap(_at_counted, (self.vectors,)),)
 
 
+def sums_from_last(x: Tensor) -> Tensor:
+    """Returns the sums from the last entry of each row to each one, [..., m].
+
+    Args:
+        x: [..., m].
+    """
+    return x.flip(-1).cumsum(-1).flip(-1)
+
+
 def _at_counted(scores: Tensor, allowed: Tensor, q: Tensor, rows: Tensor, vectors: Tensor) -> Tensor:
     gates = scores.sigmoid().masked_fill(~allowed, 0)
-    position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=vectors.shape[1] - 1)
+    position = sums_from_last(gates).clamp(max=vectors.shape[1] - 1)
     by_position, slot = q @ vectors.mT, position.detach().nan_to_num(0)
     low, high = (by_position.gather(-1, whole.long()) for whole in (slot.floor(), slot.ceil()))
     return scores + torch.lerp(low, high, position - position.detach().floor())
@@ -844,7 +853,7 @@ def _summed_along(rows: Tensor, query: Tensor, path: Tensor, slope: Tensor, q_at
     gates = F.logsigmoid(query[:, :, rows].double() @ path.mT.double())
     gates = gates.masked_fill((k_at[:, None] > q_at[:, rows, None])[:, None], 0)
     behind = torch.cat([gates[..., 1:], torch.zeros_like(gates[..., :1])], dim=-1)  # no difference: sums may be −∞
-    return (slope.double() * behind.flip(-1).cumsum(-1).flip(-1)).to(query.dtype)
+    return (slope.double() * sums_from_last(behind)).to(query.dtype)
 
 
 @dataclass(frozen=True, eq=False)

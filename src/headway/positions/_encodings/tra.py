@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ...coordinates import Coordinates
 from ...errors import need_positive
-from ...terms import ScoreMap
+from ...terms import ScoreMap, sums_from_last
 from .._base import Input, Pair, PositionEncoding, Terms
 from .._content import Contextual, projected
 
@@ -79,5 +79,5 @@ class TRA(Contextual):
 def _kept(scores: Tensor, allowed: Tensor, q: Tensor, rows: Tensor, decay: Tensor) -> Tensor:
     """The scores of kept keys with their penalties; decay is [batch, heads, queries]."""
     kept = allowed & (scores > 0)
-    count = kept.to(scores.dtype).flip(-1).cumsum(-1).flip(-1)
+    count = sums_from_last(kept.to(scores.dtype))
     return (scores + count * decay[:, :, rows, None]).masked_fill(~kept, -math.inf)
