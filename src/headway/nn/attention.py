@@ -28,7 +28,7 @@ from ._coordinates import check_coordinates, continued, joined
 from ._step import step
 from ._transaction import transaction
 from .cache import KeyValueCache
-from .linear import apply_linear
+from .linear import apply_linear, reset_projections
 from .norm import make_norm
 from .parts import PARTS, FirstValues, LayerSizes, Part, PartLike, make_part, parts_of
 
@@ -216,10 +216,7 @@ class MultiHeadAttention(nn.Module):
 
     def _reset_own(self) -> None:
         """Resets all parameters but those of parts."""
-        for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
-            nn.init.xavier_uniform_(projection.weight)
-            if projection.bias is not None:
-                nn.init.zeros_(projection.bias)
+        reset_projections(self.q_proj, self.k_proj, self.v_proj, self.out_proj)
         self.reset_sink()
 
     def reset_sink(self) -> None:

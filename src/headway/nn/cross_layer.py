@@ -16,7 +16,7 @@ from ..positions._base import PositionEncoding
 from ..tracing import refuse_script, watched
 from .attention import caches_prepared, check_encoding, make_parts
 from .cache import KeyValueCache
-from .linear import apply_linear
+from .linear import apply_linear, reset_projections
 from .norm import make_norm
 from .parts import LayerSizes, Part, PartLike, parts_of
 
@@ -119,10 +119,7 @@ class CrossLayerAttention(nn.Module):
             part.reset_parameters()
 
     def _reset_own(self) -> None:
-        for projection in (self.q_proj, self.out_proj):
-            nn.init.xavier_uniform_(projection.weight)
-            if projection.bias is not None:
-                nn.init.zeros_(projection.bias)
+        reset_projections(self.q_proj, self.out_proj)
 
     def forward(
         self,

@@ -25,7 +25,7 @@ from ._coordinates import check_coordinates, continued
 from ._transaction import transaction
 from .attention import caches_prepared, check_encoding, coordinates_of_keys, make_parts
 from .cache import KeyValueCache, reads_others
-from .linear import apply_linear
+from .linear import apply_linear, reset_projections
 from .norm import make_norm
 from .parts import LayerSizes, Part, PartLike, parts_of
 
@@ -176,11 +176,7 @@ class LatentAttention(nn.Module):
 
     def _reset_own(self) -> None:
         """Resets all parameters but those of parts."""
-        for one in self.children():
-            if isinstance(one, nn.Linear):
-                nn.init.xavier_uniform_(one.weight)
-                if one.bias is not None:
-                    nn.init.zeros_(one.bias)
+        reset_projections(*(one for one in self.children() if isinstance(one, nn.Linear)))
         for norm in (self.q_norm, self.latent_norm):
             if isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
                 norm.reset_parameters()

@@ -129,6 +129,18 @@ def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
     return out
 
 
+def reset_projections(*layers: nn.Linear) -> None:
+    """Resets linear maps to uniform values of variance 2/(in + out) (Glorot and Bengio 2010), and biases to 0.
+
+    Args:
+        *layers: the maps, in the order in which numbers are drawn.
+    """
+    for layer in layers:
+        nn.init.xavier_uniform_(layer.weight)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
 class Linear(nn.Linear):
     """``nn.Linear`` by the faster matrix products, as ``headway.integrations.torch.swap_attention`` makes it of one."""
 
