@@ -128,8 +128,7 @@ class AttentionRecord:
             if slots is not None and ordered is not None and slots != ordered:
                 weights = weights[:, :, [ordered.index(slot) for slot in slots]]
         else:
-            kept = "statistics" if self._statistics is not None else "gradients"
-            raise HeadwayError(f"keep={kept!r} keeps no weights: capture with keep='qk' or keep='weights'")
+            raise self._without_weights()
         return weights if heads is None else weights[:, 0]
 
     def weights_above(self, threshold: float, head: int | None = None) -> WeightList:
@@ -159,9 +158,12 @@ class AttentionRecord:
                 weights = weights * self.padding.expand(self.batch, -1)[:, None, rows, None]
             return of_weights(weights, threshold, heads, rows)
         if self._kept_call is None:
-            kept = "statistics" if self._statistics is not None else "gradients"
-            raise HeadwayError(f"keep={kept!r} keeps no weights: capture with keep='qk' or keep='weights'")
+            raise self._without_weights()
         return all_above(self._kept_call, threshold, self.padding, number)
+
+    def _without_weights(self) -> HeadwayError:
+        kept = "statistics" if self._statistics is not None else "gradients"
+        return HeadwayError(f"keep={kept!r} keeps no weights: capture with keep='qk' or keep='weights'")
 
     @property
     def value_norms(self) -> Tensor | None:

@@ -21,13 +21,12 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..records import attributes
 from ..terms import (
+    SCANS,
     Bucketize,
     Clip,
     ContentSlope,
-    ContextualPositions,
     DenseBias,
     DistanceBias,
-    GatedPath,
     HouseholderPath,
     LimitedRotation,
     Normalizer,
@@ -54,7 +53,7 @@ from ._problem import Call, Problem, without_tables
 from ._purity import try_functions
 from ._results import ForwardResults, Gradients
 
-OF_ROWS = (StickWeights, ContextualPositions, GatedPath, LimitedRotation, HouseholderPath, ContentSlope)
+OF_ROWS = (*SCANS, LimitedRotation, HouseholderPath, ContentSlope)
 """Terms that are functions here."""
 BLOCK = 1 << 21
 """The most scores computed at once, over all rows of the batch and all heads: 8 MiB in float32."""
