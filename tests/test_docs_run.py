@@ -69,12 +69,19 @@ def blocks(document: str) -> list[Block]:
 
 
 def code(document: str) -> list[tuple[str, str, str | None]]:
-    """What decides how the Python blocks of a document run: their code without comments, output, and file."""
+    """What decides how the Python blocks of a document run: code without comments and docstrings, output, and file."""
     return [
-        (ast.dump(ast.parse(block.text)), block.below, saved_as(block))
+        (ast.dump(without_docstrings(ast.parse(block.text))), block.below, saved_as(block))
         for block in blocks(document)
         if block.language == "python"
     ]
+
+
+def without_docstrings(tree: ast.AST) -> ast.AST:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return tree
 
 
 def own_code(document: str) -> int:

@@ -40,18 +40,29 @@ def test_the_readme_is_short(page: str) -> None:
     assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= 130, "details belong into docs/"
 
 
-def test_chinese_pages_mark_links_to_english_ones() -> None:
-    chinese = [ROOT / "README.zh-CN.md", *sorted((ROOT / "docs" / "zh-CN").glob("*.md"))]
-    unmarked = []
-    for page in chinese:
+CHINESE = [ROOT / "README.zh-CN.md", *sorted((ROOT / "docs" / "zh-CN").glob("*.md"))]
+
+
+def links_to_english_pages() -> Iterator[tuple[str, Path, bool]]:
+    """What a Chinese page says of each English page that it links: the link, the page, and whether it is marked so."""
+    for page in CHINESE:
         text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
         for link in re.finditer(r"\[([^\]]*)\]\(([^)#\s]+\.md)[^)]*\)", text):
-            english = (page.parent / link[2]).resolve() not in chinese
             before = text[: link.start()].rpartition("\n")[2]
             names_the_language = link[1] == "English" or before.startswith("| English |")
-            if english and not names_the_language and not re.match("（英文）|，英文", text[link.end() :]):
-                unmarked.append(f"{page.relative_to(ROOT)}: {link[0]}")
-    assert not unmarked
+            target = (page.parent / link[2]).resolve()
+            if target not in CHINESE and not names_the_language:
+                marked = re.match("（英文）|，英文", text[link.end() :]) is not None
+                yield f"{page.relative_to(ROOT)}: {link[0]}", target, marked
+
+
+def test_chinese_pages_mark_links_to_english_ones() -> None:
+    assert [link for link, _, marked in links_to_english_pages() if not marked] == []
+
+
+def test_chinese_pages_lead_to_chinese_ones() -> None:
+    twins = {ROOT / "README.md", *(ROOT / "docs" / page.name for page in CHINESE[1:])}
+    assert [link for link, page, _ in links_to_english_pages() if page in twins] == []
 
 
 def test_chinese_lessons_run_in_chinese() -> None:
