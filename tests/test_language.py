@@ -17,6 +17,7 @@ from headway._common._chinese import CHINESE, REASONS
 from headway._common.experiment import write_report
 from headway._common.extras import PACKAGES
 from headway._common.language import columns_of, listed, of_environment, padded, retold, said, speaking, wrapped
+from headway.bench.targets import MODEL_TARGETS, PROCESSORS, TARGETS
 from headway.cli import encodings, main
 from headway.cli._diagnosis import CHECKS, VARIABLES
 from headway.positions import EVIDENCE, KINDS
@@ -38,6 +39,8 @@ TABLES = {
     *VARIABLES.values(),
     *(package.needed_for for package in PACKAGES.values()),
     *(task.counts for task in SEQUENCE_TASKS.values()),
+    *(target.what for target in (*TARGETS, *MODEL_TARGETS)),
+    *(f"for {processor}" for processor in PROCESSORS.values()),
 }
 """What ``said`` gets from tables."""
 COLUMN_TITLES = {column.title for column in COLUMNS}
@@ -51,6 +54,7 @@ SAID_BY_NAME = {
     *("loaded", "compiler", "bounds", "cache of headway", "published weights", "weights there", "cache of the hub"),
     *("cache of the Hugging Face hub", "models there", "Chinese in pictures", "error"),  # facts of ``headway doctor``
     *("yes", "no", "not its job", "unknown"),  # verdicts on encodings
+    *("isa", "met", "missed"),  # facts and verdicts of ``headway bench``
 }
 """Values that are said by a name."""
 

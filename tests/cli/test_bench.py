@@ -1,10 +1,15 @@
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headway import cli
-from headway.bench import Plan, run, verify
+from headway._common.language import speaking
+from headway.bench import Case, Plan, run, verify
+from headway.bench.run import BenchResults
+from headway.cli._console import console
+from headway.cli.bench import conclude
 
 TINY = Plan(
     lengths=(16,), dims=(8,), dtypes=("float32",), masks=("none",), encodings=("none", "t5"), parts=("attention",)
@@ -116,3 +121,31 @@ def test_wrong_input_is_one_line_and_exit_code_two(
     assert errors.startswith("headway: ")
     assert errors.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_bench_speaks_chinese_and_writes_english(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["--language", "zh", "bench", *FAST, "--out", "out"]) == 0
+    shown = capsys.readouterr().out
+    assert "共 4 项\n" in shown
+    assert "t5，无掩码，16 个词元，8 个头，每头 8 维，float32，反向：" in shown
+    assert "速度是“SDPA（稠密偏置及其梯度）”的" in shown
+    assert "测量之前检查了：" in shown
+    assert re.findall(r"[a-z]{2,}(?: [a-z]{2,}){2,}", shown) == []
+    for file in ("bench.md", "rows.jsonl"):
+        assert re.findall("[\u4e00-\u9fff]", (tmp_path / "out" / file).read_text(encoding="utf-8")) == []
+    assert cli.main(["--language", "zh", "bench", *FAST, "--out", "out", "--json"]) == 0
+    assert re.findall("[\u4e00-\u9fff]", capsys.readouterr().out) == []
+
+
+def test_targets_are_judged_in_chinese(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"case": Case(n=2048, dtype=dtype).fields(), "where": {"processor": "Zen 4"}, "kernel": "cpu", "says": {}}
+        | {"ms": {"headway": 1.0, "SDPA": 3.0}}
+        for dtype in ("float32", "bfloat16")
+    ]
+    with speaking("zh"):
+        conclude(console(), BenchResults(rows), ["out/bench.md"])
+    shown = capsys.readouterr().out
+    assert "前向，无掩码，无偏置，与 SDPA 相比" in shown
+    assert "只针对 Zen 5" in shown
+    assert "[bold]" not in shown

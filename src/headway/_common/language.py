@@ -71,12 +71,14 @@ def to_say(sentence: str) -> str:
 def retold(sentence: str) -> str:
     """Returns an English sentence whose values are filled in, such as one from a file, in the chosen language.
 
-    Its template is among ``REASONS``; a sentence of none stays as it is.
+    Its template is among ``REASONS``, and so may be those of its values; a sentence of none stays as it is.
     """
     if _language.get() == "en":
         return sentence
-    found = ((chinese, pattern.fullmatch(sentence)) for chinese, pattern in _reasons())
-    return next((chinese.format(**match.groupdict()) for chinese, match in found if match), sentence)
+    for chinese, pattern in _reasons():
+        if match := pattern.fullmatch(sentence):
+            return chinese.format(**{name: retold(value) for name, value in match.groupdict().items()})
+    return sentence
 
 
 @cache

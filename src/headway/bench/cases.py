@@ -81,14 +81,17 @@ class Case(AnyCase):
     group: int = 1
 
     def __str__(self) -> str:
-        sizes = f"{self.n:,} tokens, {HEADS} heads of {self.head_dim}, {self.dtype}, {self.direction}"
-        if self.kind in ("memory", "sequence", SEQUENCE_MEMORY, SEQUENCE_STEP):
-            return f"{self.kind}: {self.encoding}, {self.mask}, {sizes.replace('backward', 'forward and backward')}"
         if self.kind == "cache":
-            sizes = f"{self.queries} queries, {self.n:,} keys, {HEADS * self.group} heads of {self.head_dim} on {HEADS}"
-            return f"{self.kind}: {sizes}, {self.dtype}"
-        kind = "" if self.kind == "attention" else f"{self.kind}: "
-        return f"{kind}{self.encoding}, {'full' if self.mask == 'none' else self.mask}, {sizes}"
+            heads = HEADS * self.group
+            return (
+                f"cache: {self.queries} queries, {self.n:,} keys, {heads} heads of {self.head_dim} on {HEADS}, "
+                f"{self.dtype}"
+            )
+        what = self.encoding if self.kind == "attention" else f"{self.kind}: {self.encoding}"
+        mask = "full" if self.mask == "none" else self.mask
+        both = self.direction == "backward" and self.kind in ("memory", "sequence", SEQUENCE_MEMORY, SEQUENCE_STEP)
+        direction = "forward and backward" if both else self.direction
+        return f"{what}, {mask}, {self.n:,} tokens, {HEADS} heads of {self.head_dim}, {self.dtype}, {direction}"
 
     def fields(self) -> dict[str, Any]:
         """Returns the case as a row of results stores it, without what only cases of another kind have."""

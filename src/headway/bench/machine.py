@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from .._common.language import said
 from .._common.processor import cpuinfo
 from .._common.version import __version__, code_hash
 from ..errors import HeadwayError
@@ -73,11 +72,9 @@ def busy() -> str:
     load, count = os.getloadavg()[0], cores()
     if load <= count / 2:
         return ""
-    return said(
-        "This machine is busy, with a load average of {load:.1f} on {count} cores before anything is measured: end "
-        "other processes, or times will be too long.",
-        load=load,
-        count=count,
+    return (
+        f"This machine is busy, with a load average of {load:.1f} on {count} cores before anything is measured: end "
+        "other processes, or times will be too long."
     )
 
 

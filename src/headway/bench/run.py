@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .._common.experiment import Files, measure_each, write_report
+from .._common.language import retold, said
 from .._common.progress import ProgressListener, Tell
 from .._common.templates import need_reports
 from . import picture, report, sequence
@@ -32,10 +33,10 @@ class BenchResults:
     notes: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def note(self, said: str, watch: ProgressListener) -> None:
-        """Adds a note, ``said``, and tells ``watch`` of it."""
-        self.notes.append(said)
-        watch.noted(said)
+    def note(self, note: str, watch: ProgressListener) -> None:
+        """Adds a note in English, and tells ``watch`` of it in the language of the command."""
+        self.notes.append(note)
+        watch.noted(retold(note))
 
     @property
     def targets(self) -> list[Judged]:
@@ -84,7 +85,7 @@ def bench(
         finally:
             results.rows = in_order(rows, cases)
             if results.rows or results.notes:
-                watch.progressed("writing the report", 1.0)
+                watch.progressed(said("writing the report"), 1.0)
                 files: Files = {
                     "bench.md": lambda: report.markdown(results.rows, rows.where, command, results.notes),
                     "roof.png": lambda: picture.draw(results.rows, title(rows.where)),
@@ -146,8 +147,8 @@ def in_order(rows: CaseStore, cases: Sequence[AnyCase]) -> list[Row]:
 
 
 def in_words(where: dict[str, Any]) -> str:
-    """Returns a machine and its versions in words."""
-    return ", ".join(f"{name} {value}" for name, value in where.items())
+    """Returns a machine and its versions in words, in the language of the command."""
+    return said(", ").join(f"{said(name)} {value}" for name, value in where.items())
 
 
 def title(where: dict[str, Any]) -> str:

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import torch
 
+from .._common.language import retold, said
+from .._common.progress import nobody
 from ..attention import attention_weights
 from ..inspection import Statistics, statistics_of
 from ..kernels import KERNELS
@@ -24,11 +26,11 @@ ZERO = 0.1
 is added to all scores, such as FIRE's last bias, is 0 but for rounding."""
 
 
-def failing(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: None) -> tuple[dict[str, str], str]:
+def failing(cases: Iterable[Case], doing: Callable[[str], None] = nobody) -> tuple[dict[str, str], str]:
     """Runs the kernels' own checks, and each case with few tokens against the reference kernel.
 
     Returns the kernels that fail, each with its error; and what was checked, in words. ``doing`` is called with what is
-    checked at the moment.
+    checked at the moment, in the language of the command.
     """
     small: dict[tuple[str, Case], None] = {}
     for case in cases:
@@ -36,7 +38,7 @@ def failing(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: N
     kernels = dict.fromkeys(kernel for kernel, _ in small)
     failed: dict[str, str] = {}
     for kernel in kernels:
-        doing(f"checking the kernel {kernel}")
+        doing(said("checking the kernel {kernel}", kernel=kernel))
         try:
             for term in term_names():
                 keeps_the_promise(kernel, term, "alone")
@@ -46,7 +48,7 @@ def failing(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: N
             failed[kernel] = " ".join(str(error).split())
     against = [(kernel, case) for kernel, case in small if kernel != "reference"]
     for kernel, case in against:
-        doing(f"checking {case}")
+        doing(said("checking {case}", case=retold(str(case))))
         inputs = Inputs(case)
         try:
             actual, expected = (inputs.ours(kernel=name)() for name in (kernel, "reference"))
@@ -56,14 +58,14 @@ def failing(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: N
                 _compare_statistics(kernel, case)
         except Exception as error:  # a kernel may raise anything
             failed.setdefault(kernel, f"{'' if isinstance(error, CheckError) else type(error).__name__ + ': '}{error}")
-    said = (
+    checked = (
         f"{', '.join(kernels)}: {len(term_names())} kinds of terms with every gradient in two dtypes and "
         f"{len(mask_names())} kinds of masks, against float64; and {len(against)} of the cases measured, cut to "
         f"{TOKENS} tokens, output and every gradient against the reference kernel"
     )
     if any(case.part == "statistics" for _, case in against):
-        said += "; with them all statistics, alone and in the pass of attention"
-    return failed, said
+        checked = f"{checked}; with them all statistics, alone and in the pass of attention"
+    return failed, checked
 
 
 def _compare_statistics(kernel: str, case: Case) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._common.files import need_folder_place
+from .._common.language import retold, said
 from .._common.table import Cell, Table
 from ..bench.cases import FULL, MODEL_PARTS, MODELS, PARTS, QUICK, QUICK_MODELS
 from ..errors import HeadwayError
@@ -159,14 +160,15 @@ class CaseScreen(Screen):
 
     def planned(self, settings: Sequence[str], done: int, total: int) -> None:
         self.say(*settings)
-        self.say(f"{total} cases{f', {done} of them measured before' if done else ''}")
+        count = "{total} cases, {done} of them measured before" if done else "{total} cases"
+        self.say(said(count, total=total, done=done))
         self.first_share = done / max(1, total)
 
     def progressed(self, doing: str, share: float) -> None:
-        self.show(doing, share)
+        self.show(retold(doing), share)
 
     def measured(self, job: str, rows: Sequence[Row]) -> None:
-        self.say(f"{job}: {_line(rows[0]) if rows else 'no number'}")
+        self.say(retold(job) + said(": ") + (_line(rows[0]) if rows else said("no number")))
 
 
 def conclude(say: Console, results: BenchResults, files: Sequence[str]) -> None:
@@ -191,13 +193,15 @@ def _print_targets(say: Console, results: BenchResults) -> None:
     styles = {"met": "green", "missed": "bold red"}
     rows: list[list[str | Cell]] = [
         [
-            *(judged.target.what, judged.dtype, judged.wanted, judged.measured),
-            Cell(judged.verdict, style=styles.get(judged.verdict, "dim")),
+            *(said(judged.target.what), judged.dtype, judged.wanted, judged.measured),
+            Cell(said(judged.verdict), style=styles.get(judged.verdict, "dim")),
         ]
         for judged in results.targets
     ]
-    say.print("\n[bold]Targets[/bold], the worst case of each, for a processor with AVX-512 and BF16")
-    say.print(Table(["target", "dtype", "wanted", "measured", ""], rows).rich(overflow="fold"))
+    title = said("[bold]Targets[/bold], the worst case of each, for a processor with AVX-512 and BF16")
+    say.print(f"\n{title}")
+    what, wanted, measured = map(said, ("target", "wanted", "measured"))
+    say.print(Table([what, "dtype", wanted, measured, ""], rows).rich(overflow="fold"))
 
 
 def _line(row: Row) -> str:
@@ -206,11 +210,16 @@ def _line(row: Row) -> str:
     from ..bench.targets import share_of_roof
 
     if "extra_bytes" in row:
-        return f"{row['extra_bytes'] / 2**20:,.1f} MiB beyond inputs and outputs, kernel {row['kernel']}"
+        size = said("{size:,.1f} MiB beyond inputs and outputs", size=row["extra_bytes"] / 2**20)
+        return size + said(", kernel {kernel}", kernel=row["kernel"])
     if "bytes" in row:
-        return " · ".join(f"{size / 2**20:,.0f} MiB {side}" for side, size in row["bytes"].items())
+        return " · ".join(f"{size / 2**20:,.0f} MiB {retold(side)}" for side, size in row["bytes"].items())
     ours = row["ms"][OURS]
     share = share_of_roof(row) if "roof_gflops" in row else None
-    words = [f"{ours:.3f} ms", *([] if share is None else [f"{100 * share:.0f} % of the roof"])]
-    words += [f"{taken / ours:.2f}× {side}" for side, taken in row["ms"].items() if side != OURS]
-    return " · ".join(words) + (f", kernel {row['kernel']}" if "kernel" in row else "")
+    words = [f"{ours:.3f} ms", *([] if share is None else [said("{share:.0f} % of the roof", share=100 * share)])]
+    words += [
+        said("{times:.2f}× {side}", times=taken / ours, side=retold(side))
+        for side, taken in row["ms"].items()
+        if side != OURS
+    ]
+    return " · ".join(words) + (said(", kernel {kernel}", kernel=row["kernel"]) if "kernel" in row else "")

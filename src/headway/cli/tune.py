@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .._common.devices import device_named
-from .._common.language import said
+from .._common.language import retold, said
 from ..bench.machine import busy
 from ..errors import HeadwayError
 from ._console import Screen, consoles, print_json
@@ -58,7 +58,7 @@ def run(
     device = device_named(device)
     with Screen(telling) as screen:
         if load := busy():
-            screen.noted(load)
+            screen.noted(retold(load))
         tuned = tune(device, minutes=minutes, watch=screen.progressed)
     if as_json:
         print_json("tune", tuned.content["rows"], notes=str(tuned).splitlines(), files=[tuned.file])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .bench import BENCH
 from .commands import COMMANDS
 from .doctor import DOCTOR
 from .inspect import INSPECT
@@ -12,4 +13,4 @@ from .words import WORDS
 
 __all__ = ["CHINESE", "REASONS"]
 
-CHINESE = WORDS | COMMANDS | DOCTOR | INSPECT | STUDY | VECTORS
+CHINESE = WORDS | BENCH | COMMANDS | DOCTOR | INSPECT | STUDY | VECTORS

@@ -1,4 +1,4 @@
-"""Reasons that results give in English, in files too, by the templates of what functions make of them."""
+"""Reasons and notes that results have in English, in files too, by the templates of what functions make of them."""
 
 REASONS = {
     # roles of heads that were not measured
@@ -36,4 +36,54 @@ REASONS = {
     ),
     "{name} says in which documents {a}, {b} and {c} stand, and a difference of that is no relation: fit word2vec, glove or "
     "fasttext": "{name} 只说明 {a}、{b}、{c} 在哪些文档里，它们的差不是一种关系：请用 word2vec、glove 或 fasttext",
+    # notes, cases and sides of a benchmark, whose files are in English
+    "This machine is busy, with a load average of {load} on {count} cores before anything is measured: end other "
+    "processes, or times will be too long.": (
+        "这台机器正忙：还没开始测量，{count} 个核上的平均负载就有 {load}。请先结束其他进程，否则测得的时间会偏长。"
+    ),
+    "No share of the roof, which the cpu kernel measures: {missing}": "没有与处理器上限的比例，它由内核 cpu 测量：{missing}",
+    "Checked before anything was measured: {checked}.": "测量之前检查了：{checked}。",
+    "{checked}; with them all statistics, alone and in the pass of attention": (
+        "{checked}；连同全部统计量，单独计算的和随注意力计算的"
+    ),
+    "{kernels}: {terms} kinds of terms with every gradient in two dtypes and {masks} kinds of masks, against float64; and "
+    "{count} of the cases measured, cut to {tokens} tokens, output and every gradient against the reference kernel": (
+        "{kernels}：{terms} 种项，两种 dtype，连同每个梯度，以及 {masks} 种掩码，与 float64 比较；还有要测的 {count} 项，"
+        "截到 {tokens} 个词元，输出和每个梯度与参考内核比较"
+    ),
+    "No number for the kernel {kernel}, whose checks fail: {why}": "内核 {kernel} 没有数字，它没有通过检查：{why}",
+    "No number: {error}": "没有数字：{error}",
+    "Nothing is measured: {error}": "什么也没有测：{error}",
+    "{model} is left out: {folder} has no weights; make weights downloads them.": (
+        "没有测 {model}：{folder} 里没有权重；make weights 可以下载。"
+    ),
+    "cache: {queries} queries, {keys} keys, {heads} heads of {width} on {groups}, {dtype}": (
+        "cache：{queries} 个查询，{keys} 个键，{heads} 个头共用 {groups} 个键头，每头 {width} 维，{dtype}"
+    ),
+    "{what}, {mask}, {tokens} tokens, {heads} heads of {width}, {dtype}, {direction}": (
+        "{what}，{mask}，{tokens} 个词元，{heads} 个头，每头 {width} 维，{dtype}，{direction}"
+    ),
+    "{task}: {model}, {tokens} tokens, {dtype}": "{task}：{model}，{tokens} 个词元，{dtype}",
+    "full": "无掩码",
+    "forward": "前向",
+    "backward": "反向",
+    "forward and backward": "前向和反向",
+    "headway, no encoding": "headway（无编码）",
+    "headway, reference kernel": "headway（参考内核）",
+    "headway, full causal": "headway（整个因果掩码）",
+    "headway, contiguous": "headway（不拼接，不填充）",
+    "headway, not packed": "headway（没有重排权重）",
+    "headway, torch's linear maps": "headway（线性映射用 torch 的）",
+    "SDPA, dense bias": "SDPA（稠密偏置）",
+    "SDPA, dense bias with its gradient": "SDPA（稠密偏置及其梯度）",
+    "FlexAttention, compiled": "FlexAttention（编译过）",
+    "copy": "复制",
+    "reading": "只读",
+    "transformers, headway's bias table": "transformers（用 headway 的偏置表）",
+    "torch, materialized weights": "torch（存下权重）",
+    "statistics alone": "只算统计量",
+    "received alone": "只算 received",
+    "by hand": "手写",
+    "with all of one pass": "带全部一遍算完的统计量",
+    "with {name}": "带 {name}",
 }

@@ -49,10 +49,6 @@ WORDS = {
     "{mean} (one seed)": "{mean}（一个种子）",
     "{mean} (95 % interval {low} to {high})": "{mean}（95% 区间：{low} 到 {high}）",
     "{a} − {b}: {number}": "{a} − {b}：{number}",
-    "This machine is busy, with a load average of {load:.1f} on {count} cores before anything is measured: end other "
-    "processes, or times will be too long.": (
-        "这台机器正忙：还没开始测量，{count} 个核上的平均负载就有 {load:.1f}。请先结束其他进程，否则测得的时间会偏长。"
-    ),
     "It runs on {gpu}, where a fused kernel computes the attention of every model.": (
         "在 {gpu} 上运行：那里有融合内核，能计算每个模型的注意力。"
     ),
