@@ -74,6 +74,7 @@ READERS = {  # heads, feed-forward
 SENTENCE = "The cat that was sleeping on the mat woke up"  # of the article
 RELATIONS = ["det", "nsubj", "aux", "case"]  # that tie some of its words
 SMALL_WORDS, SMALL_WIDTH, SMALL_HEADS = [("Ming", "小明"), ("eats", "吃"), ("apples", "苹果")], 6, 3  # of the schematic
+SMALL_SEED = 17  # three heads that look at different words
 TIES = [("cat", "sleeping"), ("mat", "sleeping"), ("that", "cat"), ("woke", "cat")]  # the first two are the document's
 
 
@@ -183,8 +184,10 @@ def measure_cost() -> dict[str, object]:
 
 def measure_small() -> dict[str, Any]:
     """Runs a layer of three heads on three random words; returns what stands in it."""
-    layer = hw.nn.MultiHeadAttention(SMALL_WIDTH, SMALL_HEADS, bias=False)
-    x = torch.randn(1, len(SMALL_WORDS), SMALL_WIDTH)
+    with torch.random.fork_rng(devices=[]):  # so that the picture does not depend on what ran before
+        torch.manual_seed(SMALL_SEED)
+        layer = hw.nn.MultiHeadAttention(SMALL_WIDTH, SMALL_HEADS, bias=False)
+        x = torch.randn(1, len(SMALL_WORDS), SMALL_WIDTH)
     with torch.no_grad(), hw.capture(layer, keep="weights") as seen:
         [((joined,), _)] = handed([layer.out_proj], lambda: layer(x))
         output = layer.out_proj(joined)
@@ -379,7 +382,7 @@ def draw_concatenation(found: Found, t: Text) -> Figure:
     write(axes, last.x, 5.35, "W_O", align="left")
     output = numbers(axes, 6.75, 3.8, small["output"], down=words, **look)
     write(axes, output.x, 4.65, t("output of the layer", "整层的输出"), align="left")
-    write(axes, 3.47, output.left[1], "·", size=15)
+    write(axes, 3.47, output.left[1], "×", size=15)
     write(axes, 6.2, output.left[1], "=", size=15)
     return figure
 

@@ -207,7 +207,7 @@ def test_the_head_that_the_page_draws(weights: Callable[[str], Path]) -> None:
     exec(block, held)
     folder = weights("minilm")
     figure = held["drawn"](folder, SENTENCE, 2, 8)
-    assert figure.axes[0].get_title(loc="left") == "stack.blocks.2.attention, head 8"
+    assert figure.axes[0].get_title(loc="left") == "layer 2, head 8"
     model, words = hw.load(folder), hw.checkpoints.tokenizer(folder)
     words.no_padding()
     found = words.encode(SENTENCE)

@@ -88,6 +88,8 @@ def test_a_page_is_in_both_languages_and_fits_a_phone(opened: Open, name: str) -
     page.locator("#language").press("Enter")
     assert page.locator("h1").inner_text() == english
     assert page.evaluate("document.documentElement.lang") == "en"
+    names = page.locator(".matrix .name").all()
+    assert [name.inner_text() for name in names if name.evaluate("one => one.scrollWidth > one.clientWidth")] == []
     page.locator("#theme").press("Enter")
     assert page.evaluate("document.documentElement.style.colorScheme") == "dark"
 
