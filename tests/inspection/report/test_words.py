@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
+
 import pytest
+from decoded import reports_of
+from reports import FORMS, seen
 
 from headway.inspection.report._first import Link, Opening, is_content, opening
 from headway.inspection.report._words import graphemes, layout
@@ -81,19 +86,65 @@ LINKS = [
 
 def test_a_content_word_of_a_head_with_a_role_opens() -> None:
     content = {3: 3, 4: 4}
-    assert opening(LINKS, {1}, content) == Opening(1, 3, 4)
-    assert opening(LINKS, {0, 1}, content) == Opening(1, 3, 4)  # head 0 has no link between content words
-    assert opening(LINKS, set(), content) == Opening(2, 4, 3)
-    assert opening(LINKS, {1}, {3: 3}) == Opening(0, 3, 2)
-    assert opening(LINKS, {1}, {}) == Opening(0, 0, 1)
+    for whole in (set[int](), {3, 4}):
+        assert opening(LINKS, {1}, content, whole) == Opening(1, 3, 4)
+        assert opening(LINKS, {0, 1}, content, whole) == Opening(1, 3, 4)  # head 0 has no link between content words
+        assert opening(LINKS, set(), content, whole) == Opening(2, 4, 3)
+    assert opening(LINKS, {1}, {3: 3}, {3}) == Opening(1, 3, 4)
+    assert opening(LINKS, {2}, {3: 3}, {3}) == Opening(0, 3, 2)  # head 2 has no link from a content word
+    assert opening(LINKS, {1}, {}, ()) == Opening(1, 3, 4)
+    assert opening(LINKS, (), {}, ()) == Opening(0, 0, 1)
     within = content | {3: 4}  # the tokens 3 and 4 are one word
-    assert opening(LINKS, {1}, within) == Opening(0, 3, 2)
-    assert opening([[], []], {1}, content) == Opening(0, 0, 0)
+    assert opening(LINKS, (), within, ()) == Opening(0, 3, 2)
+    assert opening([[], []], {1}, content, {3, 4}) == Opening(0, 0, 0)
+
+
+def test_whole_words_open_before_parts_of_words() -> None:
+    content = {2: 2, 3: 3, 4: 3, 5: 4}  # the tokens 3 and 4 are one word
+    links = [[Link(4, 2, 0.9), Link(5, 3, 0.8)], [Link(5, 2, 0.1)], [Link(2, 5, 0.05)]]
+    assert opening(links, {0, 2}, content, {2, 5}) == Opening(2, 2, 5)
+    assert opening(links, {0}, content, {2, 5}) == Opening(1, 5, 2)
+    assert opening(links[:1], {0}, content, {2, 5}) == Opening(0, 4, 2)  # nothing better is there
+
+
+@pytest.mark.parametrize(
+    ("text", "ends", "whole"),
+    [
+        ("With commonalty doth general agree", (4, 11, 15, 17, 20, 28, 34), {5, 6}),
+        ("小猫的苹果", (1, 2, 3, 4, 5), {0, 1, 3, 4}),
+    ],
+    ids=["English", "Chinese"],
+)
+def test_a_report_opens_with_whole_words(text: str, ends: tuple[int, ...], whole: set[int], tmp_path: Path) -> None:
+    """However weak their links are beside those of parts of words."""
+    found, starts = seen(len(ends), **FORMS["none"]), [0, *ends[:-1]]
+    offsets = [(start + (text[start] == " "), end) for start, end in zip(starts, ends, strict=True)]
+    path = found.report(tmp_path / "report.html", text=text, offsets=offsets)
+    _, head, query, key = max(
+        (float(found.weights(layer, head)[0][query, key]), 4 * layer + head, query, key)
+        for layer, head, query, key in itertools.product(range(2), range(4), whole, whole)
+        if query != key > 0  # no link leads to the first token
+    )
+    report = reports_of(path.read_text(encoding="utf-8"))[0].json
+    assert report["open"] == {"head": head, "token": query, "key": key}
 
 
 @pytest.mark.parametrize(
     ("word", "is_one"),
-    [("asleep", True), ("the", False), ("猫", True), ("2024", False), ("x = 1", False), (" ", False)],
+    [
+        *(("asleep", True), ("the", False), ("That", False), ("x = 1", False), ("2024", False), (" ", False)),
+        *(
+            ("猫", True),
+            ("小猫", True),
+            ("的", False),
+            ("因为", False),
+            ("如果", False),
+            ("果", True),
+            ("能力", True),
+            ("बिल्ली", True),
+            ("पर", False),
+        ),
+    ],
 )
 def test_content_words(word: str, is_one: bool) -> None:
     assert is_content(word) is is_one

@@ -89,6 +89,7 @@ class Measured:
             count.
         lse: the log-sum-exp of each query, likewise.
         links: the strongest links of each head.
+        between: the strongest link of each head between two whole content words; empty where there is none.
         has_nan: whether a weight is NaN, by head.
     """
 
@@ -101,6 +102,7 @@ class Measured:
     last: Tensor
     lse: Tensor
     links: list[list[Link]]
+    between: list[list[Link]]
     has_nan: list[bool]
 
 
@@ -111,7 +113,13 @@ def distances_for(n: int) -> Distances:
 
 
 def measured(
-    call: Call, queries: Tensor | None, seen: Sight, cells: int, tau: float, silent: Sequence[int]
+    call: Call,
+    queries: Tensor | None,
+    seen: Sight,
+    cells: int,
+    tau: float,
+    silent: Sequence[int],
+    content: Sequence[int] = (),
 ) -> Measured:
     """Measures a layer.
 
@@ -122,6 +130,7 @@ def measured(
         cells: the cells of the maps on each side.
         tau: weights of at least this are listed.
         silent: keys that no link leads to.
+        content: the tokens that are whole content words.
     """
     n = call.q.shape[2]
     count = min(n, LISTED if n <= BINS else FEW_LISTED)
@@ -159,7 +168,8 @@ def measured(
         lists=_listed(top, keys, tau),
         last=top[..., -1] * (count < n),
         lse=log_sum_exp(*rows)[0].float(),
-        links=_links(top, keys, silent),
+        links=_links(top, keys, _among(n, silent, others=True), LINKS),
+        between=_links(top, keys, _among(n, content), 1, _among(n, content)),
         has_nan=(entropy.isnan() & counted).any(-1).tolist(),
     )
 
@@ -202,14 +212,24 @@ def _bins(n: int) -> Tensor:
     return torch.arange(n) * min(n, BINS) // n
 
 
-def _links(top: Tensor, keys: Tensor, silent: Sequence[int]) -> list[list[Link]]:
-    """The strongest links of each head, from the largest weights of its queries [heads, n, count]."""
+def _among(n: int, tokens: Sequence[int], *, others: bool = False) -> Tensor:
+    """Whether each token is among some, or among the others; the last entry is that of no token, −1."""
+    among = torch.full((n + 1,), others)
+    among[list(tokens)] = not others
+    among[n] = False
+    return among
+
+
+def _links(top: Tensor, keys: Tensor, to: Tensor, most: int, of: Tensor | None = None) -> list[list[Link]]:
+    """The strongest links of each head, from the largest weights of its queries [heads, n, count].
+
+    `to` says which keys count, and `of` which queries.
+    """
     _, n, count = top.shape
-    quiet = torch.zeros(n + 1, dtype=torch.bool)
-    quiet[list(silent)] = True
-    quiet[n] = True  # that of no key, −1
-    out = quiet[keys] | (keys == torch.arange(n)[:, None]) | ~(top > 0)
-    weights, at = top.masked_fill(out, -1).flatten(1).topk(min(LINKS, n * count))
+    out = ~to[keys] | (keys == torch.arange(n)[:, None]) | ~(top > 0)
+    if of is not None:
+        out |= ~of[:n, None]
+    weights, at = top.masked_fill(out, -1).flatten(1).topk(min(most, n * count))
     keys = keys.flatten(1).gather(1, at)
     return [
         [Link(place // count, key, weight) for place, key, weight in zip(*of_head, strict=True) if weight > 0]

@@ -257,12 +257,14 @@ class _Maker:
         """What was measured of each layer, and the smallest threshold whose lists may fit."""
         spans, n, calls = self.subject.told.layout.spans, self.n, self.subject.calls
         silent = sorted({0, *(token for token, (start, stop) in enumerate(spans) if start == stop)})
+        whole = sorted(self._content[1].difference(silent))
         room = float("inf") if self.budget is None else self.budget - base
         tau = next(tau for tau in TAUS if tau >= 1 / n or tau == TAUS[-1])
         layers, counts = [], [0] * len(TAUS)
         for layer, call in enumerate(calls):
             self.tell(said("measuring {layer}", layer=self.subject.layers[layer]), 0.7 * layer / len(calls))
-            layers.append(measured(call, self.subject.queries[layer], self.sights[layer], cells, tau, silent))
+            queries, seen = self.subject.queries[layer], self.sights[layer]
+            layers.append(measured(call, queries, seen, cells, tau, silent, whole))
             if n > _plan.SHORT:
                 weights = torch.cat([listed.weights for listed in layers[-1].lists])
                 counts = [count + int((weights >= one).sum()) for one, count in zip(TAUS, counts, strict=True)]
@@ -321,8 +323,8 @@ class _Maker:
             for head, held in self.findings.items()
             if head in self.number and any(one.role not in SILENT for one in held)
         }
-        links = [links for layer in layers for links in layer.links]
-        return opening(links, telling, self._content)
+        links = [a + b for layer in layers for a, b in zip(layer.links, layer.between, strict=True)]
+        return opening(links, telling, *self._content)
 
     @cached_property
     def _gaps_and_lengths(self) -> tuple[list[int], list[int]]:
@@ -330,15 +332,17 @@ class _Maker:
         return told.layout.gaps_and_lengths(told.text)
 
     @cached_property
-    def _content(self) -> dict[int, int]:
-        """The tokens of content words, with the number of the word of each."""
-        told, content, token = self.subject.told, dict[int, int](), 0
+    def _content(self) -> tuple[dict[int, int], set[int]]:
+        """The tokens of content words, with the number of the word of each, and those that are a word by themselves."""
+        told, content, alone, token = self.subject.told, dict[int, int](), set[int](), 0
         for word, count in enumerate(told.layout.words):
             spans = [span for span in told.layout.spans[token : token + count] if span[0] < span[1]]
             if spans and is_content(told.text[spans[0][0] : spans[-1][1]]):
                 content |= dict.fromkeys(range(token, token + count), word)
+                if len(spans) == 1:
+                    alone.add(token)  # further tokens are pieces of a character of this one
             token += count
-        return content
+        return content, alone
 
     def _head(self, layer: int, head: int, of: Measured) -> dict[str, Any]:
         call = self.subject.calls[layer]
