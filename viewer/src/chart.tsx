@@ -3,7 +3,7 @@
 import { max, ticks } from "d3-array";
 import { useEffect, useRef } from "preact/hooks";
 import type { Range } from "./format";
-import { number } from "./language";
+import { grouped, number } from "./language";
 import { useReport, useValue, useWords } from "./state";
 
 interface BarsProps {
@@ -119,7 +119,7 @@ function drawAlong(canvas: HTMLCanvasElement, values: Float32Array, length: numb
   context.textAlign = "center";
   for (const tick of ticks(0, length, plot.width / 90)) {
     const x = LEFT + (tick / length) * plot.width;
-    if (x < width - 16) context.fillText(tick.toLocaleString("en-US"), Math.max(LEFT + 4, x), height - 6);
+    if (x < width - 16) context.fillText(grouped(tick), Math.max(LEFT + 4, x), height - 6);
   }
   context.fillStyle = style.getPropertyValue("--blue");
   const columns = Math.min(values.length, Math.round(plot.width));

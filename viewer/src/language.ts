@@ -267,7 +267,7 @@ export const METHOD: Record<Code, [heading: string, text: string][]> = {
     ],
     [
       "Which link opens first",
-      "The strongest link between two content words by a head whose role depends on words. Without one, that by any head, then one from a content word, then any. The first token and tokens without text do not count as keys.",
+      "The strongest link between two content words by a head whose role depends on words; without one, that by any head. Words of one token come first, then parts of words, then links from a content word, then any. The first token and tokens without text do not count as keys. A content word has four letters or more, or Chinese characters, and does not stand for a relation, as “with” and 的 do.",
     ],
   ],
   zh: [
@@ -292,7 +292,7 @@ export const METHOD: Record<Code, [heading: string, text: string][]> = {
       "角色",
       "角色是文献中的定义，带有一个数值、一个不需要模型的基线和一个阈值。候选在隔篇文本上选出，数值与 95 % 自助法区间来自其余文本。两半文本上都成立，角色才成立。",
     ],
-    ["首先打开哪个连接", "角色取决于词的头在两个实词之间最强的连接；没有时看所有的头，再看从实词出发的连接，最后看任意连接。首词元与没有文本的词元不算作键。"],
+    ["首先打开哪个连接", "角色取决于词的头在两个实词之间最强的连接；没有时看所有的头。先看由一个词元构成的词，再看词的一部分，然后是从实词出发的连接，最后是任意连接。首词元与没有文本的词元不算作键。实词至少有四个字母，或由汉字写成，且不是 with、“的”这类虚词。"],
   ],
 };
 
@@ -300,10 +300,15 @@ export const METHOD: Record<Code, [heading: string, text: string][]> = {
 export function number(value: number | null | undefined, digits = 3): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value === 0) return "0";
-  if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en-US");
+  if (Math.abs(value) >= 1000) return grouped(Math.round(value));
   if (Math.abs(value) >= 1) return value.toFixed(Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2);
   return Math.abs(value) < 10 ** -digits ? value.toExponential(0).replace("e-", "e−") : value.toFixed(digits);
 }
+
+const GROUPED = new Intl.NumberFormat("en-US");
+
+/** A whole number, in groups of three digits. */
+export const grouped = (value: number) => GROUPED.format(value);
 
 /** A largest error, which the file has in two digits: fewer would make it smaller than it is. */
 export function bound(error: number | null): string {

@@ -8,7 +8,7 @@ import { Detail } from "./detail";
 import { Exact } from "./exact";
 import type { Pair, Report, Source } from "./format";
 import { Heads } from "./heads";
-import { bound } from "./language";
+import { bound, grouped } from "./language";
 import type { Known } from "./load";
 import { HeadMap } from "./map";
 import { Method, Profiles, Roles } from "./pages";
@@ -86,7 +86,7 @@ function Header() {
       <h1>
         <bdi>{report.model.name}</bdi>
         <span class="quiet">
-          {words.tokens(state.text.length.toLocaleString("en-US"))} · {words.headCount(String(report.heads.length))}
+          {words.tokens(grouped(state.text.length))} · {words.headCount(String(report.heads.length))}
         </span>
       </h1>
       <div class="tabs" role="tablist" ref={tabs} onKeyDown={move}>

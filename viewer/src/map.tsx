@@ -4,7 +4,7 @@ import { batch, effect } from "@preact/signals-core";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { css, DIFFERENCES, DIVERGING, RAMPS } from "./color";
 import { gestures, zoomed } from "./gestures";
-import { number } from "./language";
+import { grouped, number } from "./language";
 import { compared, currentShading, Painter } from "./painter";
 import { drawPlot } from "./plot";
 import { Remote } from "./remote";
@@ -64,30 +64,16 @@ export function HeadMap() {
 function Controls() {
   const state = useReport();
   const words = useWords();
-  const view = useValue(state.window);
   const known = useValue(state.known);
   const cells = useValue(state.cells);
   const relative = useValue(state.relative);
   const difference = useValue(state.difference);
-  const n = state.text.length;
-  const zoom = (factor: number) => (state.window.value = zoomed(state.window.value, factor, n));
   const floor = known?.weights?.floor ?? 0;
   const paled = useValue(state.paled);
   return (
     <div class="controls">
       <ColourBar />
-      <div class="row" role="group" aria-label={words.map}>
-        <button type="button" class="square" aria-label={words.zoomOut} title={words.zoomOut} onClick={() => zoom(1 / 1.5)}>
-          −
-        </button>
-        <button type="button" class="square" aria-label={words.zoomIn} title={words.zoomIn} onClick={() => zoom(1.5)}>
-          +
-        </button>
-        <button type="button" onClick={() => (state.window.value = state.whole)} disabled={view.span >= n}>
-          {words.whole}
-        </button>
-        <span class="quiet">{words.tokensShown(Math.round(view.span).toLocaleString("en-US"))}</span>
-      </div>
+      <Zoom />
       <label>
         <span>{words.colours}</span>
         <select
@@ -121,6 +107,29 @@ function Controls() {
       <Readout />
       {floor > 0 && <p class={`quiet${paled ? "" : " unsaid"}`}>{words.paled(String(floor))}</p>}
       <p class="quiet hint">{words.mapHint}</p>
+    </div>
+  );
+}
+
+/** How many tokens are in sight. It is drawn again in each frame of a zoom, so it stands alone. */
+function Zoom() {
+  const state = useReport();
+  const words = useWords();
+  const { span } = useValue(state.window);
+  const n = state.text.length;
+  const zoom = (factor: number) => (state.window.value = zoomed(state.window.value, factor, n));
+  return (
+    <div class="row" role="group" aria-label={words.map}>
+      <button type="button" class="square" aria-label={words.zoomOut} title={words.zoomOut} onClick={() => zoom(1 / 1.5)}>
+        −
+      </button>
+      <button type="button" class="square" aria-label={words.zoomIn} title={words.zoomIn} onClick={() => zoom(1.5)}>
+        +
+      </button>
+      <button type="button" onClick={() => (state.window.value = state.whole)} disabled={span >= n}>
+        {words.whole}
+      </button>
+      <span class="quiet">{words.tokensShown(grouped(Math.round(span)))}</span>
     </div>
   );
 }

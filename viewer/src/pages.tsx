@@ -3,7 +3,7 @@
 import { max } from "d3-array";
 import { Along, Bars } from "./chart";
 import { roleColour, useRoleName } from "./heads";
-import { METHOD, number } from "./language";
+import { grouped, METHOD, number } from "./language";
 import { useReport, useValue, useWords } from "./state";
 
 export function Roles() {
@@ -70,7 +70,7 @@ export function Roles() {
                     </span>
                   </td>
                   <td class="number">{number(role.baseline)}</td>
-                  <td class="number">{role.cases.toLocaleString("en-US")}</td>
+                  <td class="number">{grouped(role.cases)}</td>
                 </tr>
               );
             })}

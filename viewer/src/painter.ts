@@ -2,16 +2,22 @@
 
 import { css, DIFFERENCES, DIVERGING, shading as shadingOf, type Rgb, type Shading } from "./color";
 import { Exact } from "./exact";
-import { BROKEN, finished, HIDDEN, ofCells, ofWeights, palette, picture, type Raster } from "./raster";
+import { BROKEN, finished, HIDDEN, ofCells, ofWeights, palette, picture, type Part, type Raster } from "./raster";
 import { Marks } from "./marks";
 import { Remote } from "./remote";
 import type { State, Window } from "./state";
 import { Dense, isComplete, type Complete } from "./weights";
 
-/** The side of a tile, the most tokens that a cell of a tile covers, and for how long tiles are computed at a time. */
+/** The side of a tile, and the most tokens that a cell of a tile covers. */
 const TILE = 128;
 const COARSEST = 4;
+/** How many pictures of tiles are kept, unless a large screen shows more. */
+const KEPT = 400;
+/** For how many milliseconds tiles are computed at a time: at rest, and while the map moves. */
 const SLICE = 6;
+const SHORT_SLICE = 2;
+/** After how many milliseconds without a move a map is at rest. */
+const REST = 120;
 
 /** The same head of the other report, where the map is to show the difference and every weight is known. */
 export function compared(state: State): Complete | null {
@@ -27,6 +33,30 @@ export function currentShading(state: State): Shading {
   return shadingOf(state.text.length, state.relative.value && most ? Math.min(1, most) : 1);
 }
 
+/** Whether a hand moves the map. Then what was drawn before is scaled, and all is drawn exactly when the hand rests. */
+class Motion {
+  private view: Window | null = null;
+  private moved = -Infinity;
+  private timer = 0;
+  moves = false;
+
+  constructor(private readonly rests: () => void) {}
+
+  /** A single step, as by a key, is no motion. */
+  follow(view: Window): void {
+    if (view === this.view) return;
+    const now = performance.now();
+    this.moves = now - this.moved < REST;
+    [this.view, this.moved] = [view, now];
+    clearTimeout(this.timer);
+    if (!this.moves) return;
+    this.timer = window.setTimeout(() => {
+      this.moves = false;
+      this.rests();
+    }, REST);
+  }
+}
+
 /** Draws what is known of a head; keeps pictures of tiles until the head or the colours change. */
 export class Painter {
   private readonly pictures = new Map<string, HTMLCanvasElement>();
@@ -36,12 +66,15 @@ export class Painter {
   private marks: Marks | null = null;
   private colours: Rgb[] = [];
   private working = false;
+  private readonly motion: Motion;
   side = 0;
 
   constructor(
     private readonly state: State,
     private readonly repaint: () => void,
-  ) {}
+  ) {
+    this.motion = new Motion(repaint);
+  }
 
   /** Pixels of a token. */
   get scale(): number {
@@ -54,6 +87,7 @@ export class Painter {
     const known = state.known.value;
     const shading = currentShading(state);
     const view = state.window.value;
+    this.motion.follow(view);
     const other = compared(state);
     const name = [known?.head, state.theme.value, state.relative.value, state.cells.value, other && state.other?.head.value].join();
     if (name !== this.painted) {
@@ -91,8 +125,8 @@ export class Painter {
     } else if ((weights instanceof Exact || weights instanceof Remote) && state.cells.value === "maximum") {
       this.tiles(context, weights, other, view, scale, density);
     } else if (listed && (paled || !map)) {
-      this.marks ??= new Marks(shading, colours);
-      context.drawImage(this.marks.draw(listed, view, Math.round(side * density), density), 0, 0, side, side);
+      this.marks ??= new Marks(listed, shading, colours);
+      this.marks.paint(context, view, side, density, this.motion.moves);
     }
     state.paled.value = paled;
   }
@@ -109,37 +143,57 @@ export class Painter {
     let step = 1;
     while (step * scale * density < 0.75) step *= 2;
     const missing = new Set<string>();
-    const covers = TILE * step;
     const shading = currentShading(this.state);
-    const last = (edge: number) => Math.min(weights.length - 1, Math.floor(edge + view.span));
-    const rows = step > COARSEST ? -1 : Math.floor(last(view.query) / covers);
-    for (let row = Math.floor(view.query / covers); row <= rows; row++) {
-      for (let column = Math.floor(view.key / covers); column * covers <= last(view.key); column++) {
-        const name = `tile ${step} ${row} ${column}`;
-        const [query, key] = [row * covers, column * covers];
-        const tile = this.pictures.get(name);
-        if (tile) {
-          const [x, y] = [(key - view.key) * scale, (query - view.query) * scale];
-          context.drawImage(tile, x, y, tile.width * step * scale, tile.height * step * scale);
-        } else {
-          missing.add(name);
-          const part = { query, key, side: TILE, step };
-          if (this.wanted.has(name)) continue;
-          if (weights instanceof Remote) this.wanted.set(name, () => weights.raster(part, shading));
-          else this.wanted.set(name, ofWeights(weights, part, shading, other));
-        }
+    const parts = step > COARSEST ? [] : this.inSight(view, weights.length, step);
+    if (parts.some(([name]) => !this.pictures.has(name))) {
+      // What was seen before a zoom stands in for what is not there yet.
+      for (const near of [2 * step, step / 2]) {
+        if (near >= 1) for (const [name, part] of this.inSight(view, weights.length, near)) this.place(context, name, part, view, scale);
       }
+    }
+    for (const [name, part] of parts) {
+      if (this.place(context, name, part, view, scale)) continue;
+      missing.add(name);
+      if (this.wanted.has(name)) continue;
+      if (weights instanceof Remote) this.wanted.set(name, () => weights.raster(part, shading));
+      else this.wanted.set(name, ofWeights(weights, part, shading, other));
+    }
+    for (const name of this.pictures.keys()) {
+      if (this.pictures.size <= Math.max(KEPT, 4 * parts.length)) break;
+      this.pictures.delete(name); // seen longest ago
     }
     for (const name of this.wanted.keys()) if (!missing.has(name)) this.wanted.delete(name);
     this.work();
   }
 
+  /** The tiles of which a part is in sight, with their names. */
+  private inSight(view: Window, length: number, step: number): [string, Part][] {
+    const covers = TILE * step;
+    const from = (edge: number) => covers * Math.floor(edge / covers);
+    const last = (edge: number) => Math.min(length - 1, Math.floor(edge + view.span));
+    const parts: [string, Part][] = [];
+    for (let query = from(view.query); query <= last(view.query); query += covers) {
+      for (let key = from(view.key); key <= last(view.key); key += covers) {
+        parts.push([`tile ${step} ${query} ${key}`, { query, key, side: TILE, step }]);
+      }
+    }
+    return parts;
+  }
+
+  /** Draws a tile if it is there. */
+  private place(context: CanvasRenderingContext2D, name: string, { query, key, step }: Part, view: Window, scale: number): boolean {
+    const tile = this.pictures.get(name);
+    if (!tile) return false;
+    this.pictures.delete(name);
+    this.pictures.set(name, tile);
+    const [x, y] = [(key - view.key) * scale, (query - view.query) * scale];
+    context.drawImage(tile, x, y, tile.width * step * scale, tile.height * step * scale);
+    return true;
+  }
+
   private remember(name: string, make: () => HTMLCanvasElement): HTMLCanvasElement {
     let made = this.pictures.get(name);
-    if (!made) {
-      this.pictures.set(name, (made = make()));
-      if (this.pictures.size > 400) this.pictures.delete(this.pictures.keys().next().value!);
-    }
+    if (!made) this.pictures.set(name, (made = make()));
     return made;
   }
 
@@ -168,7 +222,8 @@ export class Painter {
   private compute(): void {
     setTimeout(() => {
       this.working = false;
-      const until = performance.now() + SLICE;
+      const until = performance.now() + (this.motion.moves ? SHORT_SLICE : SLICE);
+      let more = false;
       for (const [name, steps] of this.wanted) {
         if (typeof steps === "function") break; // of another head, which was chosen meanwhile
         let next = steps.next();
@@ -176,9 +231,11 @@ export class Painter {
         if (!next.done) break;
         this.wanted.delete(name);
         this.remember(name, () => picture(next.value as Raster, this.colours));
+        more = true;
         if (performance.now() > until) break;
       }
-      this.repaint();
+      if (more) this.repaint();
+      else this.work();
     });
   }
 }

@@ -27,6 +27,11 @@ export function palette(theme: Theme, ramp = RAMPS[theme]): Rgb[] {
   );
 }
 
+/** Colours as the words of pixels. */
+export function wordsOf(colours: Rgb[]): Uint32Array {
+  return Uint32Array.from(colours, ([red, green, blue]) => (255 << 24) | (blue << 16) | (green << 8) | red);
+}
+
 export function picture(
   { width, height, shades }: Raster,
   colours: Rgb[],
@@ -36,7 +41,7 @@ export function picture(
   const context = canvas.getContext("2d")!;
   const image = context.createImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);
-  const words = Uint32Array.from(colours, ([red, green, blue]) => (255 << 24) | (blue << 16) | (green << 8) | red);
+  const words = wordsOf(colours);
   for (let i = 0; i < shades.length; i++) pixels[i] = words[shades[i]!]!;
   context.putImageData(image, 0, 0);
   return canvas;

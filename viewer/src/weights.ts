@@ -55,7 +55,9 @@ export class Dense implements Complete {
   }
 
   part(query: number, from: number, to: number): Float32Array {
-    return Float32Array.from({ length: to - from }, (_, i) => this.at(query, from + i));
+    const weights = new Float32Array(to - from);
+    for (let key = from; key < to; key++) weights[key - from] = this.at(query, key);
+    return weights;
   }
 
   row(query: number): Line {
