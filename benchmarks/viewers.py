@@ -40,7 +40,9 @@ LIBRARIES = {
     "d3.min.js": "d3/dist/d3.min.js",
     "jquery.min.js": "jquery/dist/jquery.min.js",
 }
-TRACED = ["toplevel", "disabled-by-default-devtools.timeline"]
+TRACED = ["toplevel"]
+TASK = "ThreadControllerImpl::RunTask"
+"""The outermost event of each task in a trace."""
 MOVES = """async ([kind, seconds]) => {
     const canvas = document.querySelector(".plot canvas");
     const box = canvas.getBoundingClientRect();
@@ -217,7 +219,7 @@ def _tasks(events: list[dict[str, Any]]) -> list[float]:
     }
     tasks: dict[tuple[int, int], list[float]] = {main: [0.0] for main in mains}
     for one in events:
-        if one.get("ph") == "X" and one["name"].endswith("RunTask") and (one["pid"], one["tid"]) in mains:
+        if one.get("ph") == "X" and one["name"] == TASK and (one["pid"], one["tid"]) in mains:
             tasks[one["pid"], one["tid"]].append(one.get("tdur", 0) / 1000)
     return max(tasks.values(), key=sum)
 
