@@ -52,7 +52,8 @@ struct Attention {
     // The operands of the products of a block of queries, and their targets outside of the worker's memory.
     struct BlockGradients {
         const float *d_out, *d_out_pairs;
-        float *dk, *dv;  // the task's sums, or null
+        i64 slot;        // of the task's sums
+        float *dk, *dv;  // these, or null
         bool wants_dq, one_tile;
     };
 
@@ -128,8 +129,10 @@ struct Attention {
             add(heads, task<&Attention::combine_splits>, this);
         } else if (plan.packs_tiles) {
             add(c.batch * c.kv_heads, task<&Attention::forward_tiles>, this);
+        } else if (c.backward && tasks.in_turn) {
+            add(c.batch * c.kv_heads, task<&Attention::backward_head>, this);
         } else if (plan.head_per_worker) {
-            add(c.batch * c.kv_heads, c.backward ? task<&Attention::backward_head> : task<&Attention::forward_head>, this);
+            add(c.batch * c.kv_heads, task<&Attention::forward_head>, this);
         } else if (!c.backward) {
             if (c.reduce.one_pass)
                 add(heads * reducer.chunks, task<&Attention::forward_task>, this);
@@ -170,6 +173,7 @@ struct Attention {
         splits = max(1, (plan.key_blocks + split_blocks - 1) / split_blocks);
         if (!split_k) {
             plan.assign_work(tasks.heads_are_apart(), !c.backward && !c.reduce.wanted && !terms.scans());
+            tasks.assign_work();
             if (plan.packs_tiles) heads_in_item = plan.group;
             return;
         }
@@ -333,9 +337,9 @@ struct Attention {
 
     void backward_head(i64 item, Worker& w);
     void backward_item(i64 item, Worker& w);
-    void backward_task(Worker& w, i64 b, i64 h, i64 chunk) const;
-    void backward(Worker& w, Tile t, i64 task) const;
-    BlockGradients start_backward(Worker& w, const Tile& t, i64 task) const;
+    void backward_task(Worker& w, i64 b, i64 h, i64 chunk, i64 slot) const;
+    void backward(Worker& w, Tile t, i64 task, i64 slot) const;
+    BlockGradients start_backward(Worker& w, const Tile& t, i64 slot) const;
     void tile_backward(Worker& w, const Tile& t, Cover seen, const BlockGradients& block, i64 task) const;
     void finish_backward(Worker& w, const Tile& t, i64 task) const;
     void load_gradients(Worker& w, const Tile& t) const;

@@ -6,27 +6,31 @@ namespace {
 
 template <class T, class Packing>
 void Attention<T, Packing>::backward_head(i64 item, Worker& w) {
-    plan.pack_head(item, number_of(w));
-    for (i64 x = 0; x < plan.group * tasks.chunks; x++) backward_item(item * plan.group * tasks.chunks + x, w);
-    for (i64 block = 0; block < plan.key_blocks; block++) tasks.reduce(item * plan.key_blocks + block);
+    if (plan.head_per_worker) plan.pack_head(item, number_of(w));
+    const i64 first = number_of(w) * tasks.slots;
+    for (i64 x = 0; x < tasks.of_head(); x++) {
+        tasks.for_each(item * tasks.of_head() + x, [&](i64 b, i64 h, i64 chunk) { backward_task(w, b, h, chunk, first + (x > 0)); });
+        if (x) tasks.add_task(first);
+    }
+    tasks.reduce_head(item, first);
 }
 
 template <class T, class Packing>
 void Attention<T, Packing>::backward_item(i64 item, Worker& w) {
-    tasks.for_each(item, [&](i64 b, i64 h, i64 chunk) { backward_task(w, b, h, chunk); });
+    tasks.for_each(item, [&](i64 b, i64 h, i64 chunk) { backward_task(w, b, h, chunk, tasks.number(b, h, chunk)); });
 }
 
 template <class T, class Packing>
-void Attention<T, Packing>::backward_task(Worker& w, i64 b, i64 h, i64 chunk) const {
+void Attention<T, Packing>::backward_task(Worker& w, i64 b, i64 h, i64 chunk, i64 slot) const {
     const i64 task = tasks.number(b, h, chunk);
-    tasks.begin(task);
+    tasks.begin(slot);
     terms.begin_task(task);
-    tasks.blocks(chunk, [&](i64 number) { backward(w, block(w, b * c.heads + h, number), task); });
+    tasks.blocks(chunk, [&](i64 number) { backward(w, block(w, b * c.heads + h, number), task, slot); });
 }
 
 template <class T, class Packing>
-void Attention<T, Packing>::backward(Worker& w, Tile t, i64 task) const {
-    const BlockGradients block = start_backward(w, t, task);
+void Attention<T, Packing>::backward(Worker& w, Tile t, i64 task, i64 slot) const {
+    const BlockGradients block = start_backward(w, t, slot);
     const bool whole_path = terms.path.t && terms.path.wants_grad() && w.ranges->low < w.ranges->high;
     i64 low = w.ranges->low / tile_step() * tile_step();
     if (terms.stick) low = find_left_after(w, t, block, low, task);
@@ -42,7 +46,7 @@ void Attention<T, Packing>::backward(Worker& w, Tile t, i64 task) const {
 }
 
 template <class T, class Packing>
-typename Attention<T, Packing>::BlockGradients Attention<T, Packing>::start_backward(Worker& w, const Tile& t, i64 task) const {
+typename Attention<T, Packing>::BlockGradients Attention<T, Packing>::start_backward(Worker& w, const Tile& t, i64 slot) const {
     const i64 dp = plan.dp, dvp = plan.dvp;
     row_ranges(c, t.b, t.i0, t.rows, *w.ranges);
     load_score_scales(w, t);
@@ -64,8 +68,9 @@ typename Attention<T, Packing>::BlockGradients Attention<T, Packing>::start_back
     terms.begin(w.terms, t, w.score_scale, w.d_out, w.fully_masked);
     return {pack_rows<Packing>(w.d_out, dvp, t.rows, plan.dv_packed, w.d_out_packed),
             pack_row_pairs<Packing>(w.d_out, dvp, t.rows, dvp, w.d_out_pairs, dvp),
-            tasks.dk ? tasks.dk + task * plan.mp * dp : nullptr,
-            tasks.dv ? tasks.dv + task * plan.mp * dvp : nullptr,
+            slot,
+            tasks.dk ? tasks.dk + slot * plan.mp * dp : nullptr,
+            tasks.dv ? tasks.dv + slot * plan.mp * dvp : nullptr,
             c.dq.defined() || terms.wants_d_query_scale,
             !c.partial_keys && w.ranges->high - w.ranges->low / tile_step() * tile_step() <= NB};
 }
@@ -83,7 +88,7 @@ void Attention<T, Packing>::tile_backward(Worker& w, const Tile& t, Cover seen, 
         stick_backward(w, t, end);
     else
         softmax_backward(w, t, end, block.one_tile);
-    tasks.touch(task, first, t.j0 + end);
+    tasks.touch(block.slot, first, t.j0 + end);
     if (block.dv) {
         const float* weights = pack_row_pairs<Packing>(w.score + t.c0, LD, t.rows, keys, w.row_pairs, LD);
         float* dv = block.dv + first * dvp;

@@ -3,6 +3,9 @@
 // A task is some blocks of queries of one head. The sums of all tasks are added in order, and the number of tasks depends
 // on the call alone, so that results are the same bits for any number of threads.
 //
+// Sums have a slot for each task. Where heads keep all workers busy, a worker computes the tasks of a head of keys in
+// turn instead, and has two slots: for the sums so far, and for those of a task. Long sums then stay in cache.
+//
 // Several tasks add to the gradient of a dense bias that is shared by queries, heads or rows of the batch. If it is small,
 // each task has its own sums of it. Otherwise the tasks that add to the same rows are one item of work.
 #pragma once
@@ -17,8 +20,10 @@ struct Tasks {
     i64 chunks = 1, count = 0;           // of a head; of all heads
     i64 batch_in_item = 1, heads_in_item = 1;  // 1 or all: an item computes the same chunk of so many, one after another
     bool contiguous = false;             // a task's blocks follow one another; else block x belongs to chunk x mod chunks
-    float *dk = nullptr, *dv = nullptr;  // [tasks][mp][dp], [tasks][mp][dvp]
-    uint8_t* touched = nullptr;          // [tasks][key_blocks]: whether they hold sums
+    bool in_turn = false;                // a worker computes all tasks of a head of keys
+    i64 slots = 0;                       // of all tasks, or in turn of a worker
+    float *dk = nullptr, *dv = nullptr;  // [slots][mp][dp], [slots][mp][dvp]
+    uint8_t* touched = nullptr;          // [slots][key_blocks]: whether they hold sums
 
     explicit Tasks(const Plan<T, Packing>& p) : c(p.c), plan(p) {
         if (!c.backward) return;
@@ -36,12 +41,23 @@ struct Tasks {
         contiguous = chunks > 1 && c.intervals && splits_keys();
     }
 
-    void lay_out(Memory& memory) {
-        if (c.dk.defined()) dk = memory.take<float>(count * plan.mp * plan.dp);
-        if (c.dv_.defined()) dv = memory.take<float>(count * plan.mp * plan.dvp);
-        touched = memory.take<uint8_t>(count * plan.key_blocks);
+    // once the plan has assigned its workers
+    void assign_work() {
+        const i64 heads = c.batch * c.kv_heads;
+        const bool even = 20 * heads >= 19 * round_up(heads, plan.workers);
+        const bool fill = plan.workers == 1 || (even && heads >= HEADS_IN_TURN * plan.workers);
+        in_turn = plan.head_per_worker || (heads_are_apart() && fill);
+        slots = in_turn ? min(2, of_head()) : count;
     }
 
+    void lay_out(Memory& memory) {
+        const i64 all = in_turn ? plan.workers * slots : slots;
+        if (c.dk.defined()) dk = memory.take<float>(all * plan.mp * plan.dp);
+        if (c.dv_.defined()) dv = memory.take<float>(all * plan.mp * plan.dvp);
+        touched = memory.take<uint8_t>(all * plan.key_blocks);
+    }
+
+    i64 of_head() const { return plan.group * chunks; }  // tasks of a head of keys
     bool heads_are_apart() const { return batch_in_item * heads_in_item == 1; }
     i64 items() const { return count / (batch_in_item * heads_in_item); }
 
@@ -55,7 +71,7 @@ struct Tasks {
 
     i64 number(i64 b, i64 h, i64 chunk) const { return (b * c.heads + h) * chunks + chunk; }
 
-    void begin(i64 task) const { memset(touched + task * plan.key_blocks, 0, (size_t)plan.key_blocks); }
+    void begin(i64 slot) const { memset(touched + slot * plan.key_blocks, 0, (size_t)plan.key_blocks); }
 
     template <class Visit>
     void blocks(i64 chunk, Visit visit) const {
@@ -64,11 +80,11 @@ struct Tasks {
     }
 
     // zeroes the sums of the keys low … high − 1 at their first use: keys that no query sees are never touched
-    void touch(i64 task, i64 low, i64 high) const {
+    void touch(i64 slot, i64 low, i64 high) const {
         for (i64 block = low / NB; block * NB < high; block++) {
-            if (touched[task * plan.key_blocks + block]) continue;
-            touched[task * plan.key_blocks + block] = 1;
-            const i64 row = task * plan.mp + block * NB;
+            if (touched[slot * plan.key_blocks + block]) continue;
+            touched[slot * plan.key_blocks + block] = 1;
+            const i64 row = slot * plan.mp + block * NB;
             if (dk) memset(dk + row * plan.dp, 0, (size_t)(NB * plan.dp * 4));
             if (dv) memset(dv + row * plan.dvp, 0, (size_t)(NB * plan.dvp * 4));
         }
@@ -76,12 +92,30 @@ struct Tasks {
 
     // the gradients of a block of keys and values from the sums of all tasks
     void reduce(i64 item) const {
-        const i64 head = item / plan.key_blocks, block = item % plan.key_blocks;
-        if (dk) reduce(c.dk, dk, head, block, plan.dp, c.d);
-        if (dv) reduce(c.dv_, dv, head, block, plan.dvp, c.dv);
+        const i64 head = item / plan.key_blocks;
+        reduce(head, item % plan.key_blocks, head * of_head(), of_head());
+    }
+
+    // those of a head from the sums of a worker, which computed its tasks in turn
+    void reduce_head(i64 head, i64 first) const {
+        for (i64 block = 0; block < plan.key_blocks; block++) reduce(head, block, first, 1);
+    }
+
+    // adds the sums of a worker's task to those of its tasks before
+    void add_task(i64 first) const {
+        const uint8_t* found = touched + (first + 1) * plan.key_blocks;
+        for (i64 block = 0; block < plan.key_blocks; block++) {
+            if (!found[block]) continue;
+            uint8_t& before = touched[first * plan.key_blocks + block];
+            if (dk) add_task(dk, first, block, plan.dp, before);
+            if (dv) add_task(dv, first, block, plan.dvp, before);
+            before = 1;
+        }
     }
 
   private:
+    static constexpr i64 HEADS_IN_TURN = 4;  // of each worker, so that all end at about the same time
+
     i64 first_block(i64 chunk) const { return chunk * plan.blocks / chunks; }
 
     // Whether contiguous chunks see mostly different keys, as with windows or documents, and about the same number: then few
@@ -106,13 +140,26 @@ struct Tasks {
         return true;
     }
 
-    void reduce(const Tensor& to, float* sums, i64 head, i64 block, i64 width, i64 d) const {
-        const i64 b = head / c.kv_heads, h = head % c.kv_heads, first = number(b, h * plan.group, 0);
-        const i64 rows = min(NB, c.m - block * NB);
+    void add_task(float* sums, i64 first, i64 block, i64 width, bool before) const {
+        const i64 size = min(NB, c.m - block * NB) * width;
+        float *total = sums + (first * plan.mp + block * NB) * width, *found = total + plan.mp * width;
+        if (before)
+            add_to(total, found, size);
+        else
+            memcpy(total, found, (size_t)(size * 4));
+    }
+
+    void reduce(i64 head, i64 block, i64 first, i64 count) const {
+        if (dk) reduce(c.dk, dk, head, block, first, count, plan.dp, c.d);
+        if (dv) reduce(c.dv_, dv, head, block, first, count, plan.dvp, c.dv);
+    }
+
+    void reduce(const Tensor& to, float* sums, i64 head, i64 block, i64 first, i64 count, i64 width, i64 d) const {
+        const i64 b = head / c.kv_heads, h = head % c.kv_heads, rows = min(NB, c.m - block * NB);
         float* total = nullptr;
-        for (i64 task = first; task < first + plan.group * chunks; task++) {
-            if (!touched[task * plan.key_blocks + block]) continue;
-            float* found = sums + (task * plan.mp + block * NB) * width;
+        for (i64 slot = first; slot < first + count; slot++) {
+            if (!touched[slot * plan.key_blocks + block]) continue;
+            float* found = sums + (slot * plan.mp + block * NB) * width;
             if (total)
                 add_to(total, found, rows * width);
             else
