@@ -177,6 +177,29 @@ def test_a_key_of_just_the_least_score_counts() -> None:
         assert not weights[0, 0, 20:].any()
 
 
+@pytest.mark.parametrize("name", _library.ISAS)
+def test_it_counts_where_subnormal_numbers_are_flushed(name: str) -> None:
+    if name not in _library.isas():
+        pytest.skip(f"{name} is not on this machine")
+    q = torch.zeros(1, 1, 40, 8)
+    call = make_call(q, q, q, mask=M.Causal())
+    smallest = torch.finfo(torch.float32).smallest_normal
+    # 0, and numbers that count as 0; then the normal number above
+    least = torch.tensor([0.0, -0.0, 1e-45, -1e-45, smallest / 2, smallest]).repeat(7)[None, None, :40]
+    kept = torch.where(least == smallest, 0, torch.arange(1, 41))
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor does not flush them")
+    try:
+        for count in (1, 50, 3):
+            with _library.using(name):
+                ((_, keys),) = KERNELS["cpu"].reduce(call, [Top(count, least)])
+            ((_, expected),) = reduce_blocks(call, [Top(count, least)])
+            assert (keys[0, 0] >= 0).sum(-1).tolist() == kept[0, 0].clamp(max=count).tolist()
+            assert torch.equal(keys, expected)
+    finally:
+        torch.set_flush_denormal(False)
+
+
 # ---------------------------------------------------------------- however work is split
 
 

@@ -210,7 +210,8 @@ struct Reducer {
         }
         for (i64 row = 0; row < t.rows && r.top; row++) {
             const float least = r.top_least.defined() ? *r.top_least.template at<float>(t.b, t.h, t.i0 + row) : -INFINITY;
-            const float below = nextafterf(least, -INFINITY);  // what is larger takes its place
+            float below = nextafterf(least, -INFINITY);  // what is larger takes its place
+            if (below == least && below > -1) below = -0x1p-126f;  // both count as 0 where subnormal numbers are flushed
             for (i64 x = row * held; x < (row + 1) * held; x++) w.top_scores[x] = below, w.top_keys[x] = -1;
         }
         w.line = -1, w.reached = 0;
