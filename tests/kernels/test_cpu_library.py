@@ -434,6 +434,36 @@ def test_gradients_of_shared_dense_biases_are_right_for_any_number_of_threads(
         torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4)
 
 
+@built
+@with_kernel
+@pytest.mark.parametrize("mask", [M.Causal() & M.Window(130), M.Causal()], ids=["window", "causal"])
+def test_sums_of_gradients_are_the_same_bits_in_turn_and_apart(
+    give_pool: Callable[[Any], list[int]], mask: M.Mask
+) -> None:
+    """One and two workers compute the tasks of long heads in turn, three compute them apart."""
+    g = torch.Generator().manual_seed(0)
+    q, up = (torch.randn(4, 4, 900, 64, generator=g) for _ in range(2))
+    k, v = (torch.randn(4, 2, 1000, 64, generator=g) for _ in range(2))  # which windows see in part
+
+    def gradients(kernel: str, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        out = hw.attention(*leaves, mask=mask, encoding=hw.encoding("alibi", num_heads=4), kernel=kernel)
+        return torch.autograd.grad(out, leaves, up.to(dtype))
+
+    threads, found = torch.get_num_threads(), []
+    uses = give_pool(pieces_at_once)
+    try:
+        for workers in (1, 2, 3):
+            torch.set_num_threads(workers)
+            found.append(gradients("cpu", torch.float32))
+    finally:
+        torch.set_num_threads(threads)
+    assert uses
+    assert all(torch.equal(x, y) for other in found[1:] for x, y in zip(found[0], other, strict=True))
+    for one, exact in zip(found[0], gradients("reference", torch.float64), strict=True):
+        torch.testing.assert_close(one.double(), exact, rtol=1e-4, atol=1e-4)
+
+
 @contextmanager
 def rounding(how: str) -> Iterator[None]:
     """Inside, this thread takes the smallest numbers for 0, or rounds upward."""
