@@ -26,6 +26,8 @@ RESULTS = (
     *("2026-11-23-short", "2026-11-23-steps", "2026-11-27-token", "2026-11-27-sequence"),
 )
 """The files; of a case that several have, the last one counts."""
+ON_ZEN_5 = ("2026-11-28-sequence-zen5",)
+"""The same of another processor."""
 DTYPES = ("float32", "bfloat16")
 
 
@@ -171,9 +173,9 @@ SEQUENCE_LENGTHS = (4096, 16384)
 """What is attended to by two processes, by the name of its encoding, and over how many tokens."""
 
 
-def rows() -> list[dict[str, Any]]:
-    """The rows of all results."""
-    files = [HERE / "results" / f"{name}.jsonl" for name in RESULTS]
+def rows(results: tuple[str, ...] = RESULTS) -> list[dict[str, Any]]:
+    """The rows of some results."""
+    files = [HERE / "results" / f"{name}.jsonl" for name in results]
     found = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     return list({json.dumps(row["case"], sort_keys=True): row for row in found}.values())
 
@@ -187,11 +189,13 @@ def page(text: str) -> str:
     cells = [[what, *(token(measured, name, n) for n in TOKEN_LENGTHS)] for what, name in TOKENS.items()]
     text = between(text, "token", Table(["after", *(f"{n:,} tokens" for n in TOKEN_LENGTHS)], cells).markdown())
     columns = [f"{name}, {n:,} tokens" for n in SEQUENCE_LENGTHS for name in METHODS]
-    cells = [
-        [what, *(sequence(measured, encoding, n, name) for n in SEQUENCE_LENGTHS for name in METHODS)]
-        for encoding, what in SEQUENCES.items()
-    ]
-    return between(text, "sequence", Table(["encoding", *columns], cells).markdown())
+    for name, found in (("sequence", measured), ("sequence on Zen 5", rows(ON_ZEN_5))):
+        cells = [
+            [what, *(sequence(found, encoding, n, method) for n in SEQUENCE_LENGTHS for method in METHODS)]
+            for encoding, what in SEQUENCES.items()
+        ]
+        text = between(text, name, Table(["encoding", *columns], cells).markdown())
+    return text
 
 
 def token(rows: list[dict[str, Any]], name: str, n: int) -> str:
