@@ -37,7 +37,7 @@ from headway.call import make_call
 from headway.coordinates import Coordinates
 from headway.kernels import KERNELS
 from headway.kernels.flex import STAGES
-from headway.kernels.triton._relative import vectors_at
+from headway.kernels.triton._relative import waves_at
 from headway.reductions import Entropy, TopKeys
 from headway.tuning._timing import host_milliseconds, in_turn
 
@@ -295,7 +295,7 @@ class Sides:
         if case.batch * case.heads * n * (2 * n - 1) * self.q.itemsize > PRODUCTS_LIMIT:
             raise NotImplementedError("products of each query with every distance of more than 8 GiB")
         term = make_call(self.q, self.k, self.v, **self.given).terms[0]
-        vectors = vectors_at(term.rows, torch.arange(1 - n, n, device=self.device)).to(self.q.dtype)
+        vectors = waves_at(term.rows, torch.arange(1 - n, n, device=self.device)).to(self.q.dtype)
         query = (self.q + term.query_bias[:, None]).to(self.q.dtype)
         products = query @ vectors.mT * case.head_dim**-0.5
 

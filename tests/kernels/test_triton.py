@@ -24,6 +24,7 @@ from headway.kernels._reduce import reduce
 from headway.kernels.triton import _arguments, _installed, _supports
 from headway.kernels.triton._choices import DTYPES, blocks_for
 from headway.kernels.triton._lowered import lower_for_programs, sum_of
+from headway.kernels.triton._slots import Slots
 from headway.kernels.triton._tables import BEYOND, divided, table_by_position, table_of_slots
 
 ROOT = Path(__file__).parents[2]
@@ -410,7 +411,7 @@ def test_the_table_of_distances_is_the_bias_of_each_pair() -> None:
         T.Cosines(torch.randn(2, 3), torch.rand(3)),
     ]
     q, k = Coordinates.span(6, start=3), Coordinates.span(9)
-    found = table_of_slots(biases, q, k)
+    found = table_of_slots(biases, Slots(q, k))
     at = torch.arange(9)[None, :] - torch.arange(6)[:, None] + found.origin
     whole = [T.DistanceBias(one) for one in biases]
     zeros = torch.zeros(1, 2, 6, 4), torch.zeros(1, 2, 9, 4), torch.zeros(1, 2, 9, 4)

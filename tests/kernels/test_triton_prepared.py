@@ -420,6 +420,49 @@ def test_parameters_that_are_frozen_at_first_get_gradients_later(name: str, reco
     assert recorder.kept
 
 
+@pytest.mark.parametrize("name", ["t5", "kerple-log", "shaw"])
+def test_places_in_tables_are_found_once(name: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In later calls only what depends on parameters is computed, forward and backward."""
+    from headway.kernels.triton import _lowered, _slots
+
+    found: list[str] = []
+    for module, function in ((_slots, "places_at"), (_slots, "distances_of_slots"), (_lowered, "with_intervals")):
+        made = getattr(module, function)
+        noted = lambda *given, made=made: (found.append(made.__name__), made(*given))[1]  # noqa: E731
+        monkeypatch.setattr(module, function, noted)
+    encoding = hw.encoding(name, num_heads=2, head_dim=16)
+    inputs = call(wanted=True)
+    for number in range(4):
+        found.clear()
+        hw.attention(*inputs, encoding=encoding, mask=M.Causal(), kernel="triton").float().sum().backward()
+        assert bool(found) == (number < 2), found
+
+
+def test_places_are_those_of_the_boundaries_as_they_are() -> None:
+    from headway.kernels.triton._slots import Slots
+    from headway.terms import Bucketize, Clip, Rows
+
+    slots, table = Slots(SPAN, SPAN), torch.arange(4.0)[None]
+    boundaries = torch.tensor([-2, 0, 3])
+    rows = Rows(table, Bucketize(boundaries))
+    expected = [sum(b <= d for b in (-2, 0, 3)) for d in range(-7, 8)]
+    places = slots.places(rows)
+    assert places.rows.tolist() == expected
+    assert places.begins.tolist() == [expected.index(row) for row in range(4)] + [15]
+    assert places.ends.tolist() == [4, 10]
+    assert slots.places(Rows(table + 1, Bucketize(boundaries))) is places
+    assert slots.places(rows, beyond=1).rows.tolist() == [0, *expected, 3]
+    boundaries[1] = 1
+    assert slots.places(rows).rows.tolist() == [sum(b <= d for b in (-2, 1, 3)) for d in range(-7, 8)]
+    assert slots.places(Rows(table, Bucketize(boundaries.clone()))) is not slots.places(rows)
+    clipped = slots.places(Rows(table, Clip(-1, 2)))
+    assert slots.places(Rows(table + 1, Clip(-1, 2))) is clipped
+    assert slots.places(Rows(table, Clip(-2, 1))) is not clipped
+    with torch.inference_mode():
+        fresh = Slots(SPAN, SPAN).places(rows)
+    assert not fresh.rows.is_inference()
+
+
 # ---------------------------------------------------------------- numbers, by the interpreter
 
 INTERPRETED = """
@@ -433,7 +476,7 @@ from headway import plans
 
 asked, of = [], plans.Plan.__call__
 plans.Plan.__call__ = lambda self, *given: (asked.append(1), of(self, *given))[1]
-for name, dtype in (("rope", torch.bfloat16), ("t5", torch.float32)):
+for name, dtype in (("rope", torch.bfloat16), ("t5", torch.float32), ("shaw", torch.float32)):
     encoding = hw.encoding(name, num_heads=1, head_dim=16)
     wanted = list(encoding.parameters())
     made = plans.key_of
@@ -458,4 +501,4 @@ def test_a_kept_call_gives_the_same_bits() -> None:
     command = [sys.executable, "-W", "ignore", "-c", INTERPRETED]
     ran = subprocess.run(command, env=given, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-4000:]
-    assert ran.stdout == "4\n"
+    assert ran.stdout == "6\n"

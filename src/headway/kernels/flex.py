@@ -27,10 +27,10 @@ from .lowering.masks import EVERYTHING, slots
 from .triton import _installed
 from .triton._choices import DTYPES
 from .triton._lowered import REST_LIMIT, added, rest_of, sum_of
+from .triton._slots import Slots, distances_of_slots
 from .triton._supports import mask_bytes
 from .triton._tables import (
     DistanceTable,
-    distances_of_slots,
     has_one_slope,
     is_of_distances,
     table_by_position,
@@ -237,7 +237,7 @@ def _merged(call: LoweredCall) -> list[Bias | DistanceTable]:
         ]
     sloped = [values for values in biases if has_one_slope(values)]
     others = [values for values in biases if not has_one_slope(values)]
-    return [*sloped, *([table_of_slots(others, call.q_coordinates, call.k_coordinates)] if others else ())]
+    return [*sloped, *([table_of_slots(others, Slots(call.q_coordinates, call.k_coordinates))] if others else ())]
 
 
 def _bias_of(values: Bias | DistanceTable, call: LoweredCall) -> PairWise:

@@ -70,26 +70,35 @@ def lower(call: Call) -> LoweredCall:
 
 def simplified(call: Call) -> LoweredCall:
     """Returns the call in simpler terms, with its sinusoids as they are."""
+    return with_simpler_terms(with_intervals(call))
+
+
+def with_intervals(call: Call) -> LoweredCall:
+    """Returns the call with intervals in place of its mask, and its terms as they are."""
     q_at, k_at = call.q_coordinates, call.k_coordinates
     if call.aligned and q_at.start is None:
         q_at, k_at = _with_starts(q_at, k_at)
     intervals, rest = lower_mask(call.mask, q_at, k_at)
-    lowered = LoweredCall._made({**call._values(), "mask": None, "intervals": intervals, "rest": rest})
-    if not call.q.dtype == call.k.dtype == call.v.dtype:
-        lowered = lowered._with(q=call.q.float(), k=call.k.float(), v=call.v.float())
-    terms: tuple[Any, ...] = call.terms
+    return LoweredCall._made({**call._values(), "mask": None, "intervals": intervals, "rest": rest})
+
+
+def with_simpler_terms(lowered: LoweredCall) -> LoweredCall:
+    """Returns a call with intervals in simpler terms, with its sinusoids as they are, and with one dtype."""
+    if not lowered.q.dtype == lowered.k.dtype == lowered.v.dtype:
+        lowered = lowered._with(q=lowered.q.float(), k=lowered.k.float(), v=lowered.v.float())
+    terms: tuple[Any, ...] = lowered.terms
     if not terms:
         return lowered
     if sum(isinstance(term, QueryScale) for term in terms) > 1:
         terms = one_temperature(terms)
     sinks = sum(isinstance(term, Sink) for term in terms)
-    if sinks and not call.include_sink:
+    if sinks and not lowered.include_sink:
         terms = tuple([term for term in terms if not isinstance(term, Sink)])
     elif sinks > 1:
         terms = one_sink(terms)
     if any(isinstance(term, ContentSlope) or _is_unscaled(term) for term in terms):
         terms = tuple([one for term in terms for one in _simpler(term, lowered)])
-    return lowered if terms is call.terms else lowered._with(terms=terms)
+    return lowered if terms is lowered.terms else lowered._with(terms=terms)
 
 
 def _is_unscaled(term: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,10 +27,11 @@ from ...terms import (
     TokenBias,
 )
 from .._problem import Call, Problem
-from ..lowering import LoweredCall, simplified
+from ..lowering import LoweredCall, with_intervals, with_simpler_terms
 from ..lowering.sinusoids import with_columns
 from ._choices import DTYPES, are_few
 from ._relative import Relative, by_sinusoids, relative, why_not_by_row
+from ._slots import Slots
 from ._tables import (
     MOST_EXACT,
     DistanceFormula,
@@ -138,19 +139,55 @@ def would_be_large(problem: Problem, of_pairs: list[Bias]) -> bool:
     return not is_small(rows, problem.heads, problem.n, problem.m)
 
 
-def lower_for_programs(call: Call) -> TritonCall:
-    """Returns the call in terms that the programs take."""
-    mask, real_keys = _without_padding(call)
-    simple = simplified(call if mask is call.mask else call._with(mask=mask))
-    some = bool(call.q.shape[2] and call.k.shape[2])
-    in_blocks = some and _in_blocks(simple)
+class Frame(NamedTuple):
+    """What a lowered call has of its positions and its mask alone, which later calls at the same positions share.
+
+    Attributes:
+        intervals: as of a ``LoweredCall``.
+        rest: likewise.
+        real_keys: as of a ``TritonCall``.
+        documents: likewise.
+        allowed: likewise.
+        slots: what is computed of the positions.
+    """
+
+    intervals: tuple[Bounds, ...]
+    rest: Mask | None
+    real_keys: Bounds
+    documents: tuple[Tensor, Tensor] | None
+    allowed: Tensor | None
+    slots: Slots
+
+    @staticmethod
+    def of(call: Call) -> Frame:
+        """Returns that of a call."""
+        mask, real_keys = _without_padding(call)
+        lowered = with_intervals(call if mask is call.mask else call._with(mask=mask))
+        sides = lowered.q_coordinates, lowered.k_coordinates
+        return Frame(lowered.intervals, lowered.rest, real_keys, *rest_of(lowered.rest, *sides), Slots(*sides))
+
+
+def lower_for_programs(call: Call, frame: Frame | None = None) -> TritonCall:
+    """Returns the call in terms that the programs take.
+
+    Args:
+        call: the call.
+        frame: that of an earlier call which differs in the numbers of q, k and v and in its terms alone.
+    """
+    frame = Frame.of(call) if frame is None else frame
+    slots, some = frame.slots, bool(call.q.shape[2] and call.k.shape[2])
+    sides = {"q_coordinates": slots.q, "k_coordinates": slots.k}
+    seen = {"mask": None, "intervals": frame.intervals, "rest": frame.rest}
+    simple = with_simpler_terms(LoweredCall._made({**call._values(), **sides, **seen}))
+    in_blocks = some and any(isinstance(x, RELATIVE) for x in simple.terms) and _in_blocks(simple)
     lowered, of_sinusoids = _without_sinusoids(simple, in_blocks)
     terms, q_at, k_at = lowered.terms, lowered.q_coordinates, lowered.k_coordinates
-    vectors = {type(x): relative(x, lowered, in_blocks) for x in terms if isinstance(x, RELATIVE)} if some else {}
+    relatives = [x for x in terms if isinstance(x, RELATIVE)] if some else []
+    vectors = {type(x): relative(x, lowered, in_blocks, slots) for x in relatives}
     factor = sum_of([term.factor for term in terms if isinstance(term, QueryScale)])
     problem = Problem(lowered)
     rising, kinds = problem.positions_rise_by_one, kinds_of(problem)
-    table = table_of_slots(kinds.table, q_at, k_at) if kinds.table and rising else None
+    table = table_of_slots(kinds.table, slots) if kinds.table and rising else None
     for rows in kinds.table if not rising else ():
         assert isinstance(rows, Rows)
         table = table_by_position(rows, q_at, k_at)
@@ -165,16 +202,16 @@ def lower_for_programs(call: Call) -> TritonCall:
         table,
         next((table_by_axes(x, q_at, k_at) for x in kinds.grid), None),
         next((formula_of(x, q_at, k_at, rising) for x in kinds.formula), None),
-        next((stretched_pieces(x, q_at, k_at, rising) for x in kinds.stretched), None),
+        next((stretched_pieces(x, slots, rising) for x in kinds.stretched), None),
         sum_of(queries),
         sum_of(keys),
         dense,
         sum_of([term.by_query for term in terms if isinstance(term, Sink)]),
         next((float(term.cap) for term in terms if isinstance(term, SoftCap)), None),
     )
-    documents, allowed = rest_of(lowered.rest, q_at, k_at)
-    parts = {"scores": scores, "relative_values": vectors.get(RelativeValues), "real_keys": real_keys}
-    return TritonCall._made({**lowered._values(), **parts, "documents": documents, "allowed": allowed})
+    parts = {"scores": scores, "relative_values": vectors.get(RelativeValues), "real_keys": frame.real_keys}
+    rest = {"documents": frame.documents, "allowed": frame.allowed}
+    return TritonCall._made({**lowered._values(), **parts, **rest})
 
 
 def _without_padding(call: Call) -> tuple[Mask | None, Bounds]:

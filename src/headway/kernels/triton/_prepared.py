@@ -26,7 +26,7 @@ from .._results import ForwardResults
 from ._backward import Backward
 from ._forward import Forward
 from ._launch import Launch
-from ._lowered import RELATIVE, TritonCall, lower_for_programs
+from ._lowered import RELATIVE, Frame, TritonCall, lower_for_programs
 from ._rotations import PreparedRotation, is_plain, supports
 from ._start import Programs, alignment, on_device_of
 
@@ -65,11 +65,14 @@ class PreparedCall:
         self.constants = [None if n < INPUTS or id(x) in varying else x for n, x in enumerate(tensors)]
         self.strides = [x.stride() for x in tensors[:INPUTS]]
         self.call = call._with(q=None, k=None, v=None, terms=() if varying else call.terms)
-        self.launch, self.lowered = self._kept(call, bool(varying))
+        self.terms = _ops.flatten(call.terms, tensors)
+        frame = Frame.of(call)
+        self.launch, self.lowered = self._kept(call, frame, bool(varying))
+        self.frame = None if self.launch is None else frame
 
-    def _kept(self, call: Call, varying: bool) -> tuple[Launch | None, TritonCall | None]:
+    def _kept(self, call: Call, frame: Frame, varying: bool) -> tuple[Launch | None, TritonCall | None]:
         """Returns what later launches are like, and the lowered call if it depends on q, k and v nowhere else."""
-        lowered = lower_for_programs(call)
+        lowered = lower_for_programs(call, frame)
         if lowered.documents is not None or lowered.allowed is not None:
             return None, None  # lists of blocks would be kept
         launch = Forward(lowered)
@@ -141,7 +144,7 @@ class PreparedCall:
         """Returns the results of rotated q, k and v, without a gradient."""
         with on_device_of(q), without_autocast(q):
             if self.lowered is None:
-                lowered = lower_for_programs(self.call._with(q=q, k=k, v=v, terms=terms or self.call.terms))
+                lowered = self._lowered(q, k, v, terms or self.call.terms)
                 kind: Hashable = _kind_of(lowered)
             else:
                 lowered, kind = self.lowered._with(q=q, k=k, v=v), None
@@ -149,6 +152,10 @@ class PreparedCall:
             results = Forward(lowered, starts, self.launch).run()
             starts.end()
         return results
+
+    def _lowered(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...]) -> TritonCall:
+        """Returns a later call in terms that the programs take."""
+        return lower_for_programs(self.call._with(q=q, k=k, v=v, terms=terms), self.frame)
 
     def backward(self, saved: Sequence[Tensor], needed: Sequence[bool], d_out: Tensor) -> list[Tensor | None] | None:
         """Returns the gradient of each tensor that needs one; None if a tensor is not as in the first call.
@@ -168,7 +175,8 @@ class PreparedCall:
         ]
         with on_device_of(d_out), without_autocast(d_out), torch.set_grad_enabled(self.lowered is None):
             if self.lowered is None:  # autograd goes through lowering
-                lowered = lower_for_programs(_ops.unflatten(self.structure, leaves))
+                q, k, v = leaves[:INPUTS]
+                lowered = self._lowered(q, k, v, _ops.unflatten(self.terms, leaves))
                 kind: Hashable = _kind_of(lowered)
             else:
                 lowered = self.lowered._with(q=leaves[0], k=leaves[1], v=leaves[2])

@@ -22,7 +22,8 @@ from torch import Tensor
 from ...terms import Bucketize, Clip, RelativeKeys, RelativeQueries, RelativeValues, Rows, Sinusoids
 from .._problem import Call
 from ..lowering.sinusoids import RotatedQuery
-from ._tables import axis_of, by_whole_distance, distances_of_slots, is_of_distances, rows_and_ends, rows_at
+from ._slots import Slots, axis_of
+from ._tables import by_whole_distance, is_of_distances
 
 MAX_ROWS = 1 << 12
 """The most vectors of a table whose products with each token are made."""
@@ -92,13 +93,16 @@ def why_not_by_row(rows: Rows, whole: bool) -> str | None:
     return None if count <= MAX_ROWS else f"there are at most {MAX_ROWS:,} relative vectors, here {count:,}"
 
 
-def relative(term: RelativeKeys | RelativeQueries | RelativeValues, call: Call, in_blocks: bool) -> Relative:
+def relative(
+    term: RelativeKeys | RelativeQueries | RelativeValues, call: Call, in_blocks: bool, slots: Slots
+) -> Relative:
     """Returns a relative term of a lowered call.
 
     Args:
         term: the term, whose sinusoids are taken in blocks alone.
         call: the call.
         in_blocks: whether programs multiply blocks of the vectors.
+        slots: those of the call.
     """
     rows, tokens = term.rows, None
     if isinstance(term, RelativeKeys):
@@ -107,10 +111,11 @@ def relative(term: RelativeKeys | RelativeQueries | RelativeValues, call: Call, 
         tokens = call.k if term.key is None else term.key.to(call.k.dtype)
     q, k = call.q_coordinates, call.k_coordinates
     if in_blocks:
-        distances = distances_of_slots(q, k, axis_of(rows))
-        found, ends = (
-            (vectors_at(rows, distances), None) if isinstance(rows, Sinusoids) else rows_and_ends(rows, distances)
-        )
+        if isinstance(rows, Sinusoids):
+            found, ends = waves_at(rows, slots.distances(rows.axis)), None
+        else:
+            places = slots.places(rows)
+            found, ends = places.of(rows.table.float()), places.ends
         return Relative(tokens, found.to(call.q.dtype), None, q.index.shape[1] - 1, None, None, ends)
     assert isinstance(rows, Rows)
     vectors, origin = by_whole_distance(rows)
@@ -131,10 +136,8 @@ def _of_each_head(tokens: Tensor, call: Call) -> Tensor:
     return tokens.repeat_interleave(call.q.shape[1] // max(tokens.shape[1], 1), dim=1)
 
 
-def vectors_at(rows: Rows | Sinusoids, distances: Tensor) -> Tensor:
-    """Returns the vectors at rising distances [count], float32 [heads or 1, count, width]."""
-    if isinstance(rows, Rows):
-        return rows_at(rows, distances)
+def waves_at(rows: Sinusoids, distances: Tensor) -> Tensor:
+    """Returns the vectors at distances [count], float32 [heads or 1, count, width]."""
     angle = distances[:, None].double() * rows.frequencies.double()
     waves = torch.cat([-angle.sin(), angle.cos()], dim=-1).float()
     return waves @ rows.weight.float().mT

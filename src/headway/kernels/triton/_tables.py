@@ -38,10 +38,10 @@ from ...terms import (
     Piecewise,
     Power,
     Rows,
-    Sinusoids,
     Stretched,
     distance,
 )
+from ._slots import Places, Slots, axis_of, one_query, places_at
 
 
 class DistanceTable(NamedTuple):
@@ -172,24 +172,6 @@ def is_of_distances(rows: Rows, rising: bool, whole: bool) -> bool:
     return type(rows.map) is Bucketize and whole and rows.map.reach is not None and rows.map.reach <= MAX_REACH
 
 
-class Runs(torch.autograd.Function):
-    """table[:, rows] of (table, rows), where rows rise. A row is a number or a vector."""
-
-    @staticmethod
-    def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
-        ctx.save_for_backward(rows)
-        ctx.count = table.shape[1]
-        return table.index_select(1, rows)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        from ._start import run_sums
-
-        (rows,) = ctx.saved_tensors
-        numbers = torch.arange(ctx.count + 1, device=rows.device)
-        return run_sums(upstream.contiguous(), torch.searchsorted(rows, numbers)), None
-
-
 class Picked(torch.autograd.Function):
     """table[:, rows] of (table, rows), in any order."""
 
@@ -309,7 +291,7 @@ def by_whole_distance(rows: Rows) -> tuple[Tensor, int]:
     assert isinstance(rows.map, Bucketize)
     assert rows.map.reach is not None
     last = rows.map.reach + 1  # from here on all distances share a row
-    return rows_at(rows, torch.arange(-last, last + 1, device=rows.table.device)), last
+    return places_at(rows, torch.arange(-last, last + 1, device=rows.table.device)).of(rows.table.float()), last
 
 
 def has_one_slope(values: Bias) -> bool:
@@ -334,87 +316,45 @@ def formula_of(values: Bias, q: Coordinates, k: Coordinates, rising: bool) -> Di
     return DistanceFormula(type(values), *parameters, None, at, to)
 
 
-def stretched_pieces(values: Stretched, q: Coordinates, k: Coordinates, rising: bool) -> StretchedPieces:
+def stretched_pieces(values: Stretched, slots: Slots, rising: bool) -> StretchedPieces:
     """Returns a stretched bias.
 
     Args:
         values: the bias.
-        q: coordinates of the queries, of which there is at least one.
-        k: coordinates of the keys, of which there is at least one.
+        slots: the slots.
         rising: whether positions rise by one on both sides.
     """
     edges = values.edges.detach().float()
     intercept, slope, rate, stretch = (x.float() for x in (values.intercept, values.slope, values.rate, values.stretch))
     if not rising:
-        at = q.axis(values.axis), k.axis(values.axis)
+        at = slots.q.axis(values.axis), slots.k.axis(values.axis)
         return StretchedPieces(edges, intercept, slope, rate, stretch, None, *at)
-    far, wide = distances_of_slots(q, k, values.axis, BEYOND).abs().double(), values.rate.detach().double()
+    far, wide = slots.distances(values.axis, BEYOND).abs().double(), values.rate.detach().double()
     sizes = torch.log1p(wide * far).float(), (far / (1 + wide * far)).float()
     return StretchedPieces(edges, intercept, slope, rate, stretch, sizes, None, None)
 
 
-def table_of_slots(biases: Sequence[Bias], q: Coordinates, k: Coordinates) -> DistanceTable:
+def table_of_slots(biases: Sequence[Bias], slots: Slots) -> DistanceTable:
     """Returns the sum of distance biases as a table, where the positions of both sides rise by one.
 
     Args:
         biases: at least one.
-        q: coordinates of the queries, of which there is at least one.
-        k: coordinates of the keys, of which there is at least one.
+        slots: the slots.
     """
-    origin = q.index.shape[1] - 1 + BEYOND
-    all_distances = [distances_of_slots(q, k, axis_of(values), BEYOND) for values in biases]
+    origin = slots.q.index.shape[1] - 1 + BEYOND
     if len(biases) == 1 and isinstance(biases[0], Rows):
-        found, ends = rows_and_ends(biases[0], all_distances[0])
-        return DistanceTable(found, origin, None, None, ends)
-    first, *others = [_bias_of(values, distances) for values, distances in zip(biases, all_distances, strict=True)]
+        places = slots.places(biases[0], BEYOND)
+        return DistanceTable(places.of(biases[0].table.float()), origin, None, None, places.ends)
+    first, *others = [_bias_of(values, slots) for values in biases]
     return DistanceTable(sum(others, first), origin, None, None)
 
 
-def distances_of_slots(q: Coordinates, k: Coordinates, axis: int, beyond: int = 0) -> Tensor:
-    """Returns the distances of n queries and m keys whose positions rise by one, in their order, [n + m − 1].
-
-    That of query slot i and key slot j is at j − i + n − 1. There are ``beyond`` more on either side.
-    """
-    n, m = q.index.shape[1], k.index.shape[1]
-    # every axis has the same positions, up to where they start
-    first = k.axis(axis)[:1, :1] - q.axis(axis)[:1, :1]
-    return (torch.arange(1 - n - beyond, m + beyond, device=q.position.device) + first[0]).contiguous()
-
-
-def axis_of(values: Bias | Sinusoids) -> int:
-    """Returns the axis of the positions that a function of the distance reads."""
-    return values.maps[0].axis if isinstance(values, Rows) else values.axis  # type: ignore[union-attr]
-
-
-def rows_at(rows: Rows, distances: Tensor) -> Tensor:
-    """Returns the rows of the table at rising distances [count], float32 [heads or 1, count], or of vectors."""
-    return Runs.apply(rows.table.float(), row_of_each(rows, distances))
-
-
-def rows_and_ends(rows: Rows, distances: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns ``rows_at``, and which places share the row of the first and of the last: up to and from, int32 [2]."""
-    at = row_of_each(rows, distances)
-    first, last = torch.searchsorted(at, at[:1], right=True) - 1, torch.searchsorted(at, at[-1:])
-    return Runs.apply(rows.table.float(), at), torch.cat([first, last]).to(torch.int32)
-
-
-def row_of_each(rows: Rows, distances: Tensor) -> Tensor:
-    """Returns the row of each of these distances, int64 [count]."""
-    query, keys = _at(distances, axis_of(rows))
-    return rows.map.rows(query, keys)[0, 0]
-
-
-def _at(distances: Tensor, axis: int) -> tuple[Coordinates, Coordinates]:
-    """Returns one query at 0 and keys at these distances from it."""
-    positions = distances[None, :, None].expand(-1, -1, axis + 1)
-    return Coordinates(positions[:, :1] * 0, distances[None, :1]), Coordinates(positions, distances[None])
-
-
-def _bias_of(values: Bias, distances: Tensor) -> Tensor:
-    """Returns the bias at rising distances [rows], float32 [heads or 1, rows]."""
+def _bias_of(values: Bias, slots: Slots) -> Tensor:
+    """Returns the bias at the distances of slots, float32 [heads or 1, rows]."""
     if isinstance(values, Rows):
-        return rows_at(values, distances)
-    query, keys = _at(distances, axis_of(values))
+        return slots.places(values, BEYOND).of(values.table.float())
+    distances = slots.distances(axis_of(values), BEYOND)
+    query, keys = one_query(distances, axis_of(values))
     if isinstance(values, Piecewise):
         return _interpolated(values, distances.float())
     if isinstance(values, Cosines):
@@ -432,5 +372,5 @@ def _between(values: Piecewise, distances: Tensor) -> tuple[Tensor, Tensor]:
 def _interpolated(values: Piecewise, distances: Tensor) -> Tensor:
     right, share = _between(values, distances)
     table = values.values.float()
-    low, high = Runs.apply(table, right - 1), Runs.apply(table, right)
+    low, high = (Places(rows, table.shape[1]).of(table) for rows in (right - 1, right))
     return low + share * (high - low)
