@@ -27,7 +27,7 @@ TIMES = {"cpu": 2.0, "sdpa": 1.0}
 
 def content(rows: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     """A table for this machine."""
-    fits = _run._fits(_tuned.facts_of("cpu"))
+    fits = _tuned.fits_of(_tuned.facts_of("cpu"))
     return {"fits": fits, "date": "2026-01-02 03:04", "verified": {"cpu": []}, "failed": {}, "rows": rows, **more}
 
 
@@ -222,6 +222,19 @@ def test_a_table_of_other_versions_is_dropped_with_a_word(name: str, folder: Pat
         assert dropped in str(hw.explain(x, x, x))
     with pytest.raises(HeadwayError, match=f"does not hold here, since its {name} is another"):
         tuning.import_table(folder / "cpu.json")
+
+
+@pytest.mark.parametrize("name", ["torch", "headway", "machine"])
+def test_a_table_that_does_not_say_what_it_is_of_is_dropped(name: str, folder: Path, x: Tensor) -> None:
+    """It would hold for every version."""
+    one = content([{"times": {"cpu": 2, "sdpa": 1}}])
+    del one["fits"][name]
+    tuned.write(folder / "cpu.json", one)
+    _run.forget()
+    assert _tuned.known("cpu").own is None
+    assert f"is not used, since it does not say its {name}: run `headway tune` again" in _tuned.known("cpu").dropped
+    with pytest.raises(HeadwayError, match=f"does not hold here, since it does not say its {name}"):
+        tuning.import_table(folder / "cpu.json", "cpu")
 
 
 def test_a_table_of_another_device_is_left_alone(folder: Path) -> None:

@@ -207,12 +207,34 @@ def test_the_rows_of_linear_maps(small: None, tmp_path: Path, monkeypatch: pytes
         lambda work, seconds: dict.fromkeys(("forward", "d_input"), ratios[work // torch.get_num_threads()]),
     )
     rows = _run._linear_rows(1.0, lambda share: None)
-    content = {"fits": _run._fits(_tuned.facts_of("cpu")), "date": "2026-01-02", "rows": rows}
+    content = {"fits": _tuned.fits_of(_tuned.facts_of("cpu")), "date": "2026-01-02", "rows": rows}
     tuned.write(tuned.file_of("cpu"), content)
     _run.forget()
     least = hw.nn.linear._least(None)
     assert (least.forward, least.d_input, least.d_weight) == (_run.WORK[5], _run.WORK[5], float("inf"))
     assert (least.rows, least.width) == (_run.ROWS, _run.WIDTH)
+
+
+def test_the_table_of_a_gpu_names_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        """Stands in for NVIDIA's, which fails where the driver is of another version than the library."""
+
+        code = 0
+
+        def nvmlInit_v2(self) -> int:
+            return self.code
+
+        def nvmlSystemGetDriverVersion(self, version: Any, size: int) -> int:
+            version.value = b"580.159"
+            return 0
+
+    monkeypatch.setattr(_run.ctypes, "CDLL", lambda name: Library())
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "one")
+    assert _run._about("cuda:0")["driver"] == "580.159"
+    monkeypatch.setattr(Library, "code", 18)
+    assert _run._driver() == "unknown"
+    monkeypatch.setattr(_run.ctypes, "CDLL", lambda name: object())
+    assert _run._driver() == "unknown"
 
 
 def test_the_command(

@@ -81,12 +81,30 @@ def known(device: str) -> Known:
             continue
         if not all(table.fits.get(name) == facts[name] for name in ("device", "name")):
             continue  # of another device
-        misfit = table.misfit(facts)
+        misfit = misfit_of(table, facts)
         if misfit:
             dropped = f"the table of {table.date} is not used, since {misfit}: {RUN} again"
         elif own is None or table.date > own.date:
             own = table
     return Known(own, shipped, "" if own else dropped)
+
+
+def misfit_of(table: Table, facts: Mapping[str, Any]) -> str:
+    """Returns why a table of one machine does not hold for another one; empty if it does.
+
+    A table that does not name a fact says nothing of machines that differ in it.
+
+    Args:
+        table: the table.
+        facts: those of the machine, as ``facts_of`` returns them.
+    """
+    missing = [name for name in fits_of(facts) if name not in table.fits]
+    return f"it does not say its {missing[0]}" if missing else table.misfit(facts)
+
+
+def fits_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the facts that the table of a machine names; its name says a processor's vendor and family."""
+    return {name: value for name, value in facts.items() if name not in ("vendor", "family")}
 
 
 generation = 0

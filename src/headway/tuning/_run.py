@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Mapping
@@ -105,7 +106,11 @@ def tune(device: str = "auto", *, minutes: float | None = None, watch: Tell = no
         need_file_place(file)
     seconds = 60 * (MINUTES[kind] if minutes is None else minutes)
     began, start = datetime.now(), time.monotonic()
-    content: dict[str, Any] = {"fits": _fits(facts), "date": began.isoformat(" ", "minutes"), "about": _about(device)}
+    content: dict[str, Any] = {
+        "fits": _tuned.fits_of(facts),
+        "date": began.isoformat(" ", "minutes"),
+        "about": _about(device),
+    }
     content |= {"verified": {}, "failed": {}, "rows": []}
 
     def told(doing: str) -> Share:
@@ -171,7 +176,7 @@ def export_table(file: Path, device: str = "auto") -> Path:
     if not own.is_file():
         raise HeadwayError(f"there is no table for {facts['name']}: run `headway tune` first")
     table = tuned.read(own)
-    if misfit := table.misfit(facts):
+    if misfit := _tuned.misfit_of(table, facts):
         raise HeadwayError(f"{own} no longer holds here, since {misfit}: run `headway tune` again")
     tuned.copy(own, file)
     return own
@@ -196,7 +201,7 @@ def import_table(file: Path, device: str = "auto") -> Path:
     table = tuned.read(file)
     if "name" not in table.fits:
         raise HeadwayError(f"{file} is no table of one machine: give one that `headway tune --export` wrote")
-    if misfit := table.misfit(facts):
+    if misfit := _tuned.misfit_of(table, facts):
         raise HeadwayError(f"{file} does not hold here, since {misfit}: run `headway tune` on this machine")
     own = tuned.file_of(f"{facts['device']} {facts['name']}")
     tuned.copy(file, own)
@@ -204,15 +209,24 @@ def import_table(file: Path, device: str = "auto") -> Path:
     return own
 
 
-def _fits(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts that must agree; the vendor and the family of a processor follow from its name."""
-    return {name: value for name, value in facts.items() if name not in ("vendor", "family")}
-
-
 def _about(device: str) -> dict[str, Any]:
     if device != "cpu":
-        return {"cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name(device)}
+        return {"cuda": torch.version.cuda, "driver": _driver(), "gpu": torch.cuda.get_device_name(device)}
     return {"threads": torch.get_num_threads(), "processor": processor_named()}
+
+
+def _driver() -> str:
+    """Returns the version of NVIDIA's driver; "unknown" where its library does not say.
+
+    A table names it and holds for other drivers too, since programs are compiled by triton and torch.
+    """
+    try:
+        library = ctypes.CDLL("nvml.dll" if os.name == "nt" else "libnvidia-ml.so.1")
+        version = ctypes.create_string_buffer(80)
+        failed = library.nvmlInit_v2() or library.nvmlSystemGetDriverVersion(version, len(version))
+    except (OSError, AttributeError):  # there is none, or one without these functions
+        return "unknown"
+    return "unknown" if failed else version.value.decode()
 
 
 def _linear_rows(seconds: float, watch: Share) -> list[dict[str, Any]]:
