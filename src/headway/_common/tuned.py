@@ -10,7 +10,10 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from datetime import datetime
+from functools import lru_cache, reduce
+from itertools import groupby
+from operator import and_
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -41,7 +44,7 @@ class Row:
 
     Attributes:
         case: what a computation must be like: for each property the values that are meant.
-        sizes: the least size in each direction; 0 where none is given.
+        sizes: the least size in each direction, above 0; 0 where none is given.
         times: the times of each way.
         said: how the reason is worded, if it is not by the times.
     """
@@ -58,14 +61,6 @@ class Row:
     def reaches(self, sizes: Mapping[str, float]) -> bool:
         """Returns whether a computation is at least as large in each direction."""
         return all(sizes.get(name, 0) >= least for name, least in self.sizes.items())
-
-    def within(self, other: Row) -> bool:
-        """Returns whether all that this row holds for, ``other`` holds for as well, and not the reverse."""
-        return self._in(other) and not other._in(self)
-
-    def _in(self, other: Row) -> bool:
-        cases = all(name in self.case and self.case[name] <= values for name, values in other.case.items())
-        return cases and all(self.sizes.get(name, 0) >= least for name, least in other.sizes.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +106,44 @@ class Table:
 
 @lru_cache(maxsize=1024)
 def _innermost(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    return tuple(row for row in rows if not any(other.within(row) for other in rows))
+    """Returns the rows that no other row lies within: one that holds for a part of what they hold for.
+
+    A set of rows is a whole number with a bit for each of them. A row then takes one operation for each size and
+    property, and is not compared with every other row.
+    """
+    keys = [(frozenset(row.case.items()), frozenset(row.sizes.items())) for row in rows]
+    alike = dict(zip(keys, rows, strict=True))
+    sizes, properties = {name for row in rows for name in row.sizes}, {name for row in rows for name in row.case}
+    inside = [_as_large([row.sizes.get(name, 0) for row in alike.values()]) for name in sizes]
+    inside += [_contained([row.case.get(name) for row in alike.values()]) for name in properties]
+    every = (1 << len(alike)) - 1
+    inner = {
+        key for number, key in enumerate(alike) if reduce(and_, (bits[number] for bits in inside), every) == 1 << number
+    }
+    return tuple(row for key, row in zip(keys, rows, strict=True) if key in inner)
+
+
+def _as_large(sizes: list[float]) -> list[int]:
+    """Returns for each size the bits of those that are as large."""
+    found, larger = [0] * len(sizes), 0
+    for _, group in groupby(sorted(range(len(sizes)), key=lambda one: -sizes[one]), key=sizes.__getitem__):
+        equal = list(group)
+        larger |= sum(1 << number for number in equal)
+        for number in equal:
+            found[number] = larger
+    return found
+
+
+def _contained(sets: list[frozenset[str] | None]) -> list[int]:
+    """Returns for each set the bits of those that it contains; None contains all."""
+    bits: dict[frozenset[str] | None, int] = {}
+    for number, values in enumerate(sets):
+        bits[values] = bits.get(values, 0) | 1 << number
+    found = {
+        values: sum(its for part, its in bits.items() if values is None or (part is not None and part <= values))
+        for values in bits
+    }
+    return [found[values] for values in sets]
 
 
 @lru_cache(maxsize=512)
@@ -214,15 +246,17 @@ def checked(content: Any, name: str) -> Table:
     """
     _need(isinstance(content, Mapping), "it is no object")
     known = content.get("format", FORMAT)
-    _need(known == FORMAT, f"its format is {known!r}, and this version reads {FORMAT}")
+    _need(known == FORMAT, f"its format is {_short(known)}, and this version reads {FORMAT}")
     given = content.get("rows", [])
     _need(isinstance(given, list) and len(given) <= MOST_ROWS, f"rows is no list of at most {MOST_ROWS:,}")
     fits, date = content.get("fits"), content.get("date", "")
-    _need(isinstance(fits, Mapping) and bool(fits), "fits names no machine")
-    _need(isinstance(date, str), "date is no text")
+    _need(_object(fits) and bool(fits) and all(map(_fact, fits.values())), "fits names no machine")
+    for fact, values in fits.items():
+        _need("name" not in fits or not isinstance(values, list), f"fits has a list for {_short(fact)}")
+    _need(_line(date) and (not date or _is_date(date)), "date is no date")
     verified, failed = content.get("verified", {}), content.get("failed", {})
-    _need(isinstance(verified, Mapping) and all(map(_texts, verified.values())), "verified is no object of lists")
-    _need(isinstance(failed, Mapping) and all(map(_said, failed.values())), "failed is no object of texts")
+    _need(_object(verified) and all(map(_texts, verified.values())), "verified is no object of lists")
+    _need(_object(failed) and all(map(_said, failed.values())), "failed is no object of texts")
     return Table(
         name=name,
         fits=dict(fits),
@@ -242,8 +276,9 @@ def _row(given: Any) -> Row:
     _need(all(map(_texts, values.values())), "the case of a row is no object of texts")
     _need(all(map(_number, sizes.values())), "a size of a row is no number")
     said = given.get("said", "")
-    _need(isinstance(said, str), "said is no text")
-    return Row({name: frozenset(value) for name, value in values.items()}, dict(sizes), _times(times), said)
+    _need(_line(said), "said is no text of one line")
+    least = {name: size for name, size in sizes.items() if size > 0}
+    return Row({name: frozenset(value) for name, value in values.items()}, least, _times(times), said)
 
 
 def _times(given: Mapping[str, Any]) -> dict[str, tuple[float, float] | None]:
@@ -251,7 +286,7 @@ def _times(given: Mapping[str, Any]) -> dict[str, tuple[float, float] | None]:
     for way, value in given.items():
         pair = value if isinstance(value, list) else [value, value]
         fits = value is None or (len(pair) == 2 and all(map(_number, pair)) and 0 < pair[0] <= pair[1])
-        _need(fits, f"the time of {way} is {value!r}")
+        _need(_line(way) and fits, f"the time of {_short(way)} is {_short(value)}")
         found[way] = None if value is None else (pair[0], pair[1])
     return found
 
@@ -260,12 +295,38 @@ def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST < value < LARGEST
 
 
+def _line(value: Any) -> bool:
+    """Whether a value is a text that can be shown in a line of a terminal, which control letters would change."""
+    return isinstance(value, str) and value.isprintable()
+
+
 def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(map(_line, value))
+
+
+def _object(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(_line, value))
 
 
 def _said(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(one, str) for one in value.values())
+    return _object(value) and all(map(_line, value.values()))
+
+
+def _fact(value: Any) -> bool:
+    return all(_line(one) or type(one) is int for one in (value if isinstance(value, list) else [value]))
+
+
+def _is_date(value: str) -> bool:
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
 
 
 def _need(holds: bool, why: str) -> None:

@@ -157,6 +157,7 @@ def _add(found: Verified, part: str, its: list[tuple[Case, Outcome | None]]) -> 
     failed = [(case, came) for case, came in its if came is not None and came.failed]
     if failed:
         case, came = failed[0]
-        found.wrong[part] = f"{came.kind}: {' '.join(came.said.split())[:300]}: {case}"
+        said = "".join(letter if letter.isprintable() else " " for letter in came.said)
+        found.wrong[part] = f"{came.kind}: {' '.join(said.split())[:300]}: {case}"
     elif all(came is not None for _, came in its) and any(came.kind == "taken" for _, came in its if came):
         found.right.add(part)
