@@ -59,8 +59,6 @@ def test_a_row_holds_from_its_sizes_on() -> None:
     assert [row.sizes for row in applying(one, {}, n=512, m=512)] == [{"n": 512, "m": 512}]
 
 
-def test_a_row_of_fewer_cases_goes_before_one_of_more() -> None:
-    every, few = {"times": {"cpu": 1}}, {"case": {"dtype": ["float32", "float16"]}, "times": TIMES}
 @pytest.mark.parametrize("seed", range(20))
 def test_of_random_rows_the_innermost_apply(seed: int) -> None:
     """As by comparing each row with each other one."""
@@ -106,6 +104,8 @@ def test_rows_are_not_compared_with_each_other_one(monkeypatch: pytest.MonkeyPat
     assert 0 < looked < 60 * len(rows)
 
 
+def test_a_row_of_fewer_cases_goes_before_one_of_more() -> None:
+    every, few = {"times": {"cpu": 1}}, {"case": {"dtype": ["float32", "float16"]}, "times": TIMES}
     one, single = {"case": {"dtype": "float32"}, "times": {"cpu": 1}}, table(every, few)
     assert [dict(row.times) for row in applying(single, {"dtype": "float64"})] == [{"cpu": (1, 1)}]
     assert [dict(row.times) for row in applying(single, {"dtype": "float16"})] == [{"cpu": (2, 2), "sdpa": (1, 1)}]
@@ -237,8 +237,6 @@ DAMAGED = {
     "a size that is true": json.dumps(
         {"format": 1, "fits": {"a": 1}, "rows": [{"from": {"n": True}, "times": {"a": 1}}]}
     ),
-    "too many rows": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"times": {"a": 1}}] * 2_001}),
-    "not UTF-8": "\udcff\udcfe",
     "a list of versions": json.dumps({"format": 1, "fits": {"name": "a", "torch": ["2.12", "2.13"]}, "rows": []}),
     "a fact that is an object": json.dumps({"format": 1, "fits": {"name": "a", "torch": {}}, "rows": []}),
     "a fact of two lines": json.dumps({"format": 1, "fits": {"name": "a\nb"}, "rows": []}),
@@ -247,6 +245,8 @@ DAMAGED = {
     "a failure of two lines": json.dumps({"format": 1, "fits": {"a": 1}, "failed": {"cpu": {"plain": "a\nb"}}}),
     "a kernel with a control letter": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"times": {"\x1b[2J": 0}}]}),
     "a long time": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"times": {"cpu": "1" * 1_000}}]}),
+    "too many rows": json.dumps({"format": 1, "fits": {"a": 1}, "rows": [{"times": {"a": 1}}] * 2_001}),
+    "not UTF-8": "\udcff\udcfe",
 }
 
 
@@ -281,7 +281,7 @@ def test_a_table_of_other_versions_is_dropped_with_a_word(name: str, folder: Pat
         tuning.import_table(folder / "cpu.json")
 
 
-@pytest.mark.parametrize("name", ["torch", "headway", "machine"])
+@pytest.mark.parametrize("name", ["torch", "headway", "machine", "isa"])
 def test_a_table_that_does_not_say_what_it_is_of_is_dropped(name: str, folder: Path, x: Tensor) -> None:
     """It would hold for every version."""
     one = content([{"times": {"cpu": 2, "sdpa": 1}}])
@@ -292,6 +292,48 @@ def test_a_table_that_does_not_say_what_it_is_of_is_dropped(name: str, folder: P
     assert f"is not used, since it does not say its {name}: run `headway tune` again" in _tuned.known("cpu").dropped
     with pytest.raises(HeadwayError, match=f"does not hold here, since it does not say its {name}"):
         tuning.import_table(folder / "cpu.json", "cpu")
+
+
+@needs_library
+def test_each_instruction_set_has_a_table_of_its_own(
+    folder: Path, x: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was verified of the kernels of one says nothing of those of another."""
+    monkeypatch.setattr(_library, "isa_of_process", lambda: "avx2")
+    assert _tuned.facts_of("cpu")["isa"] == "avx2"
+    made = tuned.file_of(_tuned.name_of(_tuned.facts_of("cpu")))
+    tuned.write(made, content([{"times": {"cpu": 2, "sdpa": 1}}], verified={"cpu": ["plain, float32, forward"]}))
+    tuning.export_table(tmp_path / "avx2.json", "cpu")
+    _run.forget()
+    assert "verified and measured here" in str(hw.explain(x, x, x, kernel="cpu"))
+
+    monkeypatch.setattr(_library, "isa_of_process", lambda: "another")
+    _run.forget()
+    why = "its isa is avx2, and here it is another"
+    assert _tuned.known("cpu").own is None
+    assert f"is not used, since {why}: run `headway tune` again" in str(hw.explain(x, x, x))
+    with pytest.raises(HeadwayError, match=f"does not hold here, since {why}"):
+        tuning.import_table(tmp_path / "avx2.json", "cpu")
+    tuned.write(tuned.file_of(_tuned.name_of(_tuned.facts_of("cpu"))), content([]))
+    _run.forget()
+    assert len(list(folder.iterdir())) == 2
+    assert _tuned.known("cpu").own is not None
+    assert _tuned.known("cpu").dropped == ""
+
+
+def test_the_instruction_set_of_a_table_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    if _library.why_not() is None:
+        for name in _library.isas():
+            with _library.using(name):
+                assert _tuned.facts_of("cpu")["isa"] == _library.ISAS[_library.load().isa]
+    monkeypatch.setattr(_library, "load", lambda: _library.Library(None, "there is none"))
+    assert _tuned.facts_of("cpu")["isa"] == "none"
+
+    def refuse() -> None:
+        raise HeadwayError("there is no instruction set (HEADWAY_ISA) 'sse9'")
+
+    monkeypatch.setattr(_library, "load", refuse)
+    assert _tuned.facts_of("cpu")["isa"] == "none"
 
 
 def test_a_table_of_another_device_is_left_alone(folder: Path) -> None:
@@ -353,7 +395,7 @@ def test_export_and_import(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(HeadwayError, match=r"there is no table for .*: run `headway tune` first"):
         tuning.export_table(tmp_path / "a.json", "cpu")
     facts = _tuned.facts_of("cpu")
-    tuned.write(tuned.file_of(f"cpu {facts['name']}"), content([{"times": {"cpu": 2, "sdpa": 1}}]))
+    tuned.write(tuned.file_of(_tuned.name_of(facts)), content([{"times": {"cpu": 2, "sdpa": 1}}]))
     there = tuning.export_table(tmp_path / "a.json", "cpu")
     there.unlink()
     _run.forget()

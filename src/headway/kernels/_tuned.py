@@ -137,7 +137,8 @@ def machine_of(device: str) -> dict[str, Any]:
 
 
 def facts_of(device: str) -> dict[str, Any]:
-    """Returns what a table of one machine must share with it: the device, versions and headway's code.
+    """Returns what a table of one machine must share with it: the device, versions and headway's code, and of a CPU
+    the instruction set of the process.
 
     Args:
         device: as for ``machine_of``.
@@ -145,7 +146,22 @@ def facts_of(device: str) -> dict[str, Any]:
     facts = machine_of(device) | {"torch": torch.__version__, "headway": code()}
     if facts["device"] == "cuda":
         return facts | {"name": torch.cuda.get_device_name(device), "triton": _triton()}
-    return facts | {"name": " ".join(filter(None, (processor.name(), processor.cpuinfo().get("model"))))}
+    name = " ".join(filter(None, (processor.name(), processor.cpuinfo().get("model"))))
+    return facts | {"name": name, "isa": _isa()}
+
+
+def _isa() -> str:
+    from .cpu import _library  # whose package reads tables
+
+    try:
+        return _library.isa_of_process() or "none"
+    except HeadwayError:  # HEADWAY_ISA names none, which the kernel says when it is asked for
+        return "none"
+
+
+def name_of(facts: Mapping[str, Any]) -> str:
+    """Returns the name of the table of a machine: each instruction set has a table of its own."""
+    return " ".join(str(facts[name]) for name in ("device", "name", "isa") if name in facts)
 
 
 def _triton() -> str:

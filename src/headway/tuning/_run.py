@@ -99,7 +99,7 @@ def tune(device: str = "auto", *, minutes: float | None = None, watch: Tell = no
         raise HeadwayError(f"minutes is {minutes}: give a number above 0")
     device = f"cuda:{torch.cuda.current_device()}" if device == "cuda" else device
     facts = _tuned.facts_of(device)
-    file = tuned.file_of(f"{facts['device']} {facts['name']}")
+    file = tuned.file_of(_tuned.name_of(facts))
     _need_tables()
     need_folder_place(file.parent)
     if file.parent.is_dir():
@@ -172,7 +172,7 @@ def export_table(file: Path, device: str = "auto") -> Path:
     """
     need_file_place(file)
     facts = _tuned.facts_of(device_named(device))
-    own = tuned.file_of(f"{facts['device']} {facts['name']}")
+    own = tuned.file_of(_tuned.name_of(facts))
     if not own.is_file():
         raise HeadwayError(f"there is no table for {facts['name']}: run `headway tune` first")
     table = tuned.read(own)
@@ -203,7 +203,7 @@ def import_table(file: Path, device: str = "auto") -> Path:
         raise HeadwayError(f"{file} is no table of one machine: give one that `headway tune --export` wrote")
     if misfit := _tuned.misfit_of(table, facts):
         raise HeadwayError(f"{file} does not hold here, since {misfit}: run `headway tune` on this machine")
-    own = tuned.file_of(f"{facts['device']} {facts['name']}")
+    own = tuned.file_of(_tuned.name_of(facts))
     tuned.copy(file, own)
     forget()
     return own

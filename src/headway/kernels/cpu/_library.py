@@ -97,6 +97,12 @@ def isa() -> str:
     return ISAS[library.isa if forced is None else forced]
 
 
+def isa_of_process() -> str:
+    """Returns the instruction set of this process, whatever a thread uses; empty without a library."""
+    library = load()
+    return "" if library.c is None else ISAS[library.isa]
+
+
 @contextmanager
 def using(name: str) -> Iterator[None]:
     """A context in which this thread uses the instruction set of this name."""
