@@ -402,7 +402,7 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **argument
     call = _call_to_explain(q, k, v, arguments)
     problem = Problem.of(call)
     chosen, reasons, deferred = choose(KERNELS, problem, kernel, ask_all=True)
-    notes = {name: note for name, against in reasons.items() if not against and (note := KERNELS[name].note())}
+    notes = {name: note for name, against in reasons.items() if not against and (note := KERNELS[name].note(problem))}
     terms, of_mask = tuple(type(term).__name__ for term in call.terms), cost_of_mask(problem, chosen)
     return Explanation(chosen, reasons, terms, deferred, notes, kernel, of_mask)
 

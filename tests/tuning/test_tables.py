@@ -19,8 +19,10 @@ import headway as hw
 from headway import HeadwayError, tuning
 from headway._common import tuned
 from headway._common.tuned import Row, Table
-from headway.kernels import _tuned
+from headway.call import make_call
+from headway.kernels import Problem, _tuned
 from headway.kernels.cpu import _library
+from headway.kernels.triton import _installed
 from headway.tuning import _run
 
 TIMES = {"cpu": 2.0, "sdpa": 1.0}
@@ -334,6 +336,20 @@ def test_the_instruction_set_of_a_table_is_that_of_the_process(monkeypatch: pyte
 
     monkeypatch.setattr(_library, "load", refuse)
     assert _tuned.facts_of("cpu")["isa"] == "none"
+
+
+@pytest.mark.parametrize("way", ["triton", "flex"])
+def test_what_is_known_of_a_kernel_is_that_of_the_gpu_of_the_call(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(_tuned, "known", lambda place: asked.append(place) or _tuned.Known(None, (), f"of {place}"))
+    monkeypatch.setattr(_installed, "missing", lambda: None)
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        q = torch.empty(1, 2, 8, 16, device="cuda:3")
+        problem = Problem.of(make_call(q, q, q))
+    assert hw.kernels.KERNELS[way].note(problem) == "of cuda:3"
+    assert asked == ["cuda:3"]
+    x = torch.empty(1, 2, 8, 16)
+    assert hw.kernels.KERNELS[way].note(Problem.of(make_call(x, x, x))) == ""
 
 
 def test_a_table_of_another_device_is_left_alone(folder: Path) -> None:

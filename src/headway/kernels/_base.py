@@ -95,8 +95,14 @@ class Kernel(ABC):
         """
         return None
 
-    def note(self) -> str:
-        """Returns a limitation of this installation, such as a missing library, for ``explain``; else an empty text."""
+    def note(self, problem: Problem) -> str:
+        """Returns what ``explain`` adds to a kernel that can run a call; empty if there is nothing.
+
+        It is a limitation of this installation, such as a missing library, or what was verified on the call's device.
+
+        Args:
+            problem: the facts of the call.
+        """
         return ""
 
     @staticmethod

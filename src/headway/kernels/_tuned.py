@@ -431,14 +431,14 @@ def deferral_if_verified(way: str, problem: Problem) -> Deferral | None:
     return left if left is None or left.to else Deferral("reference", left.why)
 
 
-def note(way: str, place: str) -> str:
-    """Returns when a kernel was verified and measured on this machine, for ``explain``; empty if it was not.
+def note(way: str, problem: Problem) -> str:
+    """Returns when a kernel was verified and measured on the device of a call, for ``explain``; empty if it was not.
 
     Args:
         way: the name of the kernel.
-        place: the device.
+        problem: the facts of the call.
     """
-    own, _, dropped = known(place)
+    own, _, dropped = known(place_of(problem))
     if own is None:
         return dropped
     return f"verified and measured here on {own.date}" if own.verified.get(way) else ""

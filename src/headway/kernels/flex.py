@@ -73,8 +73,8 @@ class FlexKernel(Kernel):
     def defers(self, problem: Problem) -> Deferral | None:
         return _tuned.deferral_if_verified("flex", problem)
 
-    def note(self) -> str:
-        return _tuned.note("flex", "cuda:0") if torch.cuda.is_available() else ""
+    def note(self, problem: Problem) -> str:
+        return _tuned.note("flex", problem) if problem.device == "cuda" else ""
 
     def _not_here(self, problem: Problem) -> str | None:
         """Returns why FlexAttention cannot be compiled for the device; None if it can."""

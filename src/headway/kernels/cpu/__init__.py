@@ -69,8 +69,8 @@ class CpuKernel(NativeKernel[LoweredCall | Pieces]):
     def defers(self, problem: Problem) -> Deferral | None:
         return deferral(problem)
 
-    def note(self) -> str:
-        return "; ".join(filter(None, (_library.note(), _tuned.note("cpu", "cpu"))))
+    def note(self, problem: Problem) -> str:
+        return "; ".join(filter(None, (_library.note(), _tuned.note("cpu", problem))))
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         return rotate(x, rotation)

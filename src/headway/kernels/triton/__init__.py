@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from ..._torch import stream_of
@@ -49,8 +48,8 @@ class TritonKernel(NativeKernel[TritonCall]):
     def defers(self, problem: Problem) -> Deferral | None:
         return _tuned.deferral_if_verified("triton", problem)
 
-    def note(self) -> str:
-        return _installed.missing() or (_tuned.note("triton", "cuda:0") if torch.cuda.is_available() else "")
+    def note(self, problem: Problem) -> str:
+        return _installed.missing() or (_tuned.note("triton", problem) if problem.device == "cuda" else "")
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         return rotate(x, rotation)
