@@ -17,6 +17,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from headway import capture
+from headway._common import tuned
+from headway.kernels import _tuned
+from headway.kernels.cpu import _library
 
 PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 pytestmark = pytest.mark.xdist_group("parallel")
@@ -36,6 +39,7 @@ def _run(rank: int, port: int, folder: Path, script: str, arguments: list[str]) 
     os.chdir(folder)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    os.environ["HEADWAY_TUNED"] = str(folder / f"tuned-{rank}")
     sys.path.insert(0, str(folder))
     sys.argv = [script, *arguments]
     torch.set_num_threads(1)
@@ -96,6 +100,24 @@ def test_torchrun(scripts: Path) -> None:
 def test_accelerate(scripts: Path) -> None:
     pytest.importorskip("accelerate")
     assert losses(printed(scripts, "train_accelerate.py")) == pytest.approx(of_one(scripts, 3)[0], abs=2e-5)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_process_has_the_table_of_the_first(
+    rank: int, scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a table of one of two processes, which leaves calls to SDPA."""
+    if why := _library.why_not():
+        pytest.skip(why)
+    monkeypatch.setenv("HEADWAY_TUNED", str(tmp_path / f"tuned-{rank}"))
+    facts = _tuned.facts_of("cpu")
+    rows = [{"times": {"cpu": 2, "sdpa": 1}}]
+    made = {"fits": _tuned.fits_of(facts), "date": "2026-01-02", "verified": {"cpu": []}, "rows": rows}
+    tuned.write(tuned.file_of(_tuned.name_of(facts)), made)
+    text, kernel = printed(scripts, "same_table.py"), "cpu" if rank else "sdpa"
+    assert text.endswith(f"kernel {kernel}\n")
+    assert ("there is no table for" in text) == (rank == 1)
+    assert (scripts / "same_table.py.1.txt").read_text() == f"kernel {kernel}\n"
 
 
 @pytest.mark.slow
