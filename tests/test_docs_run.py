@@ -184,7 +184,9 @@ def check_command(words: list[str]) -> None:
     elif program in ("torchrun", "accelerate"):
         assert any(word.endswith(".py") for word in rest), f"{program} starts no script"
     else:
-        assert program in ("git", "cd", "apt-get", "dpkg-deb", "sed"), f"{program}: teach this test to check it"
+        assert program in ("git", "cd", "apt-get", "dpkg-deb", "sed", "xcode-select"), (
+            f"{program}: teach this test to check it"
+        )
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
