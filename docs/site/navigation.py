@@ -88,6 +88,7 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
         "docs/zh-CN/comparing.md",
         "docs/zh-CN/inspection.md",
         "docs/zh-CN/tasks.md",
+        "docs/zh-CN/attention-weights.md",
         "docs/zh-CN/word-vectors.md",
         "docs/zh-CN/scaling.md",
         "docs/zh-CN/lessons.md",
