@@ -23,6 +23,8 @@ PACKAGING := build/packaging
 TRITON ?= 3.6.0 3.8.0 3.9.0
 TORCH_VERSIONS ?= 2.11.0 2.15.0
 ENGINES ?= ray==2.60.0 tensorboard==2.21.0
+PYTHON_TESTS ?= $(addprefix tests/test_,$(addsuffix .py,attention call constants coordinates device_and_dtype errors jagged lean_import \
+	mask_functions masks numbers plans public_surface terms torch_sdpa)) tests/conformance tests/nn tests/positions
 LOWEST := build/lowest/bin/python
 LOWEST_TESTS ?= tests/test_table.py tests/test_store.py tests/test_pictures.py tests/study/test_report.py tests/cli/test_help.py \
 	tests/vectors/test_formats.py tests/vectors/test_text.py tests/checkpoints/test_gguf.py tests/checkpoints/test_tokenizer.py
@@ -30,7 +32,7 @@ CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test test-all test-recent test-families check check-native check-replay check-arm check-triton check-torch check-lowest check-engines gpu native library compiled bench claims translation small-models weights site wheel check-wheel clean
+.PHONY: help setup compare test test-all test-recent test-families check check-native check-replay check-arm check-triton check-torch check-python check-lowest check-engines gpu native library compiled bench claims translation small-models weights site wheel check-wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -92,6 +94,17 @@ check-torch: library  ## run all tests with other versions of torch (TORCH_VERSI
 				--config-settings wheel.cmake=false -e ".[study,test,dev]" && \
 			$$other/bin/python -m pip install --quiet -c build/torch-$$version.txt --no-deps timm && touch $$other/.ready; } || exit 1; \
 		$(subst $(BIN),$$other/bin,$(PYTEST)) $(ARGS) || exit 1; \
+	done
+
+# constraints.txt needs Python 3.11; these tests need torch, pytest and hypothesis alone
+check-python: native  ## run the tests of attention with another Python and torch (PYTHON=python3.10 TORCH_VERSIONS=2.11.0)
+	version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])') && \
+	for torch in $(TORCH_VERSIONS); do \
+		other=build/python-$$version-torch-$$torch; \
+		test -f $$other/.ready || { $(PYTHON) -m venv --clear $$other && \
+			$$other/bin/python -m pip install --quiet torch==$$torch --config-settings wheel.cmake=false -e . \
+				numpy pytest pytest-xdist hypothesis && touch $$other/.ready; } || exit 1; \
+		$(subst $(BIN),$$other/bin,$(PYTEST)) --cross-section $(PYTHON_TESTS) $(ARGS) || exit 1; \
 	done
 
 # uv resolves to the lowest versions; torch stays that of constraints.txt, since check-torch has its oldest one;
