@@ -156,7 +156,7 @@ weights: $(READY)  ## fetch published models' weights for the tests that want th
 	@PYTHONPATH=tests $(BIN)/python -m weights $(ARGS)
 
 site: library $(VENV)/.docs  ## build the documentation as a site into build/site/html; a broken link fails (about three minutes)
-	@$(BIN)/python docs/site/reference.py build/site/source
+	@OMP_NUM_THREADS=1 $(BIN)/python docs/site/reference.py build/site/source  # it runs a notebook on each core
 	@rm -rf build/site/html
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -c docs/site -d build/site/doctrees build/site/source build/site/html
 	@echo "open build/site/html/index.html"
