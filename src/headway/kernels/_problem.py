@@ -168,7 +168,7 @@ class Problem:
         call = self._call
         if call.q.requires_grad or call.k.requires_grad or call.v.requires_grad or self.positions_want_gradient:
             return True
-        return bool(call.terms) and wants_gradient(call.terms)
+        return len(call.terms) > 0 and wants_gradient(call.terms)  # torch 2.11 compiles no bool of a tuple
 
     @property
     def positions_want_gradient(self) -> bool:
