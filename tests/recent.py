@@ -260,7 +260,7 @@ GROUPS = {
     ),
     "kernels verified and measured": Group(
         ("tests/tuning/test_right.py", "tests/tuning/test_tables.py"),
-        (*CALL, COMMON, NN, TESTING, "src/headway/tuning/", "tests/tuning/"),
+        (*CALL, COMMON, NN, TESTING, TRITON, "src/headway/tuning/", "tests/tuning/"),
     ),
     "damaged files": Group(
         ("tests/test_strangers_files.py",),
@@ -336,7 +336,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/bench/": (*ABOVE, CHECKPOINTS, INTEGRATIONS, INSPECTION, VECTORS, STUDY, BENCH, CLI),
     "tests/bench/test_sequence.py": (PARALLEL,),
     "tests/bench/test_sides.py": tuple(encodings("cope")),
-    "tests/tuning/": (*ABOVE, BENCH, CLI, "src/headway/tuning/"),
+    "tests/tuning/": (*ABOVE, BENCH, CLI, TRITON, "src/headway/tuning/"),
     "tests/cli/test_new_encoding.py": (*ABOVE, CLI),
 }
 """What the other tests of a folder, or of a file, depend on: a room imports those below it alone."""
