@@ -18,7 +18,7 @@ LAYERS = [
     ["_common"],
     ["_torch", "tracing"],
     ["constants", "records"],
-    ["coordinates", "householder", "terms", "masks", "biases", "reductions", "sharing"],
+    ["coordinates", "householder", "decay", "terms", "masks", "biases", "reductions", "sharing"],
     ["positions", "kernels"],
     ["heads"],
     ["call"],

@@ -166,6 +166,7 @@ FITTING: dict[str, list[tuple[Callable[..., Divisible], dict[str, tuple[Shape, S
             },
         )
     ],
+    "ChannelDecay": [(terms.ChannelDecay, {"log_gates": ((2, 4, 7, 8), (1, 4, 7, 8))})],
     "ContentSlope": [
         (
             terms.ContentSlope,

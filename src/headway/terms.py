@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import Self
 
-from . import householder
+from . import decay, householder
 from .coordinates import FAR, Coordinates
 from .errors import HeadwayError
 from .records import Divisible, Sizes, named
@@ -66,6 +66,7 @@ __all__ = [
     "GatedPath",
     "LimitedRotation",
     "HouseholderPath",
+    "ChannelDecay",
     "ContentSlope",
     "NORMALIZERS",
     "PRODUCTS",
@@ -983,6 +984,32 @@ def _along_and_faded(q: Tensor, k: Tensor, rows: Tensor, queries: Tensor, keys: 
 
 
 @dataclass(frozen=True, eq=False)
+class ChannelDecay(Part):
+    """Replaces ⟨qᵢ, kⱼ⟩ by a product whose channels decay along the tokens between both (Wall attention).
+
+        Σ_c q_ic·k_jc·exp(Σ_{t=j+1…i} min(g[h,t,c], 0))
+
+    Keys after the query have the product ⟨qᵢ, kⱼ⟩.
+
+    Args:
+        log_gates: g, [batch, heads, m, head_dim]; numbers above 0 count as 0.
+    """
+
+    axes = named(log_gates="1|batch heads keys head_dim")
+
+    log_gates: Tensor
+
+    def functions(self, q: Coordinates, k: Coordinates) -> tuple[Product]:
+        """Returns the same for kernels that compute a row at once.
+
+        Args:
+            q: coordinates of the queries.
+            k: coordinates of the keys.
+        """
+        return (Product(decay.along, (self.log_gates, q.index, k.index)),)
+
+
+@dataclass(frozen=True, eq=False)
 class ContentSlope(Part):
     """Adds to ⟨qᵢ, kⱼ⟩ a penalty linear in the distance to past keys, with a slope that content gives (GRAPE-A).
 
@@ -1034,7 +1061,7 @@ def _with_penalty(
     return q @ k.mT - math.sqrt(q.shape[-1]) * back * slope[:, None, None] * gate
 
 
-PRODUCTS = (Product, LimitedRotation, HouseholderPath, ContentSlope)
+PRODUCTS = (Product, LimitedRotation, HouseholderPath, ChannelDecay, ContentSlope)
 """The terms that replace ⟨qᵢ, kⱼ⟩, of which a call has at most one."""
 
 NORMALIZERS = (Normalizer, StickWeights)
@@ -1154,6 +1181,7 @@ Term = (
     | GatedPath
     | LimitedRotation
     | HouseholderPath
+    | ChannelDecay
     | ContentSlope
 )
 """A part of the equation of attention, as an encoding returns it."""

@@ -18,6 +18,7 @@ from headway.kernels.cpu import _library
 from headway.kernels.lowering import lower
 from headway.masks import Boolean, Causal, Documents, Mask, Padding, Window
 from headway.terms import (
+    ChannelDecay,
     Clip,
     ContentSlope,
     DistanceBias,
@@ -39,7 +40,7 @@ BATCH, HEADS, KV_HEADS, WIDTH = 2, 4, 2, 8
 CHUNK = householder.CHUNK
 LENGTHS = [1, CHUNK, CHUNK + 1, 3 * CHUNK + 5]
 """One token, a whole chunk, and blocks of one to four chunks of which the last has some tokens."""
-KINDS = ["rotation", "path", "path with sums", "slope by keys", "slope by both", "not scaled"]
+KINDS = ["rotation", "path", "path with sums", "decay", "slope by keys", "slope by both", "not scaled"]
 
 
 def leaves_of(kind: str, n: int, generator: torch.Generator) -> list[Tensor]:
@@ -51,6 +52,8 @@ def leaves_of(kind: str, n: int, generator: torch.Generator) -> list[Tensor]:
     if "path" in kind:
         path = [draw(BATCH, KV_HEADS, n, WIDTH), draw(BATCH, KV_HEADS, n)]
         return [*path, -draw(BATCH, HEADS, n).abs()] if "sums" in kind else path
+    if kind == "decay":
+        return [draw(BATCH, HEADS, n, WIDTH)]
     if "slope" in kind:
         return [draw(HEADS), draw(HEADS, WIDTH), *([draw(HEADS, WIDTH)] if "both" in kind else [])]
     return [draw(BATCH, HEADS, n, 3), draw(1, 9, 3)] if kind == "not scaled" else []
@@ -61,6 +64,8 @@ def term_of(kind: str, leaves: list[Tensor], positions: Tensor) -> Term:
         w, beta = F.normalize(leaves[0], dim=-1), 2 * leaves[1].sigmoid()
         sums = leaves[2].cumsum(-1) if "sums" in kind else None
         return HouseholderPath(w, beta, sums, sums)
+    if kind == "decay":
+        return ChannelDecay(F.logsigmoid(4 * leaves[0]))
     if "slope" in kind:
         slope, of_keys, *of_queries = leaves
         return ContentSlope(F.softplus(slope) / 8, of_keys, of_queries[0] if of_queries else None)
@@ -240,6 +245,7 @@ def test_what_is_refused() -> None:
     scales: list[Term] = [QueryScale(torch.ones(1, 1, 1))]
     for mask, n in ((None, 5), (Window(3, 1), 5), (Causal(), 3)):
         assert "HouseholderPath for as many queries as keys and a causal mask" in refused("path", n, mask=mask)
+        assert "ChannelDecay for as many queries as keys and a causal mask" in refused("decay", n, mask=mask)
     assert not refused("path", mask=Window(3, 0) & Boolean(torch.ones(5, 5, dtype=torch.bool)))
     assert "no QueryScale of the sums" in refused("path with sums", further=scales)
     assert not refused("path", further=scales)
@@ -247,7 +253,7 @@ def test_what_is_refused() -> None:
     assert "ContentSlope for positions that rise by one" in refused("slope by keys", **gaps)
     assert "not scaled beside a QueryScale" in refused("not scaled", further=scales)
     assert "a scale of 0" in refused("not scaled", scale=0.0)
-    for kind in ("path", "rotation"):
+    for kind in ("path", "rotation", "decay"):
         assert "beside StickWeights" in refused(kind, further=[StickWeights()])
     slope = term_of("slope by keys", leaves_of("slope by keys", 5, torch.Generator()), torch.arange(5))
     with pytest.raises(hw.HeadwayError, match="HouseholderPath and ContentSlope, each of which replaces"):

@@ -170,6 +170,8 @@ def product_of(
             q = q - term.beta[b, group, t] * (w @ q) * w
         sums = 0 if term.q_sums is None or term.k_sums is None else term.q_sums[b, h, i] - term.k_sums[b, h, j]
         return q @ k + sums
+    if isinstance(term, T.ChannelDecay):
+        return (q * k * term.log_gates[b, h, j + 1 : ahead + i + 1].sum(0).exp()).sum()
     assert isinstance(term, T.ContentSlope)
     assert term.key_weight is not None
     assert term.query_weight is not None
@@ -235,7 +237,8 @@ def literal(
 
     products = [term for term in terms if isinstance(term, T.Product)]
     content = products[0].function(q, k, slots, *products[0].tensors) if products else None
-    own_products = [term for term in terms if isinstance(term, (T.LimitedRotation, T.HouseholderPath, T.ContentSlope))]
+    kinds = (T.LimitedRotation, T.HouseholderPath, T.ChannelDecay, T.ContentSlope)
+    own_products = [term for term in terms if isinstance(term, kinds)]
 
     def score(b: int, h: int, i: int, j: int, where: tuple[Any, ...]) -> Tensor:
         found = q[b, h, i] @ k[b, h, j] if content is None else content[b, h, i, j]

@@ -5,21 +5,22 @@ Their results are merged as those of disjoint keys are, and each computes its gr
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .. import householder
+from .. import decay, householder
 from ..coordinates import Coordinates
 from ..masks import And, Causal, Interval, Mask, Window, conjuncts
-from ..terms import SCANS, HouseholderPath, LimitedRotation, QueryScale, Term, TokenBias, distance, rotate
+from ..terms import SCANS, ChannelDecay, HouseholderPath, LimitedRotation, QueryScale, Term, TokenBias, distance, rotate
 from ._masks import evaluated
 from ._problem import Call, Problem
 from .lowering.sinusoids import with_own
 
-IN_PIECES = (LimitedRotation, HouseholderPath)
+IN_PIECES = (LimitedRotation, HouseholderPath, ChannelDecay)
 """The terms that make several calls of one."""
 
 Piece = tuple[Tensor, Tensor, Mask, tuple[Term, ...]]
@@ -36,11 +37,12 @@ def reasons_against(problem: Problem) -> Iterator[str]:
     for term in problem.terms:
         if scans and type(term) in IN_PIECES:
             yield f"it has no {type(term).__name__} beside {scans[0]}, which depend on the order of all keys"
-        if type(term) is HouseholderPath:
-            if problem.n != problem.m or not problem.aligned or not _is_causal(problem.mask):
-                yield "it has HouseholderPath for as many queries as keys and a causal mask alone"
-            if term.q_sums is not None and any(type(one) is QueryScale for one in problem.terms):
-                yield "it has no QueryScale of the sums of a HouseholderPath"
+        causal = problem.n == problem.m and problem.aligned and _is_causal(problem.mask)
+        if type(term) in (HouseholderPath, ChannelDecay) and not causal:
+            yield f"it has {type(term).__name__} for as many queries as keys and a causal mask alone"
+        scaled = any(type(one) is QueryScale for one in problem.terms)
+        if type(term) is HouseholderPath and term.q_sums is not None and scaled:
+            yield "it has no QueryScale of the sums of a HouseholderPath"
 
 
 def is_in_pieces(terms: tuple[Term, ...]) -> bool:
@@ -55,8 +57,11 @@ def pieces_of(call: Call) -> list[Call]:
         call: the call, of whose terms one is in ``IN_PIECES``. Its rotations have been applied.
     """
     term = next(term for term in call.terms if isinstance(term, IN_PIECES))
+    if isinstance(term, ChannelDecay):  # each head has other keys
+        group = call.q.shape[1] // call.k.shape[1]
+        call = call._with(k=call.k.repeat_interleave(group, dim=1), v=call.v.repeat_interleave(group, dim=1))
     others = tuple([with_own(one, call.q, call.k) for one in call.terms if one is not term])
-    made = _by_distance(call, term) if isinstance(term, LimitedRotation) else _along_path(call, term)
+    made = _MADE[type(term)](call, term)
     return [
         evaluated(
             call._with(q=q, k=k, terms=others + further, mask=And((*conjuncts(call.mask), pairs)), include_sink=False)
@@ -128,3 +133,18 @@ def _along_path(call: Call, term: HouseholderPath) -> Iterator[Piece]:
             between = term.k_sums[..., piece.between().clamp(max=call.k.shape[2] - 1)].detach()
             sums = (TokenBias(call.scale * (term.q_sums - between), call.scale * (between - term.k_sums)),)
         yield piece.q, piece.k, Interval(*piece.keys()), sums
+
+
+# ---------------------------------------------------------------- by channel
+
+
+def _by_channel(call: Call, term: ChannelDecay) -> Iterator[Piece]:
+    for piece in decay.in_pieces(call.q, call.k, term.log_gates):
+        yield piece.q, piece.k, Interval(*piece.keys()), ()
+
+
+_MADE: dict[type, Callable[[Call, Any], Iterator[Piece]]] = {
+    LimitedRotation: _by_distance,
+    HouseholderPath: _along_path,
+    ChannelDecay: _by_channel,
+}

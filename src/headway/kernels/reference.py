@@ -23,6 +23,7 @@ from ..records import attributes
 from ..terms import (
     SCANS,
     Bucketize,
+    ChannelDecay,
     Clip,
     ContentSlope,
     DenseBias,
@@ -53,7 +54,7 @@ from ._problem import Call, Problem, without_tables
 from ._purity import try_functions
 from ._results import ForwardResults, Gradients
 
-OF_ROWS = (*SCANS, LimitedRotation, HouseholderPath, ContentSlope)
+OF_ROWS = (*SCANS, LimitedRotation, HouseholderPath, ChannelDecay, ContentSlope)
 """Terms that are functions here."""
 BLOCK = 1 << 21
 """The most scores computed at once, over all rows of the batch and all heads: 8 MiB in float32."""

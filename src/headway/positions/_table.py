@@ -85,6 +85,7 @@ from ._encodings.forgetting import ForgettingGate as ForgettingGate
 from ._encodings.cable import Cable as Cable
 from ._encodings.path import PaTH as PaTH
 from ._encodings.path_fox import PaTHFoX as PaTHFoX
+from ._encodings.wall import Wall as Wall
 from ._encodings.stick_breaking import StickBreaking as StickBreaking
 from ._encodings.tra import TRA as TRA
 from ._encodings.dape import DAPE as DAPE

@@ -16,6 +16,7 @@ from ..positions import PositionEncoding
 from ..positions._base import IN_ATTENTION
 from ..terms import (
     Bucketize,
+    ChannelDecay,
     Classes,
     Clip,
     ContentSlope,
@@ -276,5 +277,6 @@ def _products(
         "limited rotation": [LimitedRotation(2.5, *waves(3, n), *waves(2, m))],
         "householder path": [path(False)],
         "householder path with sums": [path(True)],
+        "channel decay": [ChannelDecay(-draw(batch, heads, m, head_dim).square())],
         "slope by content": [ContentSlope(slope, draw(heads, head_dim), draw(heads, head_dim))],
     }

@@ -27,6 +27,7 @@ REASONS = {
     "Product": "its scores are not products of queries and keys",
     "LimitedRotation": "its scores are products of other vectors for near keys than for far ones",
     "HouseholderPath": "its scores are products along the path between two tokens",
+    "ChannelDecay": "its scores are products whose channels decay between two tokens",
     "ContentSlope": "its scores have a bias whose slope content gives",
     "ContextualPositions": "its scores depend on all scores of a query",
     "GatedPath": "its scores have a bias whose gates content gives",

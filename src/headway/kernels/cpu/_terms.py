@@ -15,6 +15,7 @@ from torch import Tensor
 from ...terms import (
     SCANS,
     Bucketize,
+    ChannelDecay,
     Classes,
     Clip,
     ContentSlope,
@@ -268,6 +269,7 @@ TERMS: dict[type, Row] = {
     GatedPath: Row(_gated_path, _against_gated_path),
     LimitedRotation: Row(_simplified),
     HouseholderPath: Row(_simplified),
+    ChannelDecay: Row(_simplified),
     ContentSlope: Row(_simplified),
 }
 

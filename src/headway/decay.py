@@ -1,0 +1,105 @@
+"""Products of queries and keys in which each channel decays along the tokens between them.
+
+The products are Σ_c q_ic·k_jc·exp(P_ic − P_jc), where P sums logarithms that are at most 0. They are no products of
+q·exp(P) and k·exp(−P), which leave the range of floats. With a token between query and key, both factors are at most 1:
+``along`` and ``in_pieces`` take the ends of the blocks of 1, 2, 4, … tokens, of which one pair of neighbours parts
+each query from each key before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .householder import Piece
+from .tracing import watched
+
+NOTHING = -1000.0
+"""A logarithm whose exponential is 0 in every dtype; sums of it stay finite."""
+
+
+def along(q: Tensor, k: Tensor, rows: Tensor, log_gates: Tensor, q_index: Tensor, k_index: Tensor) -> Tensor:
+    """Computes the products for a block of queries, [batch, heads, rows, m].
+
+    A compiler traces them channel by channel, which takes rows·m·head_dim numbers unless it fuses their sum.
+
+    Args:
+        q: the queries of the block, [batch, heads, rows, head_dim].
+        k: keys, [batch, heads, m, head_dim].
+        rows: the slots of the queries.
+        log_gates: of each key, [batch or 1, heads, m, head_dim]; numbers above 0 count as 0.
+        q_index: the index of each query, [b, n].
+        k_index: the index of each key, [b, m].
+    """
+    narrow, m = q.dtype, k.shape[2]
+    wide = torch.promote_types(narrow, torch.float32)
+    q, k = q.to(wide), k.to(wide)
+    products = q @ k.mT
+    logs = log_gates.double().clamp(NOTHING, 0)
+    sums = logs.cumsum(2)
+    passed = k_index[:, None] <= q_index[:, rows, None]
+    if watched():  # a compiler would keep the number of blocks of its example
+        between = ((passed[:, None].double() @ logs)[:, :, :, None] - sums[:, :, None]).clamp(max=0)
+        return (q[:, :, :, None] * k[:, :, None] * between.to(wide).exp()).sum(-1).to(narrow)
+    slot = torch.arange(m, device=k.device)
+    # the last key that is not after the query; before all keys a query meets none, as the first one does
+    own = (passed.sum(-1) - 1).clamp(min=0)
+    size = 1
+    while size < m:
+        of_keys, of_queries = slot // size, own // size
+        last = ((of_keys + 1) * size - 1).clamp(max=m - 1)
+        of_q, of_k = _up_to(sums, own) - _up_to(sums, of_queries * size - 1), sums[:, :, last] - sums
+        decayed = (q * of_q.to(wide).exp()) @ (k * of_k.to(wide).exp()).mT
+        meet = (of_queries[..., None] % 2 == 1) & (of_keys == of_queries[..., None] - 1)
+        products = torch.where(meet[:, None], decayed, products)
+        size *= 2
+    return products.to(narrow)
+
+
+def _up_to(sums: Tensor, slot: Tensor) -> Tensor:
+    """The sums up to and including a slot for each query, [batch, heads, rows, head_dim]; 0 for slot −1."""
+    return torch.take_along_dim(F.pad(sums, (0, 0, 1, 0)), (slot + 1)[:, None, :, None], dim=2)
+
+
+def in_pieces(q: Tensor, k: Tensor, log_gates: Tensor) -> Iterator[Piece]:
+    """Yields pieces which together hold each pair of a query and a key that is not after it, once.
+
+    The first piece has each query and its own key. Then two neighbouring blocks are one piece, in which a query has
+    decayed along its block and a key after itself along its own, and they become a block of twice the size. There are
+    1 + ⌈log₂(n)⌉ pieces.
+
+    Args:
+        q: queries, [batch, heads, n, head_dim].
+        k: keys, [batch, heads, n, head_dim].
+        log_gates: of each key, [batch or 1, heads, n, head_dim]; numbers above 0 count as 0.
+    """
+    wide, n = torch.promote_types(q.dtype, torch.float32), q.shape[2]
+    q, k = q.to(wide), k.to(wide)
+    yield Piece(q, k, 1, True)
+    if n < 2:
+        return
+    size, blocks = 1, 1 << (n - 1).bit_length()
+
+    def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+        left, right = x.unflatten(2, (-1, 2)).unbind(3)
+        return left, right
+
+    def tokens(x: Tensor) -> Tensor:
+        return x.flatten(2, 3)[:, :, :n]
+
+    # [batch, heads, blocks, size, head_dim], with further tokens that keep all
+    gates = log_gates.to(wide).clamp(max=0).exp()
+    q, k, whole = (F.pad(x, (0, 0, 0, blocks - n), value=1)[:, :, :, None] for x in (q, k, gates))
+    q = q * whole
+    while True:
+        yield Piece(tokens(q), tokens(k), size, False)
+        size, blocks = 2 * size, blocks // 2
+        if blocks == 1:
+            return
+        (q_left, q_right), (k_left, k_right), (left, right) = halves(q), halves(k), halves(whole)
+        q = torch.cat([q_left, q_right * left], dim=3)
+        k = torch.cat([k_left * right, k_right], dim=3)
+        whole = left * right
