@@ -24,7 +24,8 @@ NOTHING = -1000.0
 def along(q: Tensor, k: Tensor, rows: Tensor, log_gates: Tensor, q_index: Tensor, k_index: Tensor) -> Tensor:
     """Computes the products for a block of queries, [batch, heads, rows, m].
 
-    A compiler traces them channel by channel, which takes rows·m·head_dim numbers unless it fuses their sum.
+    One row is computed channel by channel, as are all that a compiler traces: this takes rows·m·head_dim numbers unless
+    the compiler fuses their sum.
 
     Args:
         q: the queries of the block, [batch, heads, rows, head_dim].
@@ -41,7 +42,8 @@ def along(q: Tensor, k: Tensor, rows: Tensor, log_gates: Tensor, q_index: Tensor
     logs = log_gates.double().clamp(NOTHING, 0)
     sums = logs.cumsum(2)
     passed = k_index[:, None] <= q_index[:, rows, None]
-    if watched():  # a compiler would keep the number of blocks of its example
+    # one row needs no blocks, whose number in its example a compiler would keep
+    if watched() or rows.shape[0] == 1:
         between = ((passed[:, None].double() @ logs)[:, :, :, None] - sums[:, :, None]).clamp(max=0)
         return (q[:, :, :, None] * k[:, :, None] * between.to(wide).exp()).sum(-1).to(narrow)
     slot = torch.arange(m, device=k.device)
@@ -90,16 +92,18 @@ def in_pieces(q: Tensor, k: Tensor, log_gates: Tensor) -> Iterator[Piece]:
     def tokens(x: Tensor) -> Tensor:
         return x.flatten(2, 3)[:, :, :n]
 
-    # [batch, heads, blocks, size, head_dim], with further tokens that keep all
-    gates = log_gates.to(wide).clamp(max=0).exp()
-    q, k, whole = (F.pad(x, (0, 0, 0, blocks - n), value=1)[:, :, :, None] for x in (q, k, gates))
-    q = q * whole
+    def padded(x: Tensor) -> Tensor:
+        return F.pad(x, (0, 0, 0, blocks - n))[:, :, :, None]
+
+    # logarithms, [batch, heads, blocks, size, head_dim]: a product of gates near 1 would round each of them
+    whole = padded(log_gates.to(wide).clamp(max=0))
+    of_q, of_k = whole, torch.zeros_like(whole)
     while True:
-        yield Piece(tokens(q), tokens(k), size, False)
+        yield Piece(q * tokens(of_q).exp(), k * tokens(of_k).exp(), size, False)
         size, blocks = 2 * size, blocks // 2
         if blocks == 1:
             return
-        (q_left, q_right), (k_left, k_right), (left, right) = halves(q), halves(k), halves(whole)
-        q = torch.cat([q_left, q_right * left], dim=3)
-        k = torch.cat([k_left * right, k_right], dim=3)
-        whole = left * right
+        (q_left, q_right), (k_left, k_right), (left, right) = halves(of_q), halves(of_k), halves(whole)
+        of_q = torch.cat([q_left, q_right + left], dim=3)
+        of_k = torch.cat([k_left + right, k_right], dim=3)
+        whole = left + right

@@ -989,7 +989,7 @@ class ChannelDecay(Part):
 
         Σ_c q_ic·k_jc·exp(Σ_{t=j+1…i} min(g[h,t,c], 0))
 
-    Keys after the query have the product ⟨qᵢ, kⱼ⟩.
+    Tokens are in the order of their slots. Keys after the query have the product ⟨qᵢ, kⱼ⟩.
 
     Args:
         log_gates: g, [batch, heads, m, head_dim]; numbers above 0 count as 0.

@@ -70,7 +70,7 @@ SUPPORTED = [
     name
     for name in checks.term_names()
     if name not in ("dense bias, function", "product", "score map") and not checks.replaces_softmax(name)
-    if name not in ("limited rotation", "householder path", "householder path with sums", "slope by content")
+    if name not in ("limited rotation", "channel decay", "slope by content") and not name.startswith("householder path")
 ]
 """Terms that are one call at any positions; test_cpu_pieces.py has the others."""
 

@@ -17,7 +17,7 @@ from headway.parallel.methods import Traffic
 pytestmark = pytest.mark.xdist_group("parallel")
 
 CLOSE = 1e-10
-WHOLE = ("cope", "path", "path-fox", "stick-breaking", "dape", "dape-v2", "tra", "grape-ap")
+WHOLE = ("cope", "path", "path-fox", "wall", "stick-breaking", "dape", "dape-v2", "tra", "grape-ap")
 """Encodings whose terms are functions of all keys, which can only be gathered."""
 SHAPES = ("contiguous", "zigzag", "balanced")
 

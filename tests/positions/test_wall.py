@@ -131,6 +131,25 @@ def test_a_long_stream_keeps_its_digits() -> None:
     torch.testing.assert_close(found.double(), exact, atol=2e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("log_gate", [-1e-5, -1.7e-6, -2e-7])
+def test_equal_gates_near_one_keep_their_digits(log_gate: float) -> None:
+    """Each rounds as the others do when it becomes a float32: a product of 1,024 would be 1,024 times as far off."""
+    n = 1024
+    q, k, v = (torch.randn(1, 1, n, 8, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    inputs = [q.abs(), k.abs(), v, torch.full((1, 1, n, 8), log_gate)]
+
+    def run(kernel: str, dtype: torch.dtype) -> list[Tensor]:
+        leaves = [x.to(dtype).requires_grad_() for x in inputs]
+        out = attention(*leaves[:3], terms=(ChannelDecay(leaves[3]),), mask=Causal(), kernel=kernel)
+        upstream = wave(*out.shape, a=1.3).to(dtype)
+        return [out.detach(), *torch.autograd.grad(out, leaves, upstream)]
+
+    exact = run("reference", torch.float64)
+    for found, naive, right in zip(run("auto", torch.float32), run("reference", torch.float32), exact, strict=True):
+        error, allowed = ((x.double() - right).abs().mean() for x in (found, naive))
+        assert error <= 2 * allowed
+
+
 def test_a_scalar_gate_beside_it() -> None:
     both = encoding("wall + forgetting", embed_dim=16, num_heads=2)
     x, q = torch.randn(1, 7, 16), torch.randn(1, 2, 7, 8)
