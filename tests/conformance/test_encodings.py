@@ -42,6 +42,7 @@ WHOLE = {
     "rope-0", "alibi-0", "t5-0", "transformer-xl-0", "kerple-power-1", "interpolated-0", "interpolated-1", "rerope-0",
     "shaw-0", "grape-a-0", "grape-a-1", "path-0", "path-fox-0", "swin-v2-0", "dape-0", "dape-1", "fire-0", "grape-ap-0",
     "relative-projection-0", "deberta-0", "tupe-0", "tupe-1", "rotary-values-0", "repo-0", "index-0", "cope-0", "tra-0",
+    "wall-0",
 }  # fmt: skip
 """Of those, the ones that are compiled with a kernel, since they reach every step of it that another one reaches. Of
 the others all is compiled that a kernel is given."""
