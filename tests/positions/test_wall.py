@@ -119,6 +119,22 @@ def test_a_gate_may_close() -> None:
             assert all(x.isfinite().all() for x in torch.autograd.grad(out.sum(), leaves))
 
 
+@pytest.mark.parametrize("kernel", ["auto", "reference"])
+def test_no_gate_amplifies(kernel: str) -> None:
+    """Numbers above 0 count as 0 and have no gradient; a single query, as in decoding, included."""
+    q, k, v, log_gates = torch.randn(4, 1, 2, 9, 4)
+    log_gates.requires_grad_()
+    for rows in (9, 1):
+        found, expected = (
+            attention(q[:, :, 9 - rows :], k, v, terms=(ChannelDecay(gates),), mask=Causal(), kernel=kernel)
+            for gates in (log_gates, log_gates.detach().clamp(max=0))
+        )
+        torch.testing.assert_close(found, expected)
+        (gradient,) = torch.autograd.grad(found.sum(), log_gates)
+        assert not gradient[log_gates > 0].any()
+        assert gradient[log_gates < 0].any()
+
+
 def test_a_long_stream_keeps_its_digits() -> None:
     """The sums of logarithms reach −20,000, where float32 rounds by 0.001."""
     n = 4096
