@@ -2,8 +2,8 @@
 
 The products are Σ_c q_ic·k_jc·exp(P_ic − P_jc), where P sums logarithms that are at most 0. They are no products of
 q·exp(P) and k·exp(−P), which leave the range of floats. With a token between query and key, both factors are at most 1:
-``along`` and ``in_pieces`` take the ends of the blocks of 1, 2, 4, … tokens, of which one pair of neighbours parts
-each query from each key before it.
+``along`` and ``in_pieces`` take the ends of blocks of 1, 2, 4, … tokens, since each query and each key before it are in
+two neighbouring blocks of some size.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def along(q: Tensor, k: Tensor, rows: Tensor, log_gates: Tensor, q_index: Tensor
         last = ((of_keys + 1) * size - 1).clamp(max=m - 1)
         of_q, of_k = _up_to(sums, own) - _up_to(sums, of_queries * size - 1), sums[:, :, last] - sums
         decayed = (q * of_q.to(wide).exp()) @ (k * of_k.to(wide).exp()).mT
-        meet = (of_queries[..., None] % 2 == 1) & (of_keys == of_queries[..., None] - 1)
+        meet = of_keys == of_queries[..., None] - 1
         products = torch.where(meet[:, None], decayed, products)
         size *= 2
     return products.to(narrow)

@@ -57,11 +57,12 @@ def test_products_of_blocks_of_queries_and_of_pieces(n: int) -> None:
     torch.testing.assert_close(whole, expected.tril(), atol=1e-12, rtol=1e-10)
 
 
-def test_queries_take_their_place_by_index() -> None:
+@pytest.mark.parametrize("strength", [1, 900])
+def test_queries_take_their_place_by_index(strength: float) -> None:
     """Queries before all keys, after all keys, and rows of a batch that stand elsewhere."""
     n, m = 3, 6
     q, k = torch.randn(2, 1, n, 4, dtype=torch.float64), torch.randn(2, 1, m, 4, dtype=torch.float64)
-    log_gates = -torch.rand(1, 1, m, 4, dtype=torch.float64)
+    log_gates = (-strength * torch.rand(1, 1, m, 4, dtype=torch.float64)).requires_grad_()
     q_index, k_index = torch.tensor([[-1, 2, 9], [3, 4, 5]]), torch.arange(m)[None]
     found = decay.along(q, k, torch.arange(n), log_gates, q_index, k_index)
     for b in range(2):
@@ -70,6 +71,7 @@ def test_queries_take_their_place_by_index() -> None:
             for j in range(m):
                 kept = log_gates[0, 0, j + 1 : own + 1].sum(0).exp()
                 torch.testing.assert_close(found[b, 0, i, j], (q[b, 0, i] * k[b, 0, j] * kept).sum())
+    assert torch.autograd.grad(found.sum(), log_gates)[0].isfinite().all()
 
 
 @pytest.mark.parametrize("kernel", ["auto", "reference"])

@@ -184,6 +184,10 @@ def test_terms_of_exact_heads(name: str, tmp_path: Path) -> None:
 REASONS: dict[str, tuple[dict[str, Any], str]] = {
     "relative keys": ({"encoding": hw.encoding("shaw", head_dim=16, max_distance=8)}, "relative keys"),
     "dense bias": ({"terms": (hw.terms.DenseBias(torch.zeros(150, 150)),)}, "bias of each pair"),
+    "decay": (
+        {"terms": (hw.terms.ChannelDecay(-torch.ones(1, 4, 150, 16)),), "mask": hw.masks.Causal()},
+        "channels decay between two tokens",
+    ),
     "no range": ({"mask": hw.masks.Dilated(3)}, "no range of keys"),
     "wide": ({"width": 520}, "more than 512 components"),
 }
