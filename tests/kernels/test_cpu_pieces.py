@@ -207,7 +207,10 @@ def test_what_nobody_sees_reaches_no_gradient(kind: str) -> None:
     unseen[0, :, n - 20 :] = True
     found = results("cpu", kind, n, torch.float32, mask=padded, spoiled=unseen)
     for x, y in zip(found, clean, strict=True):
-        torch.testing.assert_close(x, y)  # gradients of pieces may be summed in another order
+        if kind == "decay":  # gradients of its pieces are summed in another order
+            torch.testing.assert_close(x, y)
+        else:
+            assert torch.equal(x, y)
 
 
 def test_a_table_by_distance_holds_the_distances_of_the_call() -> None:
