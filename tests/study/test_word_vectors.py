@@ -270,7 +270,7 @@ def test_a_published_encoder_is_a_row_of_its_own(text: Path, tmp_path: Path) -> 
     found = compare(text, ["one-hot"], out=tmp_path / "out", protocol=TINY)
     with_it = replace(TINY, encoder=str(folder))
     more = compare(text, ["one-hot", PUBLISHED], out=tmp_path / "out", protocol=with_it)
-    assert more.rows[: len(found.rows)] == found.rows
+    assert [row for row in more.rows if row["method"] != PUBLISHED] == found.rows
     [row] = more.of(PUBLISHED)
     assert row["dim"] == 8
     assert row["other_sense"] < 1

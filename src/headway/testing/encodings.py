@@ -25,7 +25,7 @@ from ..positions import Interpolated, Pair, PositionEncoding
 from ._checks import by_name, run_checks
 from ._rounding import in_words, narrow_operation, raised_at, rounding_operation
 from .inputs import CheckSizes, Layer, gaps, on_axes, randomized, where
-from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
+from .tolerances import DRAWS, GRADIENT_FACTOR, MOST_DRAWS, OUTPUT_FACTOR, Comparison, assert_close
 
 Check = Callable[[PositionEncoding], None]
 EXACT = 1e-9
@@ -328,12 +328,15 @@ def changes_the_output(encoding: PositionEncoding) -> None:
 def keeps_the_promise_in_every_dtype(encoding: PositionEncoding) -> None:
     """Checks output and every gradient in float32 and bfloat16, far from position 0, against naive and float64."""
     # without parameters, whose gradients sum over a batch, the draws are the sequences of one call
+    # with them, a gradient may have one row a draw, whose mean over few draws says too little for a failure
     calls = DRAWS if list(encoding.parameters()) else 1
     for dtype in (torch.float32, torch.bfloat16):
         reasons = kernel_reasons(_layer(encoding, dtype=dtype), mask=Causal(), wants_gradient=True)
         taken = [kernel for kernel in KERNELS if not reasons[kernel]]
         comparisons: dict[str, Comparison] = {}
-        for draw in range(calls):
+        for draw in range(calls if calls == 1 else MOST_DRAWS):
+            if draw >= calls and all(comparison.holds() for comparison in comparisons.values()):
+                break
             layer = _layer(encoding, draw, dtype)
             exact_layer = copy.deepcopy(layer).double()
             n = 9

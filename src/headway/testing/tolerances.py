@@ -17,6 +17,8 @@ UNITS = 4.0
 """Units in the last place, of the largest exact value, that are allowed in addition."""
 DRAWS = 16
 """Random draws over which errors are pooled."""
+MOST_DRAWS = 160
+"""The most draws where the errors of fewer are above a bound."""
 
 
 def row_errors(actual: Tensor, exact: Tensor) -> Tensor:
@@ -80,6 +82,14 @@ class Comparison:
         self.largest = max(self.largest, exact.detach().abs().max().item())
         self.terms = max(self.terms, terms)
         self.epsilon = torch.finfo(actual.dtype).eps
+
+    def holds(self) -> bool:
+        """Returns whether both bounds hold so far."""
+        try:
+            self.check()
+        except AssertionError:
+            return False
+        return True
 
     def check(self) -> None:
         """Checks both bounds.
