@@ -1,4 +1,4 @@
-"""What the tests of encodings share: an encoding with parameters of size one, set against its own oracle."""
+"""What the tests of encodings share: one with parameters of size one against its own oracle, and a layer's cache."""
 
 import copy
 from collections.abc import Callable
@@ -8,11 +8,14 @@ import torch
 from torch import Tensor
 
 from headway.coordinates import Coordinates
+from headway.masks import Causal
+from headway.nn import KeyValueCache, MultiHeadAttention
 from headway.positions import Pair, PositionEncoding
 from headway.properties import Pairs
 from headway.testing.inputs import on_axes
 
 Gap = Callable[..., float]
+CheckCache = Callable[[MultiHeadAttention, int], None]
 
 
 def as_coordinates(positions: Tensor | Coordinates | None, n: int) -> Coordinates:
@@ -74,3 +77,23 @@ def embed_gap() -> Gap:
         return float((encoding.embed(x, at)[0] - encoding.oracle_embed(x[0], at)).detach().abs().max())
 
     return gap
+
+
+@pytest.fixture
+def check_cache() -> CheckCache:
+    """Checks a layer in float64: steps with a cache give what a full pass gives, on an input of a width.
+
+    One of two rows is padded in front, and a step has up to four tokens.
+    """
+
+    def check(layer: MultiHeadAttention, width: int) -> None:
+        x, at = torch.randn(2, 9, width, dtype=torch.float64), Coordinates.padded([6, 9], 9)
+        with torch.no_grad():
+            full = layer(x, mask=Causal(), positions=at)
+            cache, cuts = KeyValueCache(), ((0, 4), (4, 8), (8, 9))
+            each = [layer(x[:, a:b], mask=Causal(), positions=at.rows(a, b), cache=cache) for a, b in cuts]
+        steps = torch.cat(each, dim=1)
+        torch.testing.assert_close(steps[1], full[1])
+        torch.testing.assert_close(steps[0, 3:], full[0, 3:])
+
+    return check

@@ -1,6 +1,7 @@
 """Content-aware phases: exponents, RoPE as a special case, shared key heads, caches."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from headway import attention
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.masks import Causal
-from headway.nn import KeyValueCache, MultiHeadAttention
+from headway.nn import MultiHeadAttention
 from headway.positions import RoPE
 from headway.positions._encodings.carope import CARoPE
 
@@ -62,18 +63,11 @@ def test_query_heads_take_the_phases_of_their_key_head() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_a_layer_with_a_cache_gives_what_a_full_pass_gives() -> None:
+def test_a_layer_with_a_cache_gives_what_a_full_pass_gives(
+    check_cache: Callable[[MultiHeadAttention, int], None],
+) -> None:
     layer = MultiHeadAttention(32, 4, num_kv_heads=2, encoding=CARoPE(32, 4, num_kv_heads=2)).double()
-    x, at = torch.randn(2, 9, 32, dtype=torch.float64), Coordinates.padded([6, 9], 9)
-    with torch.no_grad():
-        full = layer(x, mask=Causal(), positions=at)
-        cache = KeyValueCache()
-        cuts = ((0, 4), (4, 8), (8, 9))
-        steps = torch.cat(
-            [layer(x[:, a:b], mask=Causal(), positions=at.rows(a, b), cache=cache) for a, b in cuts], dim=1
-        )
-    torch.testing.assert_close(steps[1], full[1])
-    torch.testing.assert_close(steps[0, 3:], full[0, 3:])
+    check_cache(layer, 32)
 
 
 def test_bad_arguments() -> None:

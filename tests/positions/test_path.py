@@ -1,6 +1,7 @@
 """The path: literal products of Householder matrices, the authors' numbers, chunks, caches, shared key heads."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from headway.errors import HeadwayError
 from headway.householder import along
 from headway.kernels import reference
 from headway.masks import Causal
-from headway.nn import KeyValueCache, MultiHeadAttention
+from headway.nn import MultiHeadAttention
 from headway.positions._encodings.path import PaTH
 from headway.terms import HouseholderPath
 
@@ -106,22 +107,16 @@ def test_query_heads_take_the_path_of_their_key_head() -> None:
         torch.testing.assert_close(found[h].tril(), expected)
 
 
-def test_a_layer_with_a_cache_gives_what_a_full_pass_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_with_a_cache_gives_what_a_full_pass_gives(
+    monkeypatch: pytest.MonkeyPatch, check_cache: Callable[[MultiHeadAttention, int], None]
+) -> None:
     """Left padding, several tokens at once and several blocks of rows included."""
     monkeypatch.setattr(reference, "BLOCK", 64)
     layer = MultiHeadAttention(16, 2, encoding=PaTH(16, 2)).double()
     assert isinstance(layer.encoding, PaTH)
     for parameter in layer.encoding.parameters():
         torch.nn.init.normal_(parameter)
-    x, at = torch.randn(2, 9, 16, dtype=torch.float64), Coordinates.padded([6, 9], 9)
-    with torch.no_grad():
-        full = layer(x, mask=Causal(), positions=at)
-        cache = KeyValueCache()
-        steps = [
-            layer(x[:, a:b], mask=Causal(), positions=at.rows(a, b), cache=cache) for a, b in ((0, 4), (4, 8), (8, 9))
-        ]
-    torch.testing.assert_close(torch.cat(steps, dim=1)[1], full[1])
-    torch.testing.assert_close(torch.cat(steps, dim=1)[0, 3:], full[0, 3:])
+    check_cache(layer, 16)
 
 
 def test_bad_arguments() -> None:

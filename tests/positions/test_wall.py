@@ -1,6 +1,7 @@
 """Wall attention: the authors' numbers, gates that close, caches, shared key heads, long streams."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.kernels import reference
 from headway.masks import Causal, Window
-from headway.nn import KeyValueCache, MultiHeadAttention
+from headway.nn import MultiHeadAttention
 from headway.positions._encodings.forgetting import ForgettingGate
 from headway.positions._encodings.wall import Wall
 from headway.terms import ChannelDecay, TokenBias
@@ -177,22 +178,16 @@ def test_a_scalar_gate_beside_it() -> None:
     assert set(chosen.terms) == {"ChannelDecay", "TokenBias"}
 
 
-def test_a_layer_with_a_cache_gives_what_a_full_pass_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_with_a_cache_gives_what_a_full_pass_gives(
+    monkeypatch: pytest.MonkeyPatch, check_cache: Callable[[MultiHeadAttention, int], None]
+) -> None:
     """Left padding, several tokens at once, several blocks of rows and shared key heads included."""
     monkeypatch.setattr(reference, "BLOCK", 64)
     layer = MultiHeadAttention(16, 4, num_kv_heads=2, encoding=Wall(16, 4)).double()
     assert isinstance(layer.encoding, Wall)
     for parameter in layer.encoding.parameters():
         torch.nn.init.normal_(parameter)
-    x, at = torch.randn(2, 9, 16, dtype=torch.float64), Coordinates.padded([6, 9], 9)
-    with torch.no_grad():
-        full = layer(x, mask=Causal(), positions=at)
-        cache = KeyValueCache()
-        steps = [
-            layer(x[:, a:b], mask=Causal(), positions=at.rows(a, b), cache=cache) for a, b in ((0, 4), (4, 8), (8, 9))
-        ]
-    torch.testing.assert_close(torch.cat(steps, dim=1)[1], full[1])
-    torch.testing.assert_close(torch.cat(steps, dim=1)[0, 3:], full[0, 3:])
+    check_cache(layer, 16)
 
 
 def test_bad_arguments() -> None:
