@@ -123,6 +123,13 @@ def compiles() -> bool:
 
 
 _global_hooks: Callable[[], bool] = getattr(module_of_torch, "_has_any_global_hook", lambda: True)
+
+
+def _of_another_thread(hook: Any) -> bool:
+    thread = getattr(hook, "thread", None)  # which ``headway.inspection`` gives its hooks
+    return thread is not None and thread != threading.get_ident()
+
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -130,7 +137,8 @@ def calls_forward_alone(module: torch.nn.Module) -> bool:
     """Returns whether calling a module calls the ``forward`` of its class and nothing else."""
     own = module.__dict__
     for name in _HOOKS:
-        if own.get(name, True):
+        hooks = own.get(name, True)
+        if hooks and (hooks is True or not all(map(_of_another_thread, hooks.values()))):
             return False
     return "forward" not in own and "_compiled_call_impl" not in own and not _global_hooks()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple, TypeVar, cast
@@ -14,7 +15,7 @@ from typing_extensions import Never, Unpack
 
 from . import jagged, plans
 from ._common import notebook
-from ._torch import without_data
+from ._torch import never_compiled, without_data
 from .call import Arguments, encoding_for, make_call, seeded
 from .coordinates import KEPT, Coordinates
 from .errors import HeadwayError, refuse, refuses_others
@@ -36,11 +37,33 @@ Function = TypeVar("Function", bound=Callable[..., object])
 Computed = tuple[Tensor, Tensor | None]
 """The output of a call and its log-sum-exp, if that is wanted."""
 
-observers: list[Callable[[Call, Callable[[], Computed]], Computed]] = []
-"""Functions that are given each call of attention, in any thread, and what computes it, which they must call.
+Observer = Callable[[Call, Callable[[], Computed]], Computed]
+"""A function that is given a call of attention and what computes it, which it must call."""
 
-The last one is the innermost. ``headway.inspection`` adds its own for the duration of a block.
-"""
+_observers: list[tuple[Callable[[], bool], Observer]] = []
+"""Observers, each after a function that tells whether this thread is its own. The last one is the innermost."""
+
+
+@contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """A block in which an observer is given each call of attention of this thread.
+
+    Args:
+        observer: the observer. ``headway.inspection`` has its own.
+    """
+    thread = threading.get_ident()
+    # compiled code that runs in the block breaks its graph here
+    one = (never_compiled(lambda: threading.get_ident() == thread), observer)
+    _observers.append(one)
+    try:
+        yield
+    finally:
+        _observers.remove(one)
+
+
+def observers() -> list[Observer]:
+    """Returns the observers of this thread, the outermost first. Other threads compute as without them."""
+    return [observer for is_here, observer in _observers if is_here()]
 
 
 @refuses_others
@@ -121,7 +144,7 @@ def attention(
         mask = as_mask(mask)
     request = key = out = None
     plain = terms is None and sink is None and soft_cap is None and type(dropout) in (float, int) and not dropout
-    if plain and dropout_seed is None and head_shard is None and not observers and not isinstance(encoding, str):
+    if plain and dropout_seed is None and head_shard is None and not observers() and not isinstance(encoding, str):
         request = plans.Request(q, k, v, encoding, mask, scale, q_positions, k_positions, prepared_by, kernel)
         key = plans.key_of(request)
         plan = None if key is None else plans.find(encoding, key)
@@ -323,7 +346,7 @@ def attention_steps(
     call = _dense_call(q, k, v, kernel, arguments)
     *steps, out = spec.steps(spec.computed(call))
     out = KERNELS["reference"].restored(call, out)
-    if observers:
+    if observers():
         out, _ = _observed(call, partial(_with_nothing, out))
     return AttentionSteps(*(step.to(q.dtype) for step in (*steps, out)))
 
@@ -443,7 +466,7 @@ def _check_kernel(name: str) -> None:
 
 
 def _run(call: Call, name: str) -> Computed:
-    if observers:
+    if observers():
         return _observed(call, Computation(call, name))
     return kernel_for(KERNELS, call, name).run(seeded(call))
 
@@ -501,6 +524,6 @@ class Observation:
 
 
 def _observed(call: Call, compute: Callable[[], Computed]) -> Computed:
-    for observer in reversed(observers):
+    for observer in reversed(observers()):
         compute = Observation(observer, call, compute)
     return compute()

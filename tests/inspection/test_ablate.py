@@ -89,7 +89,7 @@ def test_zero_is_zeroed_columns_of_the_output_projection(name: str) -> None:
     with hw.ablate(model, {(layer, 1): "zero", (layer, 3): "zero"}):
         ablated = call(model)
     assert torch.equal(call(model), before)
-    assert not observers
+    assert not observers()
     part = projection(model)
     columns = part.weight if isinstance(part, transformers.pytorch_utils.Conv1D) else part.weight.T
     for head in (1, 3):
@@ -219,4 +219,4 @@ def test_what_is_known_only_when_it_runs() -> None:
     layer.attention.dropout = 0.5
     with pytest.raises(hw.HeadwayError, match=r"call model\.eval"), hw.ablate(layer, {("attention", 0): "zero"}):
         layer(X)
-    assert not observers
+    assert not observers()

@@ -47,7 +47,7 @@ class Own(nn.Module):
 def untouched(model: nn.Module) -> bool:
     """Whether nothing is left of a capture."""
     hooks = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()]
-    return not any(hooks) and not observers and torch._C._len_torch_function_stack() == 0
+    return not any(hooks) and not observers() and torch._C._len_torch_function_stack() == 0
 
 
 # ---------------------------------------------------------------- what is kept
@@ -363,6 +363,33 @@ def test_a_capture_sees_its_own_thread(build: Any) -> None:
     assert set(shapes) == {1}
     assert seen.calls == 1
     assert untouched(model)
+
+
+@pytest.mark.parametrize("name", ["none", "rope", "t5", "transformer-xl", "fire", "cope", "forgetting", "wall"])
+def test_other_threads_compute_the_same_bits_meanwhile(name: str) -> None:
+    torch.manual_seed(0)
+    config = TransformerConfig(vocab_size=40, embed_dim=32, num_heads=2, num_layers=2)
+    encoding = None if name == "none" else hw.encoding(name, num_heads=2, head_dim=16, embed_dim=32, max_length=64)
+    model = Decoder(config, encoding).eval()
+    for parameter in model.parameters():
+        if not parameter.any():
+            nn.init.normal_(parameter)
+
+    def generated() -> Tensor:
+        return torch.tensor(
+            [model.generate(ids, 6).log_probs for ids in torch.randint(40, (4, 1, 9), generator=seeded())]
+        )
+
+    def seeded() -> torch.Generator:
+        return torch.Generator().manual_seed(0)
+
+    before, found = generated(), []
+    with hw.capture(model) as seen:
+        thread = threading.Thread(target=lambda: found.append(generated()))
+        thread.start()
+        thread.join()
+    assert not seen.records
+    assert torch.equal(found[0], before)
 
 
 def test_hooks_are_taken_out_whatever_happens() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import headway
 from headway import Coordinates, HeadwayError
-from headway.attention import observers
+from headway.attention import observing
 from headway.masks import AnyMask, Boolean, Causal, Padding, Window
 from headway.models import Decoder, Stack, TransformerConfig
 from headway.nn import Block, KeyValueCache, MultiHeadAttention, ParallelBlock, Part
@@ -129,11 +129,8 @@ def test_what_observes_the_last_layer_sees_all_tokens() -> None:
     assert found.shape == (2, 2, WIDTH)
     seen.clear()
     observer: Any = lambda call, compute: (seen.append(call.q.shape[2]), compute())[1]  # noqa: E731
-    observers.append(observer)
-    try:
+    with observing(observer):
         decoder.hidden(ids, last=1)
-    finally:
-        observers.remove(observer)
     assert seen == [N, N, N]
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -17,7 +16,7 @@ from torch.autograd import forward_ad
 import headway as hw
 from headway import masks as M
 from headway import parallel
-from headway.attention import observers
+from headway.attention import observing
 from headway.heads import HeadShard
 from headway.parallel import Shards, _attention
 from headway.parallel.methods import ring
@@ -545,21 +544,10 @@ def sent_of_some_heads(group: Any) -> tuple[int, int]:
     return shards.group.sent - start, said.forward
 
 
-@contextmanager
-def observed() -> Iterator[None]:
-    """A block in which inspection observes calls."""
-    observer = lambda call, compute: compute()  # noqa: E731
-    observers.append(observer)
-    try:
-        yield
-    finally:
-        observers.remove(observer)
-
-
 def observed_masks(group: Any) -> list[float]:
     """The differences of observed calls, whose masks are those of several runs, one of a single token."""
     ids = torch.arange(N) // 6
-    with observed():
+    with observing(lambda call, compute: compute()):
         return [
             compare(group, None, "gather", "a run of one token", mask)
             for mask in (M.Boolean(_random(N, N)), M.Causal() & M.Boolean(_random(2, 4, N, N)), M.Documents(ids))
@@ -597,7 +585,7 @@ def disagrees(group: Any, what: str) -> None:
     if what == "capture":  # of a kind that all ranks have agreed on before
         parallel.attention(q, k, v, shards=shards, method="ring", **options)
         options["encoding"] = None
-        with observed() if rank else nullcontext():
+        with observing(lambda call, compute: compute()) if rank else nullcontext():
             parallel.attention(q, k, v, shards=shards, method="ring", **options)
         return
     if what == "documents":  # of which one rank would wait for keys that the other one does not send

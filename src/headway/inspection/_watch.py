@@ -256,7 +256,7 @@ class Finder:
             block.enter_context(recomputed_as(self._recomputed))
             for source in self.sources:
                 block.enter_context(source.found_by(self))
-            enter, leave = never_compiled(self._enter), never_compiled(self._leave)
+            enter, leave = _hook(self._enter), _hook(self._leave)
             for module in self.name_of:
                 before = module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
                 block.callback(before.remove)
@@ -277,19 +277,29 @@ class Finder:
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Is called before a module's forward."""
-        if self._thread == threading.get_ident():
-            self.stack.append(Frame(self.name_of[module], module, args, kwargs))
-            self.begins(self.stack[-1])
+        self.stack.append(Frame(self.name_of[module], module, args, kwargs))
+        self.begins(self.stack[-1])
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
         """Is called after a module's forward, also where that raises."""
-        if self._thread != threading.get_ident():
-            return
         while self.stack:
             frame = self.stack.pop()
             if frame.module is module:
                 self.ends(frame, out is not None)
                 break
+
+
+def _hook(function: Callable[..., None]) -> Callable[..., None]:
+    """Returns a module's hook that calls a function in this thread alone, and that compiled code does not look into."""
+    here = threading.get_ident()
+
+    def hook(*args: Any) -> None:
+        if threading.get_ident() == here:
+            function(*args)
+
+    hook = never_compiled(hook)
+    hook.thread = here  # type: ignore[attr-defined]
+    return hook
 
 
 @dataclass(eq=False, slots=True)

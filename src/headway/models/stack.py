@@ -290,7 +290,7 @@ class Stack(nn.Module):
     def _needs_no_coordinates(self, x: Tensor, masks: Sequence[Mask | Tensor | None], cache: StackCache) -> bool:
         """Returns whether layers that count their tokens compute a call as fast as with coordinates shared by all."""
         modules: Any = self._modules
-        if observers or watched():
+        if observers() or watched():
             return False
         for block in modules["blocks"]._modules.values():
             if not _takes_defaults(block):
@@ -401,7 +401,7 @@ class Stack(nn.Module):
 
     def _computes_last(self) -> bool:
         """Returns whether the last layer and the norm compute some tokens alone as among all, unobserved."""
-        if sharing_of(self) is not None or observers or not self._block_of_layer:
+        if sharing_of(self) is not None or observers() or not self._block_of_layer:
             return False
         block: Any = self.blocks[self._block_of_layer[-1]]
         part, feed = block._modules.get("attention"), block._modules.get("feed_forward")

@@ -89,7 +89,7 @@ def step(
         The output, [batch, heads, n, head_dim]; None if no earlier step has prepared this one. The cache then holds
         what it held.
     """
-    if not cache._counts or torch.is_grad_enabled() or observers or watched() or forward_mode() or any_autocast():
+    if not cache._counts or torch.is_grad_enabled() or observers() or watched() or forward_mode() or any_autocast():
         return None
     keys, values, count = cache._keys, cache._values, q.shape[2]
     if not are_plain(q, k, v) or not 0 < count <= STEP_QUERIES or cache.prepared_by is not prepared_by:

@@ -150,7 +150,7 @@ def computed(
     Raises:
         HeadwayError: if the method cannot compute the call, or the processes disagree on it.
     """
-    if observers:  # which watch by a mode of torch
+    if observers():  # which watch by a mode of torch
         _need_method(name)
         return _observed_here(call, note)
     if watched() or forward_mode():
@@ -277,7 +277,7 @@ def _facts(call: SharedCall, method: Method) -> dict[str, object]:
     facts: dict[str, object] = {
         "version": __version__,
         "the layer": call.layer,
-        "what capture and other inspection observe": "all calls" if observers else "nothing",
+        "what capture and other inspection observe": "all calls" if observers() else "nothing",
         "method": method.name,
         "kernel": call.kernel,
         "the number of tokens": call.q_shards.whole,

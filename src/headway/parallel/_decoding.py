@@ -48,7 +48,7 @@ def need_decodes(encoding: PositionEncoding | None, dropout: float, fills: bool)
         HeadwayError: if the encoding takes something of other tokens or may draw positions, for gradients, for dropout,
             and for a later call that inspection observes.
     """
-    if observers and not fills:  # no process has the weights of all keys
+    if observers() and not fills:  # no process has the weights of all keys
         raise HeadwayError(
             "steps with a cache that processes share cannot be observed: leave capture, attention_statistics and "
             "ablate out, or decode outside of headway.parallel.context"

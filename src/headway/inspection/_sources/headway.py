@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...attention import Computation, Computed, observers
+from ...attention import Computation, Computed, observing
 from ...kernels import Call, Problem
 from ...nn import LatentAttention, MultiHeadAttention
 from ...reductions import Reduction
@@ -28,12 +28,8 @@ class Headway:
 
     @contextmanager
     def found_by(self, finder: Finder) -> Iterator[None]:
-        observer = partial(_observe, finder)
-        observers.append(observer)
-        try:
+        with observing(partial(_observe, finder)):
             yield
-        finally:
-            observers.remove(observer)
 
 
 def _observe(finder: Finder, call: Call, compute: Callable[[], Computed]) -> Computed:
