@@ -130,6 +130,17 @@ def test_a_mean_leaves_padding_out(name: str) -> None:
     torch.testing.assert_close(ablated, expected, atol=2e-6, rtol=1e-5)
 
 
+@torch.no_grad()
+def test_a_mean_is_summed_in_float32() -> None:
+    layer = hw.nn.MultiHeadAttention(8, 2, bias=False, kernel="reference").half()
+    for map_ in (layer.v_proj, layer.out_proj):
+        map_.weight.copy_(torch.eye(8))
+    x = torch.full((1, 600, 8), 300.0, dtype=torch.float16)  # whose sum is above 65,504
+    for mask in (None, hw.masks.Padding(torch.tensor([500]))):
+        with hw.ablate(layer, {("", 1): "mean"}):
+            assert torch.equal(layer(x, mask=mask)[:, :500], x[:, :500])
+
+
 @pytest.mark.parametrize("name", ["headway", "transformers sdpa", "own", "torch (True, False, False)"])
 def test_gradients_flow_around_a_zero(name: str) -> None:
     build, call, layer, _ = CASES[name]

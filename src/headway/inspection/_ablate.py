@@ -131,26 +131,19 @@ def _replaced(
 ) -> Tensor:
     """out, [batch, heads, n, v_dim], with some heads replaced."""
     heads = list(out.unbind(1))
-    if total is not None and (averaged := [head for head, how in replacements.items() if how == "mean"]):
+    averaged = [head for head, how in replacements.items() if how == "mean"]
+    if averaged:
         for head, mean in zip(averaged, _means(out[:, averaged], counted, total), strict=True):
             heads[head] = mean.to(out.dtype).expand_as(heads[head])
-        replacements = {head: how for head, how in replacements.items() if how != "mean"}
-    for head, replacement in replacements.items():
-        own = heads[head]
-        if replacement == "zero":
-            heads[head] = own.new_zeros(own.shape)
-        elif counted is None:
-            heads[head] = own.mean((0, 1), keepdim=True).expand_as(own)
-        else:
-            share = counted[..., None].to(own.dtype)
-            heads[head] = ((own * share).sum((0, 1), keepdim=True) / share.sum().clamp(min=1)).expand_as(own)
+    for head in replacements.keys() - {*averaged}:
+        heads[head] = torch.zeros_like(heads[head])
     return torch.stack(heads, dim=1)
 
 
-def _means(out: Tensor, counted: Tensor | None, total: Callable[[Tensor], Tensor]) -> Tensor:
+def _means(out: Tensor, counted: Tensor | None, total: Callable[[Tensor], Tensor] | None) -> Tensor:
     """The means of heads [batch, heads, n, v_dim] over the queries of all processes, [heads, v_dim]: one exchange."""
     wide = out.to(torch.promote_types(out.dtype, torch.float32))
     share = wide.new_ones(out.shape[0], out.shape[2]) if counted is None else counted.to(wide.dtype)
-    sums = (wide * share[:, None, :, None]).sum((0, 2))
-    *numbers, count = total(torch.cat([sums.flatten(), share.sum()[None]])).split([sums.numel(), 1])
-    return numbers[0].view(sums.shape) / count.clamp(min=1)
+    sums = torch.cat([(wide * share[:, None, :, None]).sum((0, 2)).flatten(), share.sum()[None]])
+    sums = sums if total is None else total(sums)
+    return sums[:-1].unflatten(0, (-1, out.shape[3])) / sums[-1].clamp(min=1)

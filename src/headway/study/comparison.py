@@ -106,7 +106,7 @@ def compare(
     if jobs is not None:
         need_positive(jobs=jobs)
     place = "cpu" if engine is not None and asked.device == "auto" else device_named(asked.device)
-    chosen = _seeds(seeds, QUICK_SEEDS if asked.quick else SEEDS)
+    drawn = _seeds(seeds, QUICK_SEEDS if asked.quick else SEEDS)
     if asked.steps is not None and asked.minutes is not None:
         raise HeadwayError(f"steps {asked.steps} and minutes {asked.minutes:g} are both given: give one of them")
     apart = "engine" if engine is not None else "share" if share[1] > 1 else None
@@ -135,7 +135,7 @@ def compare(
         fixed = of_text(device=place)
         watch.noted(why)
     where = _Where(jobs, engine, share, torch.cuda.device_count() if place == "cuda" else 0)
-    comparison = _Comparison(text, partial(of_text, device=place), fixed, models, chosen, watch, where)
+    comparison = _Comparison(text, partial(of_text, device=place), fixed, models, drawn, watch, where)
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
             results = comparison.go(Path(folder), reports=False)
