@@ -11,11 +11,11 @@ from ...coordinates import Coordinates
 from ...errors import need_positive
 from ...terms import rotate
 from .._base import Pair, PositionEncoding, need_base, need_width
-from .._lie import for_heads, need_divisor, skew
-from .._rotary import LearnedRotary
+from .._lie import for_heads, skew
+from .._rotary import AxesRotary
 
 
-class CayleySTRING(LearnedRotary):
+class CayleySTRING(AxesRotary):
     """Transforms queries and keys to a learned orthogonal basis and rotates pairs in it.
 
         score[h,i,j] = s·⟨R_h(pᵢ)·P_h·qᵢ, R_h(pⱼ)·P_h·kⱼ⟩,   P = (I − S)·(I + S)⁻¹,   S = −Sᵀ
@@ -65,19 +65,14 @@ class CayleySTRING(LearnedRotary):
         base: float = 10000.0,
         layout: str = "interleaved",
     ) -> None:
-        super().__init__(head_dim, layout)
-        need_positive(num_heads=num_heads, axes=axes)
+        super().__init__(num_heads, head_dim, num_kv_heads, layout)
+        need_positive(axes=axes)
         need_base(base)
-        need_divisor(num_heads, num_kv_heads)
-        self.num_heads, self.axes, self.num_kv_heads, self.base = num_heads, axes, num_kv_heads, base
+        self.axes, self.base = axes, base
         heads = num_kv_heads or num_heads
         frequencies = base ** (-2 / head_dim * torch.arange(self.pairs))
         self.f = nn.Parameter(frequencies.repeat(axes, heads, 1))
         self.upper = nn.Parameter(torch.zeros(heads, head_dim * (head_dim - 1) // 2))
-
-    def phases(self, coordinates: Coordinates) -> Tensor:
-        """Returns φ, [b, num_kv_heads, n, pairs] in float64."""
-        return torch.einsum("bna,ahc->bhnc", coordinates.position.double(), self.f.double())
 
     def waves(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
         """Returns cos φ, sin φ [b, num_kv_heads, n, pairs] and Pᵀ [1, num_kv_heads, head_dim, head_dim] in float64."""
@@ -91,10 +86,6 @@ class CayleySTRING(LearnedRotary):
         need_width(x, "head_dim", self.head_dim)
         cos, sin, basis = for_heads(x, self.num_heads, *self.for_one_forward(coordinates).learned)
         return rotate(x.double() @ basis, cos, sin, self.layout).to(x.dtype)
-
-    def oracle_angle(self, pair: Pair, c: int, token: int) -> float:
-        h = pair.h * self.f.shape[1] // self.num_heads
-        return sum(pair.at(token, a) * self.f[a, h, c].item() for a in range(self.f.shape[0]))
 
     def oracle(self, pair: Pair) -> float:
         d, h = self.head_dim, pair.h * self.f.shape[1] // self.num_heads
