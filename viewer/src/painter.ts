@@ -13,9 +13,11 @@ const TILE = 128;
 const COARSEST = 4;
 /** How many pictures of tiles are kept, unless a large screen shows more. */
 const KEPT = 400;
-/** For how many milliseconds tiles are computed at a time: at rest, and while the map moves. */
+/** For how many milliseconds what is wanted is made at a time: at rest, and while the map moves. */
 const SLICE = 6;
 const SHORT_SLICE = 2;
+/** The most pixels of the screen that marks are drawn with for one of the page: finer ones cost more than they show. */
+const FINEST = 2;
 /** After how many milliseconds without a move a map is at rest. */
 const REST = 120;
 
@@ -61,8 +63,8 @@ class Motion {
 export class Painter {
   private readonly pictures = new Map<string, HTMLCanvasElement>();
   private painted = "";
-  /** Tiles that are in sight and not there yet: steps that compute one, or what asks the kernel. The first is being made. */
-  private readonly wanted = new Map<string, Generator<void, Raster> | (() => Promise<Raster>)>();
+  /** What is in sight and not there yet: steps that make it, or what asks the kernel. The first is being made. */
+  private readonly wanted = new Map<string, Generator<void, void> | (() => Promise<Raster>)>();
   private marks: Marks | null = null;
   private colours: Rgb[] = [];
   private working = false;
@@ -126,7 +128,12 @@ export class Painter {
       this.tiles(context, weights, other, view, scale, density);
     } else if (listed && (paled || !map)) {
       this.marks ??= new Marks(listed, shading, colours);
-      this.marks.paint(context, view, side, density, this.motion.moves);
+      this.marks.paint(context, view, side);
+      const fine = Math.min(density, FINEST);
+      if (!this.wanted.has("marks") && !this.marks.serves(view, side * fine, this.motion.moves)) {
+        this.wanted.set("marks", this.marks.drawing(view, side * fine, fine));
+      }
+      this.work();
     }
     state.paled.value = paled;
   }
@@ -156,7 +163,7 @@ export class Painter {
       missing.add(name);
       if (this.wanted.has(name)) continue;
       if (weights instanceof Remote) this.wanted.set(name, () => weights.raster(part, shading));
-      else this.wanted.set(name, ofWeights(weights, part, shading, other));
+      else this.wanted.set(name, this.tile(name, ofWeights(weights, part, shading, other)));
     }
     for (const name of this.pictures.keys()) {
       if (this.pictures.size <= Math.max(KEPT, 4 * parts.length)) break;
@@ -180,6 +187,10 @@ export class Painter {
     return parts;
   }
 
+  private *tile(name: string, steps: Generator<void, Raster>): Generator<void, void> {
+    this.pictures.set(name, picture(yield* steps, this.colours));
+  }
+
   /** Draws a tile if it is there. */
   private place(context: CanvasRenderingContext2D, name: string, { query, key, step }: Part, view: Window, scale: number): boolean {
     const tile = this.pictures.get(name);
@@ -197,7 +208,7 @@ export class Painter {
     return made;
   }
 
-  /** Computes tiles for a slice of time and paints: on this thread, since not every page may have workers. */
+  /** Makes what is wanted for a slice of time and paints: on this thread, since not every page may have workers. */
   private work(): void {
     if (this.working || this.wanted.size === 0) return;
     this.working = true;
@@ -230,7 +241,6 @@ export class Painter {
         while (!next.done && performance.now() < until) next = steps.next();
         if (!next.done) break;
         this.wanted.delete(name);
-        this.remember(name, () => picture(next.value as Raster, this.colours));
         more = true;
         if (performance.now() > until) break;
       }

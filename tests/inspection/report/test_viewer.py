@@ -17,7 +17,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))  # for `import browser`
 
 from browser import AXE, Opened, browser, url
-from drawn_reports import Made, framed, write
+from drawn_reports import TAU, Made, framed, write
 from reports import FORMS, seen
 
 VIEWS = ("explore", "map", "roles", "profiles", "method")
@@ -253,6 +253,102 @@ def test_a_map_zooms_to_single_weights(long: Any, opened: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("density", [1, 2, 3])
+def test_weights_of_a_list_are_marks_at_their_places(long: Any, opened: Any, density: int) -> None:
+    """At rest, and after the map was moved by a hand."""
+    index, entry = next((i, entry) for i, entry in enumerate(long.report["heads"]) if entry["form"] == "list")
+    page = opened(
+        url(long.path, f"layer={entry['layer']}&head={entry['head']}&token=9&view=map"), device_scale_factor=density
+    )
+    page.keyboard.press("Escape")
+    plot, n, zooms = page.locator(".plot canvas"), long.report["n"], 5
+    plot.focus()
+    for _ in range(zooms):
+        page.keyboard.press("+")
+    page.wait_for_timeout(600)
+    side = plot.evaluate("canvas => canvas.clientWidth - 70")
+    span = n / 1.5**zooms
+    edges = [(n - span) / 2] * 2
+
+    def marks_agree() -> None:
+        pixels = (
+            "(canvas, all) => { const { width, height } = canvas; "
+            "const copy = new OffscreenCanvas(width, height).getContext('2d', { willReadFrequently: true }); "
+            "copy.drawImage(canvas, 0, 0); const { data } = copy.getImageData(0, 0, width, height); "
+            "return all.map(at => { "
+            "const [x, y] = at.map(place => Math.floor(place * devicePixelRatio)); "
+            "return [...data.slice(4 * (y * width + x)).slice(0, 3)]; }); }"
+        )
+        weights = long.weights[entry["layer"]][entry["head"]]
+        within = [range(math.ceil(edge), math.floor(edge + span)) for edge in edges]
+        pairs = [(query, key) for query in within[0] for key in within[1] if weights[query, key] >= 1.01 * TAU]
+        assert len(pairs) >= 5
+        scale = side / span
+        places = [(68 + (key + 0.5 - edges[1]) * scale, 60 + (query + 0.5 - edges[0]) * scale) for query, key in pairs]
+        fills = page.locator(".ramp rect").evaluate_all("all => all.map(rect => rect.getAttribute('fill'))")
+        ramp = [[int(part) for part in re.findall(r"\d+", fill)] for fill in fills]
+        for (query, key), colour in zip(pairs, plot.evaluate(pixels, places), strict=True):
+            nearest = min(range(len(ramp)), key=lambda i: math.dist(ramp[i], colour))
+            low = -math.log(4 * n)
+            shade = 1 - math.log(float(weights[query, key])) / low
+            assert abs(nearest / (len(ramp) - 1) - shade) <= 0.03, (query, key)
+
+    assert index == 1
+    marks_agree()
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + 300, box["y"] + 300)
+    page.mouse.down()
+    for step in range(1, 9):
+        page.mouse.move(box["x"] + 300 + 5 * step, box["y"] + 300 - 5 * step)
+    page.mouse.up()
+    page.mouse.move(5, 5)
+    page.wait_for_timeout(600)
+    edges = [edges[0] + 40 * span / side, edges[1] - 40 * span / side]
+    marks_agree()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("screen", "density"), [((1600, 1000), 3), ((3840, 2160), 1)], ids=["three pixels for one", "4k"]
+)
+def test_the_tiles_of_a_dense_screen_are_each_made_once(
+    opened: Any, tmp_path: Path, screen: tuple[int, int], density: int
+) -> None:
+    """A screen may show more tiles than are kept otherwise: leaving some of them out would make them again for ever."""
+    n = 2570
+    found = seen(n, layers=1, heads=1, kv_heads=1, **FORMS["causal"])
+    path = found.report(tmp_path / "report.html", tokens=[str(token) for token in range(n)], exact=[(0, 0)])
+    count = """
+        globalThis.made = 0;
+        const create = document.createElement;
+        document.createElement = function (name) {
+            globalThis.made += name === "canvas";
+            return create.call(this, name);
+        };
+    """
+    page = opened(
+        url(path, "layer=0&head=0&token=9&view=map"),
+        script=count,
+        viewport={"width": screen[0], "height": screen[1]},
+        device_scale_factor=density,
+    )
+    settled, before = 0, -1
+    for _ in range(120):
+        page.wait_for_timeout(500)
+        made = page.evaluate("made")
+        settled = settled + 1 if made == before else 0
+        before = made
+        if settled == 4:
+            break
+    assert settled == 4
+    tiles = math.ceil(n / 128) ** 2
+    assert 400 < tiles <= made <= tiles + 20
+    page.locator(".plot canvas").hover(position={"x": 300, "y": 600})
+    page.wait_for_timeout(1000)
+    assert page.evaluate("made") == made
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["dense", "exact"])
 def test_pixels_and_weights_while_heads_are_switched(
     short: Any, long: Any, opened: Any, tmp_path: Path, form: str
@@ -459,6 +555,46 @@ def test_it_works_within_a_frame(short: Any, opened: Any, tmp_path: Path, sandbo
     frame.locator(".words [data-token='2']").click()
     assert frame.locator(".words .kept").get_attribute("data-token") == "2"
     assert frame.evaluate("location.hash") == "#layer=0&head=1&token=2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["dense", "exact"])
+def test_it_works_where_a_policy_forbids_workers(
+    chromium: Any, short: Any, long: Any, tmp_path: Path, form: str
+) -> None:
+    """As in VS Code. A frame of a srcdoc has the policies of the page around it too."""
+    made = short if form == "dense" else long
+    policy = "worker-src 'none'; script-src 'unsafe-inline' 'wasm-unsafe-eval'"
+    outer = tmp_path / "outer.html"
+    inner = html.escape(made.path.read_text(encoding="utf-8"))
+    outer.write_text(
+        f'<!doctype html><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<p class="page">A frame:</p><iframe style="width: 1280px; height: 760px" srcdoc="{inner}"></iframe>',
+        encoding="utf-8",
+    )
+    page = Opened(chromium, url(outer))
+    frame = page.page.frames[1]
+    frame.locator("[data-head='0']").click()
+    frame.locator(".words [data-token='7']").click()
+    weights = made.weights[0, 0, 7]
+    first = frame.locator(".lists .to li button").first
+    assert first.get_attribute("data-token") == str(int(weights.argmax()))
+    assert float(first.locator(".weight").inner_text()) == pytest.approx(float(weights.max()), abs=6e-4)
+    if form == "exact":
+        zoomed = frame.locator(".plot canvas")
+        zoomed.focus()
+        for _ in range(4):
+            zoomed.press("+")  # until tiles are computed
+        page.page.wait_for_timeout(600)
+    pixels = "new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)"
+    assert frame.locator(".plot canvas").evaluate(f"canvas => new Set({pixels}).size") > 30
+    assert page.complaints == []
+    broken = frame.evaluate(
+        "new Promise(resolve => { addEventListener('securitypolicyviolation', event => "
+        "resolve(event.effectiveDirective)); try { new Worker(URL.createObjectURL(new Blob(['']))) } catch {} })"
+    )
+    assert broken == "worker-src"  # the policy does hold
+    page.close()
 
 
 @pytest.mark.slow
