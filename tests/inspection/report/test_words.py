@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from reports import FORMS, seen
 
 from headway.inspection.report._first import Link, Opening, is_content, opening
 from headway.inspection.report._words import graphemes, layout
+from headway.inspection.roles import Finding, HeadRoles
 
 ZWJ = "\u200d"
 FAMILY = f"\U0001f468{ZWJ}\U0001f469{ZWJ}\U0001f467"
@@ -87,24 +90,33 @@ LINKS = [
 def test_a_content_word_of_a_head_with_a_role_opens() -> None:
     content = {3: 3, 4: 4}
     for whole in (set[int](), {3, 4}):
-        assert opening(LINKS, {1}, content, whole) == Opening(1, 3, 4)
-        assert opening(LINKS, {0, 1}, content, whole) == Opening(1, 3, 4)  # head 0 has no link between content words
-        assert opening(LINKS, set(), content, whole) == Opening(2, 4, 3)
-    assert opening(LINKS, {1}, {3: 3}, {3}) == Opening(1, 3, 4)
-    assert opening(LINKS, {2}, {3: 3}, {3}) == Opening(0, 3, 2)  # head 2 has no link from a content word
-    assert opening(LINKS, {1}, {}, ()) == Opening(1, 3, 4)
-    assert opening(LINKS, (), {}, ()) == Opening(0, 0, 1)
+        assert opening(LINKS, {1}, (), content, whole) == Opening(1, 3, 4)
+        assert opening(LINKS, {0, 1}, (), content, whole) == Opening(
+            1, 3, 4
+        )  # head 0 has no link between content words
+        assert opening(LINKS, set(), (), content, whole) == Opening(2, 4, 3)
+    assert opening(LINKS, {1}, (), {3: 3}, {3}) == Opening(1, 3, 4)
+    assert opening(LINKS, {2}, (), {3: 3}, {3}) == Opening(0, 3, 2)  # head 2 has no link from a content word
+    assert opening(LINKS, {1}, (), {}, ()) == Opening(1, 3, 4)
+    assert opening(LINKS, (), (), {}, ()) == Opening(0, 0, 1)
     within = content | {3: 4}  # the tokens 3 and 4 are one word
-    assert opening(LINKS, (), within, ()) == Opening(0, 3, 2)
-    assert opening([[], []], {1}, content, {3, 4}) == Opening(0, 0, 0)
+    assert opening(LINKS, (), (), within, ()) == Opening(0, 3, 2)
+    assert opening([[], []], {1}, (), content, {3, 4}) == Opening(0, 0, 0)
+
+
+def test_a_head_that_looks_at_any_words_opens_last() -> None:
+    content = {3: 3, 4: 4}
+    assert opening(LINKS, set(), {2}, content, content) == Opening(1, 3, 4)  # of head 1 nothing is known
+    assert opening(LINKS, {1}, {2}, content, content) == Opening(1, 3, 4)
+    assert opening(LINKS, set(), {0, 1, 2}, content, content) == Opening(2, 4, 3)
 
 
 def test_whole_words_open_before_parts_of_words() -> None:
     content = {2: 2, 3: 3, 4: 3, 5: 4}  # the tokens 3 and 4 are one word
     links = [[Link(4, 2, 0.9), Link(5, 3, 0.8)], [Link(5, 2, 0.1)], [Link(2, 5, 0.05)]]
-    assert opening(links, {0, 2}, content, {2, 5}) == Opening(2, 2, 5)
-    assert opening(links, {0}, content, {2, 5}) == Opening(1, 5, 2)
-    assert opening(links[:1], {0}, content, {2, 5}) == Opening(0, 4, 2)  # nothing better is there
+    assert opening(links, {0, 2}, (), content, {2, 5}) == Opening(2, 2, 5)
+    assert opening(links, {0}, (), content, {2, 5}) == Opening(1, 5, 2)
+    assert opening(links[:1], {0}, (), content, {2, 5}) == Opening(0, 4, 2)  # nothing better is there
 
 
 @pytest.mark.parametrize(
@@ -127,6 +139,36 @@ def test_a_report_opens_with_whole_words(text: str, ends: tuple[int, ...], whole
     )
     report = reports_of(path.read_text(encoding="utf-8"))[0].json
     assert report["open"] == {"head": head, "token": query, "key": key}
+
+
+class Held(HeadRoles):
+    """Roles of some of the heads of two layers, by layer and head."""
+
+    def __init__(self, layers: list[str], roles: Mapping[tuple[int, int], tuple[str, ...]]) -> None:
+        super().__init__([(layer, head) for layer in layers for head in range(4)], {}, {})
+        self.held = {(layers[layer], head): names for (layer, head), names in roles.items()}
+
+    def of(self, layer: int | str, head: int) -> list[Finding]:
+        names = self.held.get((str(layer), head), ())
+        return [Finding(name, "", str(layer), head, 0.95, 0.9, 1.0, 0.1, 99, holds=True) for name in names]
+
+
+@pytest.mark.parametrize("role", ["positional", "local", "block", "sink"])
+@pytest.mark.parametrize("text", ["kettle lantern marble orchard", "茶壶 灯笼 石头 果园"], ids=["English", "Chinese"])
+def test_a_report_opens_with_a_head_whose_role_depends_on_words(text: str, role: str, tmp_path: Path) -> None:
+    offsets = [match.span() for match in re.finditer(r"\S+", text)]
+    found = seen(len(offsets), **FORMS["none"])
+
+    def opened(roles: Mapping[tuple[int, int], tuple[str, ...]]) -> tuple[int, int]:
+        path = found.report(tmp_path / "page.html", text=text, offsets=offsets, roles=Held(found.layers, roles))
+        return divmod(reports_of(path.read_text(encoding="utf-8"))[0].json["open"]["head"], 4)
+
+    strongest = opened({})
+    assert opened({strongest: (role,)}) != strongest
+    assert opened({(layer, head): (role,) for layer in range(2) for head in range(4)}) == strongest
+    assert opened({strongest: ("rare_word", role)}) == strongest
+    other = (1 - strongest[0], 0)
+    assert opened({strongest: (role,), other: ("rare_word",)}) == other
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from ..._common.scripts import is_han
 from ..._common.words import is_alphabetic, spelling
 
-SILENT = ("delimiter", "sink", "broad")
-"""Roles that do not depend on the words of a text."""
+SILENT = ("positional", "sink", "delimiter", "block", "local", "broad")
+"""Roles that say where a head looks, or how widely, whatever the words are."""
 LETTERS = 4
 """The fewest letters of a word that counts as one of content, in scripts that are written in letters."""
 FUNCTION_WORDS = frozenset(
@@ -51,21 +51,28 @@ class Opening(NamedTuple):
 
 
 def opening(
-    links: Sequence[Sequence[Link]], telling: Collection[int], content: Mapping[int, int], whole: Collection[int]
+    links: Sequence[Sequence[Link]],
+    telling: Collection[int],
+    silent: Collection[int],
+    content: Mapping[int, int],
+    whole: Collection[int],
 ) -> Opening:
-    """Returns the strongest link between two content words by a head with a role.
+    """Returns the strongest link between two content words by a head whose role depends on words.
 
     A link between tokens that are whole words comes before one between parts of words, then one from a content word,
-    then any; of each kind, one by a head with a role comes first. Of equal ones the first counts.
+    then any. Of each kind, one by a head with a role that depends on words comes first, then one by a head of which
+    nothing is known, then the others: a head that looks at the previous token links any two words. Of equal ones the
+    first counts.
 
     Args:
         links: the strongest links of each head, without keys that are the first token or no text.
         telling: the heads with a role that depends on words.
+        silent: the heads with other roles alone.
         content: the tokens of content words, with the number of the word of each.
         whole: those of them that are a word by themselves.
     """
 
-    def rank(one: tuple[int, Link]) -> tuple[int, bool, float]:
+    def rank(one: tuple[int, Link]) -> tuple[int, bool, bool, float]:
         head, (query, key, weight) = one
         if content.get(query) == content.get(key) or query not in content:
             kind = 0
@@ -73,7 +80,7 @@ def opening(
             kind = 1
         else:
             kind = 3 if query in whole and key in whole else 2
-        return kind, head in telling, weight
+        return kind, head in telling, head not in silent, weight
 
     every = [(head, link) for head, of_head in enumerate(links) for link in of_head]
     head, link = max(every, key=rank, default=(0, Link(0, 0, 0.0)))

@@ -318,13 +318,10 @@ class _Maker:
         }  # fmt: skip
 
     def _opening(self, layers: list[Measured]) -> Any:
-        telling = {
-            self.number[head]
-            for head, held in self.findings.items()
-            if head in self.number and any(one.role not in SILENT for one in held)
-        }
+        held = {self.number[head]: roles for head, roles in self.findings.items() if head in self.number and roles}
+        telling = {head for head, roles in held.items() if any(one.role not in SILENT for one in roles)}
         links = [a + b for layer in layers for a, b in zip(layer.links, layer.between, strict=True)]
-        return opening(links, telling, *self._content)
+        return opening(links, telling, held.keys() - telling, *self._content)
 
     @cached_property
     def _gaps_and_lengths(self) -> tuple[list[int], list[int]]:
