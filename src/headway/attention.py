@@ -62,7 +62,7 @@ def observing(observer: Observer) -> Iterator[None]:
 
 
 def observers() -> list[Observer]:
-    """Returns the observers of this thread, the outermost first. Other threads compute as without them."""
+    """Returns the observers of this thread, the outermost first; other threads compute as without them."""
     return [observer for is_here, observer in _observers if is_here()]
 
 
