@@ -88,11 +88,10 @@ def read(r: Reader) -> tuple[Call, dict[str, Any]]:
     b, h, kv, n, m, d, dv = (r.word() for _ in range(7))
     scale, drop_below, keep_scale, seed = r.double(), r.word(), r.double(), r.word()
     batch_offset, head_offset, partial_keys = r.word(), r.word(), r.word()
-    assert not partial_keys
     assert keep_scale == pytest.approx(1 / (1 - drop_below / 2**32))
     q, k, v = (r.some(b, *shape) for shape in ((h, n, d), (kv, m, d), (kv, m, dv)))
     assert q.dtype == DTYPES[dtype]
-    results: dict[str, Any] = {"backward": backward, "out": r.some(b, h, n, dv)}
+    results: dict[str, Any] = {"backward": backward, "partial_keys": partial_keys, "out": r.some(b, h, n, dv)}
     results |= {name: r.tensor(b, h, n) for name in ("row_max", "row_sum")}
     q, k, v = (r.copy(x).requires_grad_(bool(backward)) for x in (q, k, v))
     if backward:
@@ -316,6 +315,8 @@ def computed(r: Reader) -> Right:
     if results["d_lse"] is not None:
         outputs.append(lse)
         upstream.append(results["d_lse"].to(lse.dtype))
+    if results["partial_keys"]:
+        outputs, upstream = [among_more_keys(plain, results)], [torch.ones((), dtype=out.dtype)]
     leaves = [leaf for leaf, _ in results["gradients"]]
     grads = torch.autograd.grad(outputs, leaves, upstream, allow_unused=True) if leaves else ()
     for (leaf, gradient), value in zip(results["gradients"], grads, strict=True):
@@ -326,3 +327,21 @@ def computed(r: Reader) -> Right:
         shape = [1 if step == 0 else size for size, step in zip(gradient.shape, gradient.stride(), strict=True)]
         right.filled.append((gradient.as_strided(shape, gradient.stride()), value))
     return right
+
+
+def among_more_keys(plain: Call, results: dict[str, Any]) -> Tensor:
+    """A number whose gradients are those of a call with results of more keys: d score = P·(dP − Σ d_out·out + d_lse).
+
+    plain: the call, as the reference kernel computes it.
+    """
+    assert not any(isinstance(term, T.Sink) for term in plain.terms)
+    given = {name: x.to(plain.q.dtype) for name, x in results.items() if isinstance(x, Tensor)}
+    of_row = (given["d_out"] * given["out"]).sum(-1) - given.get("d_lse", torch.zeros(()))
+    empty = given["row_sum"] == 0
+    with torch.enable_grad():
+        block = spec.QueryBlock(plain._with(aligned=False), 0, plain.q.shape[2])
+        score = spec.masked(block, spec.scores(block))
+        weights = (score - given["row_max"].masked_fill(empty, 0)[..., None]).exp()
+        weights = weights / given["row_sum"].masked_fill(empty, 1)[..., None]
+        out = spec.weighted_sum(block, spec.dropped(block, weights))
+        return (given["d_out"] * out).sum() - (of_row[..., None] * weights).sum()
