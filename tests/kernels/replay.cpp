@@ -20,10 +20,10 @@ namespace {
 
 const i64 MAGIC = 0x59414C5045525748;  // "HWREPLAY"
 const char* const FUNCTIONS[] = {"hw_attention", "hw_rms_norm", "hw_rotate"};
-const char* const ISAS[] = {"portable", "avx2", "avx512", "avx512bf16"};
+const char* const ISAS[] = {"portable", "avx2", "avx512", "avx512bf16", "neonbf16"};
 enum { FLOAT32, BFLOAT16, FLOAT16, FLOAT64, INT64, BOOL };
 const i64 ITEM[] = {4, 2, 2, 8, 8, 1};
-const i64 PORTABLE = 0, AVX512BF16 = 3;
+const i64 PORTABLE = 0, AVX512BF16 = 3, NEONBF16 = 4;
 const i64 GUARD = 64;  // bytes before and behind each region, which nobody may write
 const unsigned char UNTOUCHED = 0xA5;
 const double UNITS = 16;  // in the last place, allowed beyond what the recording allows to other than portable kernels
@@ -159,7 +159,7 @@ double compare(Call& call, i64 number_of_result, i64 isa) {
     // The recording allows for the errors of the portable kernel. Others may round weights to the dtype of the call, and
     // cut tiles elsewhere, so that delta is summed from outputs that are rounded to it; which of two keys is the first may
     // hang on that.
-    const double allowed = whole ? isa == AVX512BF16 ? INFINITY : 0
+    const double allowed = whole ? isa >= AVX512BF16 ? INFINITY : 0
                                  : result.allowed + (isa == PORTABLE ? 0 : UNITS * call.epsilon() * result.largest);
     Region& region = region_of(call, result.address);
     const i64 start = result.address - region.address, item = ITEM[result.dtype];
@@ -239,7 +239,7 @@ int main(int count, char** arguments) {
     for (i64 i = 0; i < many; i++) calls.push_back(read_call(file, memory));
 
     i64 failed = 0;
-    for (i64 isa = 0; isa <= AVX512BF16; isa++) {
+    for (i64 isa = 0; isa <= NEONBF16; isa++) {
         if (!available(isa)) continue;
         i64 wrong = 0;
         double worst = 0;

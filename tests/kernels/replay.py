@@ -21,6 +21,8 @@ from headway.kernels.cpu import _library
 ROOT = Path(__file__).parents[2]
 COMPILER = os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), "c++")
 ARM = "aarch64-linux-gnu"
+ARM_PROCESSORS = {"max": ("portable", "neonbf16"), "neoverse-n1": ("portable",)}
+"""Processors that qemu emulates, with and without products of bf16, and the instruction sets that each has."""
 ARM_TOOLS = {f"{ARM}-g++": f"g++-{ARM}", "qemu-aarch64": "qemu-user", "cmake": "cmake"}
 """The programs that compile for Arm and run what was compiled, and Debian's packages of them."""
 
@@ -60,10 +62,11 @@ def replay(built: Path, library: Path, calls: Path, *emulator: str) -> subproces
     return subprocess.run([*emulator, built, library, calls], capture_output=True, text=True, check=False)
 
 
-def replay_on_arm(folder: Path, calls: Path) -> subprocess.CompletedProcess[str]:
-    """Compiles library and program for Arm into a folder, and runs them."""
+def replay_on_arm(folder: Path, calls: Path, processor: str) -> subprocess.CompletedProcess[str]:
+    """Compiles library and program for Arm into a folder, and runs them on an emulated processor."""
     library = arm_library(folder)
-    return replay(program(folder, f"{ARM}-g++"), library, calls, "qemu-aarch64", "-L", f"/usr/{ARM}")
+    emulator = ("qemu-aarch64", "-L", f"/usr/{ARM}", "-cpu", processor)
+    return replay(program(folder, f"{ARM}-g++"), library, calls, *emulator)
 
 
 def main(*arguments: str) -> int:
@@ -75,9 +78,12 @@ def main(*arguments: str) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     calls = folder / "calls"
     record().write(calls)
-    done = replay_on_arm(folder, calls) if arm else replay(program(folder), _library.place(), calls)
-    print(done.stdout + done.stderr, end="")
-    return done.returncode
+    failed = 0
+    for processor in ARM_PROCESSORS if arm else ("",):
+        done = replay_on_arm(folder, calls, processor) if arm else replay(program(folder), _library.place(), calls)
+        print(f"{processor}\n" if processor else "", done.stdout, done.stderr, sep="", end="", flush=True)
+        failed |= done.returncode
+    return failed
 
 
 if __name__ == "__main__":

@@ -236,6 +236,10 @@ def test_the_best_comes_first_and_portable_is_always_there() -> None:
     assert _library.isa() == (FORCED or there[0])
 
 
+PRODUCTS_OF_BF16 = {"avx512bf16": 2, "neonbf16": 4}
+"""The products of a lane by one instruction."""
+
+
 @pytest.mark.slow
 @built
 @pytest.mark.parametrize("name", _library.ISAS)
@@ -248,8 +252,10 @@ def test_each_can_be_forced_by_name(name: str) -> None:
     with _library.using(name):
         assert _library.isa() == name
         assert _library.roof(_library.FLOAT32, 1, 10) > 0
-        if name == "avx512bf16":
-            assert _library.roof(_library.BFLOAT16, 1, 10) == 2 * _library.roof(_library.FLOAT32, 1, 10)
+        if name in PRODUCTS_OF_BF16:
+            assert _library.roof(_library.BFLOAT16, 1, 10) == PRODUCTS_OF_BF16[name] * _library.roof(
+                _library.FLOAT32, 1, 10
+            )
         else:
             with pytest.raises(HeadwayError, match=f"cannot be measured with {name}"):
                 _library.roof(_library.BFLOAT16, 1, 10)

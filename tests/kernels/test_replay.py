@@ -100,14 +100,16 @@ def test_another_file_is_refused(built: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_recorded_calls_are_right_on_arm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processor", replay.ARM_PROCESSORS)
+def test_recorded_calls_are_right_on_arm(processor: str, tmp_path: Path) -> None:
     if missing := replay.missing_for_arm():
         pytest.skip(missing)
     found = record(FEW)
     found.write(tmp_path / "calls")
-    done = replay.replay_on_arm(tmp_path, tmp_path / "calls")
+    done = replay.replay_on_arm(tmp_path, tmp_path / "calls", processor)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith(f"portable: {found.calls} of {found.calls} calls are right")
+    for isa, line in zip(replay.ARM_PROCESSORS[processor], done.stdout.splitlines(), strict=True):
+        assert line.startswith(f"{isa}: {found.calls} of {found.calls} calls are right")
 
 
 def test_what_is_missing_for_arm_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ import torch
 from ..._common.extras import library_command
 from ...errors import HeadwayError, unknown
 
-ISAS = ("portable", "avx2", "avx512", "avx512bf16")
+ISAS = ("portable", "avx2", "avx512", "avx512bf16", "neonbf16")
 """Instruction sets in the order of their numbers in the C interface; later ones are preferred."""
 
 FLOAT32, BFLOAT16 = 0, 1
@@ -151,7 +151,7 @@ def roof(kind: int, threads: int, rounds: int) -> float:
     done = ctypes.c_double()
     code = library.c.hw_roof(library.isa if forced is None else forced, kind, threads, rounds, ctypes.byref(done))
     if code == 2:
-        raise HeadwayError(f"kind={kind} cannot be measured with {isa()}: it is for avx512bf16 alone")
+        raise HeadwayError(f"kind={kind} cannot be measured with {isa()}: it is for avx512bf16 and neonbf16 alone")
     if code:
         raise HeadwayError(f"threads={threads}, rounds={rounds} cannot be measured: both are at least 1")
     return done.value

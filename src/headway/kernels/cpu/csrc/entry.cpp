@@ -12,11 +12,15 @@
 #include "pool.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 #define HW_EXPORT extern "C" __attribute__((visibility("default")))
 
-enum { PORTABLE, AVX2, AVX512, AVX512BF16, ISAS };
+enum { PORTABLE, AVX2, AVX512, AVX512BF16, NEONBF16, ISAS };
 enum { NO_SUCH_ISA = -2 };
 
 #define HW_DECLARE(isa)                                            \
@@ -28,6 +32,7 @@ HW_DECLARE(portable)
 HW_DECLARE(avx2)
 HW_DECLARE(avx512)
 HW_DECLARE(avx512bf16)
+HW_DECLARE(neonbf16)
 
 namespace {
 
@@ -56,6 +61,11 @@ const Isa COMPILED[ISAS] = {
 #else
     {NULL, NULL, NULL, NULL},
 #endif
+#if defined(HW_HAVE_NEONBF16)
+    {hw_run_neonbf16, hw_rms_norm_neonbf16, hw_rotate_neonbf16, hw_roof_neonbf16},
+#else
+    {NULL, NULL, NULL, NULL},
+#endif
 };
 
 // Asks the processor itself, since compilers differ in the names that __builtin_cpu_supports knows.
@@ -75,6 +85,13 @@ int64_t best_of_processor() {
     if ((kept & ZMM) != ZMM || (b & (F | DQ | BW | VL)) != (F | DQ | BW | VL)) return AVX2;
     if (a < 1 || !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & 1u << 5)) return AVX512;
     return AVX512BF16;
+#elif defined(__aarch64__) && defined(__linux__)
+    const unsigned long HAS_BF16 = 1ul << 14;  // HWCAP2_BF16, which older headers lack
+    return getauxval(AT_HWCAP2) & HAS_BF16 ? NEONBF16 : PORTABLE;
+#elif defined(__aarch64__) && defined(__APPLE__)
+    int there = 0;
+    size_t size = sizeof there;
+    return sysctlbyname("hw.optional.arm.FEAT_BF16", &there, &size, NULL, 0) == 0 && there ? NEONBF16 : PORTABLE;
 #else
     return PORTABLE;
 #endif

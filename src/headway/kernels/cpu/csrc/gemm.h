@@ -1,9 +1,11 @@
 // GEMM micro-kernels: C (+)= A·B with a tile of C in registers. All matrix products of attention use them.
 //
 // Operands are 32-bit lanes: one float, or two bf16 that are neighbours along the summed dimension k (VNNI order, as
-// VDPBF16PS reads them). So one micro-kernel serves both, and rows of B are always whole vectors of floats. K_PACK is how
+// VDPBF16PS and BFDOT read them). So one micro-kernel serves both, and rows of B are always whole vectors of floats. K_PACK is how
 // many numbers along k a lane holds; a "packed" size counts lanes.
 #pragma once
+#include <type_traits>
+
 #include "simd.h"
 
 namespace {
@@ -22,6 +24,19 @@ struct Bf16Pairs {
     // x·y rounded by itself: compilers merge x * y with a sum that follows
     static vf product(vf x, float y) {
         return (vf)_mm512_mul_round_ps((__m512)x, _mm512_set1_ps(y), _MM_FROUND_CUR_DIRECTION);
+    }
+};
+#endif
+
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+struct Bf16Pairs {
+    static constexpr int K_PACK = 2;
+    static vf madd(vf sum, vf a, vf b) { return (vf)vbfdotq_f32((float32x4_t)sum, (bfloat16x8_t)a, (bfloat16x8_t)b); }
+    static void put(float* packed, i64 i, vf x) { store_bf16((uint16_t*)packed + i, x); }
+    static vf product(vf x, float y) {
+        vf found = x * y;
+        __asm__("" : "+w"(found));  // compilers merge x * y with a sum that follows
+        return found;
     }
 };
 #endif
@@ -49,10 +64,70 @@ constexpr int SLACK = 12;         // rows that may be computed beyond the last
 static_assert(NR % rows_of(4) == 0 && NR % rows_of(3) == 0 && NR % rows_of(2) == 0 && NR % rows_of(1) == 0,
               "nothing is computed beyond whole panels");
 
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+// micro_kernel of pairs by BFMMLA, which multiplies 2×4 by 4×2 numbers. Each of its sums takes a lane of A and one of B as
+// BFDOT would, and then the next ones, so that results are those of BFDOT.
+template <int MR, int NV, bool TransposeA>
+inline __attribute__((always_inline)) void matrix_kernel(
+    i64 k, const float* a, i64 lda, const float* b, i64 ldb, float* c, i64 ldc, bool add) {
+    static_assert(MR % 2 == 0, "rows are computed in pairs");
+    float32x4_t sums[MR / 2][NV][2];  // two rows × two columns each
+#pragma GCC unroll 16
+    for (int r = 0; r < MR / 2; r++)
+#pragma GCC unroll 16
+        for (int v = 0; v < NV; v++) sums[r][v][0] = sums[r][v][1] = vdupq_n_f32(0);
+    // adds the lanes i and i + 1 along k, or only i
+    auto step = [&](auto both) __attribute__((always_inline)) {
+        bfloat16x8_t columns[NV][2];
+#pragma GCC unroll 16
+        for (int v = 0; v < NV; v++) {
+            const float32x4_t x = vld1q_f32(b + v * W), y = both ? vld1q_f32(b + ldb + v * W) : vdupq_n_f32(0);
+            columns[v][0] = vreinterpretq_bf16_f32(vzip1q_f32(x, y)), columns[v][1] = vreinterpretq_bf16_f32(vzip2q_f32(x, y));
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < MR / 2; r++) {
+            float32x4_t rows;
+            if (TransposeA) {
+                const float32x2_t x = vld1_f32(a + 2 * r), y = both ? vld1_f32(a + lda + 2 * r) : vdup_n_f32(0);
+                rows = vcombine_f32(vzip1_f32(x, y), vzip2_f32(x, y));
+            } else {
+                const float *low = a + 2 * r * lda, *high = low + lda;
+                rows = both ? vcombine_f32(vld1_f32(low), vld1_f32(high)) : (float32x4_t){*low, 0, *high, 0};
+            }
+#pragma GCC unroll 16
+            for (int v = 0; v < NV; v++)
+#pragma GCC unroll 2
+                for (int half = 0; half < 2; half++)
+                    sums[r][v][half] = vbfmmlaq_f32(sums[r][v][half], vreinterpretq_bf16_f32(rows), columns[v][half]);
+        }
+    };
+    i64 i = 0;
+    for (; i + 2 <= k; i += 2) {
+        step(std::true_type());
+        a += TransposeA ? 2 * lda : 2;
+        b += 2 * ldb;
+    }
+    if (i < k) step(std::false_type());
+#pragma GCC unroll 16
+    for (int r = 0; r < MR; r++)
+#pragma GCC unroll 16
+        for (int v = 0; v < NV; v++) {
+            const float32x4_t x = sums[r / 2][v][0], y = sums[r / 2][v][1];
+            const vf found = (vf)(r % 2 ? vcombine_f32(vget_high_f32(x), vget_high_f32(y))
+                                        : vcombine_f32(vget_low_f32(x), vget_low_f32(y)));
+            float* at = c + r * ldc + v * W;
+            store(at, add ? load(at) + found : found);
+        }
+}
+#endif
+
 // C[r][·] (+)= Σ_k A(r, k)·B[k][·] for MR rows and NV vectors; A(r, k) is a[r·lda + k], or a[k·lda + r] if TransposeA
 template <class Packing, int MR, int NV, bool TransposeA>
 inline __attribute__((always_inline)) void micro_kernel(
     i64 k, const float* a, i64 lda, const float* b, i64 ldb, float* c, i64 ldc, bool add) {
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    if constexpr (Packing::K_PACK == 2) return matrix_kernel<MR, NV, TransposeA>(k, a, lda, b, ldb, c, ldc, add);
+#endif
     vf sums[MR][NV];
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r++)

@@ -18,7 +18,7 @@ i64 run(const Call& call) {
     return attention.run();
 }
 
-#if defined(__AVX512BF16__)
+#if defined(HW_BF16_PAIRS)
 typedef Bf16Pairs HalfPacking;
 #else
 typedef Float32 HalfPacking;

@@ -59,19 +59,17 @@ const float* pack_rows(const float* x, i64 ld, i64 rows, i64 packed_k, float* ou
 template <class Packing>
 const float* pack_row_pairs(const float* x, i64 ld, i64 rows, i64 columns, float* out, i64 ld_out) {
     if (Packing::K_PACK == 1) return x;
-#if defined(__AVX512BF16__)
+#if defined(HW_BF16_PAIRS)
     for (i64 r = 0; r < rows; r += 2)
         for (i64 c = 0; c < columns; c += W) {
             vf low = load(x + r * ld + c), high = r + 1 < rows ? load(x + (r + 1) * ld + c) : vf{};
-            __m512i l = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)low));
-            __m512i h = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)high));
-            store(out + r / 2 * ld_out + c, (vf)_mm512_or_si512(l, _mm512_slli_epi32(h, 16)));
+            store(out + r / 2 * ld_out + c, bf16_pairs(low, high));
         }
 #endif
     return out;
 }
 
-#if defined(__AVX512BF16__)
+#if defined(HW_BF16_PAIRS)
 // pack_row_pairs of rows that are in bf16 already; returns whether all are finite. out may be null.
 inline bool pair_rows(const uint16_t* from, i64 step, i64 rows, i64 columns, float* out) {
     vi nonfinite = {};

@@ -279,7 +279,7 @@ struct Plan {
         if (panels) panels += (row - p.first) * packed_k;
         if (row_major_panel) row_major_panel += (row - p.first) / Packing::K_PACK * ld;
         if (row_major_panel && Packing::K_PACK == 1) x = row_major_panel;
-#if defined(__AVX512BF16__)
+#if defined(HW_BF16_PAIRS)
         if (Packing::K_PACK > 1 && t.stride[3] == 1 && t.stride[2] % 2 == 0 && d == ld && rows == NR && !p.hidden) {
             // in memory, rows of bf16 are packed already
             const uint16_t* from = t.at<uint16_t>(head / c.kv_heads, head % c.kv_heads, row);

@@ -1,23 +1,11 @@
 // Measures the roof of the roofline model, multiply-adds between registers only, with which kernels are compared.
 #pragma once
 #include <stdint.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "pool.h"
+#include "simd.h"
 
 namespace {
 namespace roof {
-
-#if defined(__AVX512F__)
-constexpr int WIDTH = 16;
-#elif defined(__AVX2__)
-constexpr int WIDTH = 8;
-#else
-constexpr int WIDTH = 4;
-#endif
-typedef float vector __attribute__((vector_size(4 * WIDTH)));
 
 // Makes the compiler assume that x is in a register and changes, so that it cannot merge rounds.
 #if defined(__AVX512F__)
@@ -41,7 +29,7 @@ constexpr int CHAINS = 12;
 #endif
 constexpr int SLICES = 16;  // slices of each thread's rounds, so that threads end at the same time
 
-#define HW_START(i) vector x##i = start + (float)(i);
+#define HW_START(i) vf x##i = start + (float)(i);
 #define HW_HOLD(i) HW_IN_REGISTER(x##i);
 #define HW_ADD(i) total += x##i;
 
@@ -49,7 +37,7 @@ struct Work {
     int64_t kind, rounds;
 };
 
-inline void keep(vector total) {
+inline void keep(vf total) {
     volatile float sink = total[0];
     (void)sink;
 }
@@ -65,7 +53,7 @@ inline void keep(vector total) {
 
 // float32; numbers stay in a range in which the processor does not slow down
 inline void multiply_add(int64_t rounds) {
-    vector start = {}, a = start + 0.5f, b = start + 0x1p-20f;
+    vf start = {}, a = start + 0.5f, b = start + 0x1p-20f;
     HW_IN_REGISTER(a);
     HW_IN_REGISTER(b);
     HW_CHAINS(HW_START)
@@ -75,50 +63,62 @@ inline void multiply_add(int64_t rounds) {
 #undef HW_STEP
         HW_CHAINS(HW_HOLD)
     }
-    vector total = {};
+    vf total = {};
     HW_CHAINS(HW_ADD)
     keep(total);
 }
 
+#if defined(HW_BF16_PAIRS)
 #if defined(__AVX512BF16__)
-// bfloat16: x ← x + a·b over pairs
+typedef __m512i Pairs;
+constexpr double DOT_PRODUCTS = 2;  // products of a lane
+inline vf add_products(vf sum, Pairs a, Pairs b) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b); }
+#else
+typedef uint32x4_t Pairs;
+constexpr double DOT_PRODUCTS = 4;
+inline vf add_products(vf sum, Pairs a, Pairs b) {
+    return (vf)vbfmmlaq_f32((float32x4_t)sum, vreinterpretq_bf16_u32(a), vreinterpretq_bf16_u32(b));
+}
+#endif
+
+// bfloat16: x ← x + a·b
 inline void dot_product(int64_t rounds) {
-    vector start = {};
-    __m512i a = _mm512_set1_epi32(0x3f80bf80), b = _mm512_set1_epi32(0x3f803f80);  // (−1, 1) and (1, 1)
+    vf start = {};
+    const vu lane = {};
+    Pairs a = (Pairs)(lane + 0x3f80bf80), b = (Pairs)(lane + 0x3f803f80);  // (−1, 1) and (1, 1)
     HW_IN_REGISTER(a);
     HW_IN_REGISTER(b);
     HW_CHAINS(HW_START)
     for (int64_t i = 0; i < rounds; i++) {
-#define HW_STEP(i) x##i = (vector)_mm512_dpbf16_ps((__m512)x##i, (__m512bh)a, (__m512bh)b);
+#define HW_STEP(i) x##i = add_products(x##i, a, b);
         HW_CHAINS(HW_STEP)
 #undef HW_STEP
         HW_CHAINS(HW_HOLD)
     }
-    vector total = {};
+    vf total = {};
     HW_CHAINS(HW_ADD)
     keep(total);
 }
+constexpr int64_t KINDS = 2;
+#else
+constexpr double DOT_PRODUCTS = 1;
+constexpr int64_t KINDS = 1;
 #endif
 
 void slice(void* context, int64_t, int64_t) {
     const Work* work = (const Work*)context;
-#if defined(__AVX512BF16__)
+#if defined(HW_BF16_PAIRS)
     if (work->kind == 1) return dot_product(work->rounds);
 #endif
     multiply_add(work->rounds);
 }
 
 inline int64_t run(int64_t kind, int64_t threads, int64_t rounds, double* flops) {
-#if defined(__AVX512BF16__)
-    const int64_t kinds = 2;
-#else
-    const int64_t kinds = 1;
-#endif
-    if (kind < 0 || kind >= kinds) return 2;  // 1 + number of hw_roof's argument
+    if (kind < 0 || kind >= KINDS) return 2;  // 1 + number of hw_roof's argument
     int64_t workers = hw_workers(threads, threads), items = workers * SLICES;
     Work work = {kind, (rounds - 1) / SLICES + 1};
     hw_parallel(items, workers, slice, &work);
-    *flops = 2.0 * (kind == 1 ? 2 : 1) * WIDTH * CHAINS * (double)work.rounds * (double)items;
+    *flops = 2.0 * (kind == 1 ? DOT_PRODUCTS : 1) * W * CHAINS * (double)work.rounds * (double)items;
     return 0;
 }
 

@@ -5,6 +5,12 @@
 #include <string.h>
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define HW_BF16_PAIRS 1  // the processor multiplies bf16
 #endif
 
 namespace {
@@ -328,6 +334,10 @@ inline uint16_t to_bf16(float x) {
 inline float of_f16(uint16_t x) {
 #if defined(__F16C__)
     return _cvtsh_ss(x);
+#elif defined(__aarch64__)
+    __fp16 y;
+    memcpy(&y, &x, 2);
+    return (float)y;
 #else
     uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = x & 0x7fff, bits;
     float y;
@@ -348,6 +358,11 @@ inline float of_f16(uint16_t x) {
 inline uint16_t to_f16(float x) {
 #if defined(__F16C__)
     return (uint16_t)_cvtss_sh(x, 0);
+#elif defined(__aarch64__)
+    const __fp16 y = (__fp16)x;
+    uint16_t bits;
+    memcpy(&bits, &y, 2);
+    return bits;
 #else
     uint32_t bits;
     memcpy(&bits, &x, 4);
@@ -412,6 +427,15 @@ template <>
 inline vf load_as_floats<F16>(const uint16_t* p) {
     return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
 }
+#elif defined(__aarch64__)
+template <>
+inline vf load_as_floats<BF16>(const uint16_t* p) {
+    return (vf)vshlq_n_u32(vmovl_u16(vld1_u16(p)), 16);
+}
+template <>
+inline vf load_as_floats<F16>(const uint16_t* p) {
+    return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
 #endif
 
 // stores W floats as numbers of the type
@@ -440,6 +464,11 @@ inline void store_as<F16>(uint16_t* p, vf x) {
     _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
 #endif
 }
+#elif defined(__aarch64__)
+template <>
+inline void store_as<F16>(uint16_t* p, vf x) {
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)x)));
+}
 #endif
 
 // W floats as bf16, two in each 32-bit lane, in order
@@ -447,9 +476,26 @@ inline void store_bf16(uint16_t* p, vf x) {
 #if defined(__AVX512BF16__)
     __m256bh y = _mm512_cvtneps_pbh((__m512)x);
     memcpy(p, &y, 32);
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    vst1_u16(p, vreinterpret_u16_bf16(vcvt_bf16_f32((float32x4_t)x)));
 #else
     for (int i = 0; i < W; i++) p[i] = to_bf16(x[i]);
 #endif
 }
+
+#if defined(HW_BF16_PAIRS)
+// lanes of two bf16
+inline vf bf16_pairs(vf low, vf high) {
+#if defined(__AVX512BF16__)
+    const __m512i l = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)low));
+    const __m512i h = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)high));
+    return (vf)_mm512_or_si512(l, _mm512_slli_epi32(h, 16));
+#else
+    const uint16x4_t l = vreinterpret_u16_bf16(vcvt_bf16_f32((float32x4_t)low));
+    const uint16x4_t h = vreinterpret_u16_bf16(vcvt_bf16_f32((float32x4_t)high));
+    return (vf)vcombine_u16(vzip1_u16(l, h), vzip2_u16(l, h));
+#endif
+}
+#endif
 
 }  // namespace
