@@ -13,7 +13,7 @@ from typing import Any
 
 from headway._common.files import atomic_write
 from headway._common.table import Table
-from headway.bench.sides import CONTIGUOUS, DENSE, DENSE_GRADIENT, HF_EAGER, HF_SDPA, OURS, PLAIN, SDPA
+from headway.bench.sides import CONTIGUOUS, DENSE, DENSE_GRADIENT, HF_EAGER, HF_SDPA, OURS, PLAIN, REFERENCE, SDPA
 from headway.bench.statistics import ALL, ALONE, MATERIALIZED
 from headway.bench.steps import X_TRANSFORMERS
 from headway.bench.tokens import BY_HAND
@@ -28,6 +28,9 @@ RESULTS = (
 """The files; of a case that several have, the last one counts."""
 ON_ZEN_5 = ("2026-11-28-sequence-zen5",)
 """The same of another processor."""
+ATTENTION_ON_ZEN_5 = ("2026-11-28-attention-zen5",)
+CONTENT = ("2026-11-28-content-zen5",)
+"""Scores that content gives."""
 DTYPES = ("float32", "bfloat16")
 
 
@@ -172,6 +175,27 @@ SEQUENCES = {
 SEQUENCE_LENGTHS = (4096, 16384)
 """What is attended to by two processes, by the name of its encoding, and over how many tokens."""
 
+CONTENT_ENCODINGS = {
+    "cope": "CoPE",
+    "grape-ap": "GRAPE-AP",
+    "stick-breaking": "stick-breaking",
+    "rerope": "ReRoPE",
+    "wall": "Wall attention",
+    "path": "PaTH",
+}
+DIRECTIONS = ("forward", "backward")
+ON_ZEN_5_ENCODINGS = {
+    "none": "no encoding",
+    "alibi": "ALiBi",
+    "t5": "T5",
+    "rope": "RoPE",
+    "transformer-xl": "Transformer-XL",
+}
+MASK_WORDS = {"causal": "causal", "none": "full"}
+LENGTHS = (512, 2048, 4096)
+BIASES = ("alibi", "t5", "transformer-xl")
+"""Encodings for which SDPA gets a dense bias."""
+
 
 def rows(results: tuple[str, ...] = RESULTS) -> list[dict[str, Any]]:
     """The rows of some results."""
@@ -195,7 +219,45 @@ def page(text: str) -> str:
             for encoding, what in SEQUENCES.items()
         ]
         text = between(text, name, Table(["encoding", *columns], cells).markdown())
-    return text
+    found = rows(CONTENT)
+    cells = [
+        [f"{what}, heads of {width}, {direction}", *content(found, encoding, width, direction)]
+        for encoding, what in CONTENT_ENCODINGS.items()
+        for width in (64, 128)
+        for direction in DIRECTIONS
+    ]
+    headers = ["", "time", "headway's reference kernel", "SDPA with a ready-made bias", "headway without an encoding"]
+    text = between(text, "content", Table(headers, cells).markdown())
+    found = rows(ATTENTION_ON_ZEN_5)
+    cells = [
+        [
+            f"{what}, {MASK_WORDS[mask]}",
+            *(against_sdpa(found, encoding, mask, dtype, way) for dtype in DTYPES for way in DIRECTIONS),
+        ]
+        for encoding, what in ON_ZEN_5_ENCODINGS.items()
+        for mask in MASK_WORDS
+    ]
+    headers = ["encoding", *(f"{dtype}, {direction}" for dtype in DTYPES for direction in DIRECTIONS)]
+    return between(text, "attention on Zen 5", Table(headers, cells).markdown())
+
+
+def content(rows: list[dict[str, Any]], encoding: str, head_dim: int, direction: str) -> list[str]:
+    """Returns headway's milliseconds, and the ratios to its reference kernel, to SDPA and to no encoding."""
+    wanted = attention(encoding, "causal", 2048, direction, head_dim)
+    [ms] = [row["ms"] for row in rows if wanted.items() <= row["case"].items()]
+    dense = ms[DENSE_GRADIENT if DENSE_GRADIENT in ms else DENSE]
+    return [f"{ms[OURS]:.1f} ms", *(f"{other / ms[OURS]:.2f}×" for other in (ms[REFERENCE], dense, ms[PLAIN]))]
+
+
+def against_sdpa(rows: list[dict[str, Any]], encoding: str, mask: str, dtype: str, direction: str) -> str:
+    """Returns SDPA's time divided by headway's for each length; SDPA gets a bias where the encoding is one."""
+    found = []
+    for n in LENGTHS:
+        wanted = {**attention(encoding, mask, n, direction), "dtype": dtype}
+        [ms] = [row["ms"] for row in rows if wanted.items() <= row["case"].items()]
+        side = SDPA if encoding not in BIASES else DENSE_GRADIENT if DENSE_GRADIENT in ms else DENSE
+        found.append(f"{ms[side] / ms[OURS]:.2f}")
+    return " · ".join(found) + "×"
 
 
 def token(rows: list[dict[str, Any]], name: str, n: int) -> str:
