@@ -89,17 +89,20 @@ def in_pieces(q: Tensor, k: Tensor, log_gates: Tensor) -> Iterator[Piece]:
         left, right = x.unflatten(2, (-1, 2)).unbind(3)
         return left, right
 
-    def tokens(x: Tensor) -> Tensor:
-        return x.flatten(2, 3)[:, :, :n]
-
     def padded(x: Tensor) -> Tensor:
-        return F.pad(x, (0, 0, 0, blocks - n))[:, :, :, None]
+        return F.pad(x, (0, 0, 0, blocks - n)) if blocks > n else x
+
+    def decayed(x: Tensor, logs: Tensor, side: int) -> Tensor:
+        """Decays left blocks (side 0) or right ones (1); the others, which meet none, are 0."""
+        moved = x.unflatten(2, (-1, 2, size))[:, :, :, side] * halves(logs)[side].exp()
+        none = moved.new_zeros(()).expand_as(moved)
+        return torch.stack([none, moved] if side else [moved, none], dim=3).flatten(2, 4)[:, :, :n]
 
     # logarithms, [batch, heads, blocks, size, head_dim]: a product of gates near 1 would round each of them
-    whole = padded(log_gates.to(wide).clamp(max=0))
+    q, k, whole = padded(q), padded(k), padded(log_gates.to(wide).clamp(max=0))[:, :, :, None]
     of_q, of_k = whole, torch.zeros_like(whole)
     while True:
-        yield Piece(q * tokens(of_q).exp(), k * tokens(of_k).exp(), size, False)
+        yield Piece(decayed(q, of_q, 1), decayed(k, of_k, 0), size, False)
         size, blocks = 2 * size, blocks // 2
         if blocks == 1:
             return

@@ -50,8 +50,8 @@ def is_in_pieces(terms: tuple[Term, ...]) -> bool:
     return any(type(term) in IN_PIECES for term in terms)
 
 
-def pieces_of(call: Call) -> list[Call]:
-    """Returns calls without sinks whose results merge to those of a call.
+def pieces_of(call: Call) -> Iterator[Call]:
+    """Yields calls without sinks whose results merge to those of a call, each made when it is asked for.
 
     Args:
         call: the call, of whose terms one is in ``IN_PIECES``. Its rotations have been applied.
@@ -59,15 +59,14 @@ def pieces_of(call: Call) -> list[Call]:
     term = next(term for term in call.terms if isinstance(term, IN_PIECES))
     if isinstance(term, ChannelDecay):  # each head has other keys
         group = call.q.shape[1] // call.k.shape[1]
-        call = call._with(k=call.k.repeat_interleave(group, dim=1), v=call.v.repeat_interleave(group, dim=1))
+        if group > 1:
+            call = call._with(k=call.k.repeat_interleave(group, dim=1), v=call.v.repeat_interleave(group, dim=1))
     others = tuple([with_own(one, call.q, call.k) for one in call.terms if one is not term])
     made = _MADE[type(term)](call, term)
-    return [
-        evaluated(
+    for q, k, pairs, further in made:
+        yield evaluated(
             call._with(q=q, k=k, terms=others + further, mask=And((*conjuncts(call.mask), pairs)), include_sink=False)
         )
-        for q, k, pairs, further in made
-    ]
 
 
 def _is_causal(mask: Mask | None) -> bool:

@@ -7,7 +7,7 @@ calls, and ``_library`` finds the compiled library and calls it. csrc/README.md 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -43,11 +43,11 @@ class Pieces(NamedTuple):
     """A call as several.
 
     Attributes:
-        calls: lowered calls without sinks.
+        calls: lowered calls without sinks, each made when it is asked for, so that one can be freed before the next.
         sinks: the sinks of the call.
     """
 
-    calls: list[LoweredCall]
+    calls: Iterator[LoweredCall]
     sinks: list[Sink]
 
 
@@ -83,7 +83,7 @@ class CpuKernel(NativeKernel[LoweredCall | Pieces]):
             call = without_unseen(call)
         if not is_in_pieces(call.terms):
             return lower(call)
-        return Pieces([lower(piece) for piece in pieces_of(call)], sinks_of(call) if call.include_sink else [])
+        return Pieces(map(lower, pieces_of(call)), sinks_of(call) if call.include_sink else [])
 
     def prepare(self, call: Call, terms_vary: bool) -> PreparedCall | str:
         if is_in_pieces(call.terms):
