@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import headway as hw
-from headway import HeadwayError
+from headway import HeadwayError, tuning
 from headway._common import tuned
 from headway.cli import main
 from headway.kernels import Call, _tuned
@@ -196,6 +196,18 @@ def test_off_is_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
         hw.tune("cpu")
 
 
+def test_off_exports_no_table_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path))
+    monkeypatch.delenv("HEADWAY_TUNED")
+    facts = _tuned.facts_of("cpu")
+    tuned.write(tuned.file_of(_tuned.name_of(facts)), {"fits": _tuned.fits_of(facts), "rows": []})
+    tuning.export_table(tmp_path / "a.json", "cpu")
+    monkeypatch.setenv("HEADWAY_TUNED", "off")
+    with pytest.raises(HeadwayError, match="HEADWAY_TUNED is off"):
+        tuning.export_table(tmp_path / "b.json", "cpu")
+    assert not (tmp_path / "b.json").exists()
+
+
 def test_the_rows_of_linear_maps(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN is taken from the work on from which it was never slower."""
     monkeypatch.setattr(_run, "ONEDNN_LINEAR", True)
@@ -213,6 +225,23 @@ def test_the_rows_of_linear_maps(small: None, tmp_path: Path, monkeypatch: pytes
     least = hw.nn.linear._least(None)
     assert (least.forward, least.d_input, least.d_weight) == (_run.WORK[5], _run.WORK[5], float("inf"))
     assert (least.rows, least.width) == (_run.ROWS, _run.WIDTH)
+
+
+def test_linear_maps_of_a_restrained_onednn_are_not_measured(
+    small: None, mocked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows would hold where oneDNN is not restrained. HEADWAY_ISA does not restrain it."""
+    monkeypatch.setattr(_run, "ONEDNN_LINEAR", True)
+    monkeypatch.setattr(_run, "_linear_ratios", lambda work, seconds: {"forward": 2.0})
+    monkeypatch.setattr(_fast, "cells", lambda device: [])
+    monkeypatch.setattr(_right, "checks", lambda kernel, device, every=_right.checks: every(kernel, device)[:1])
+    for variable, measured in (("HEADWAY_ISA", True), ("ONEDNN_MAX_CPU_ISA", False)):
+        with monkeypatch.context() as patch:
+            patch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+            isa = hw.nn.linear.onednn_isa()
+            patch.setenv(variable, "AVX2" if variable == "ONEDNN_MAX_CPU_ISA" else "portable")
+            rows = hw.tune("cpu").content["rows"]
+        assert [row["case"]["isa"] for row in rows] == ([isa] * len(_run.WORK) if measured else [])
 
 
 def test_the_table_of_a_gpu_names_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,12 +226,18 @@ def _least(chosen: str | None) -> Least:
         return NONE
     if name == "onednn":
         return ALL
-    # a restrained oneDNN was not measured
-    return (
-        _measured("avx512" if processor.has("avx512f") else "others")
-        if "ONEDNN_MAX_CPU_ISA" not in os.environ
-        else NONE
-    )
+    isa = onednn_isa()
+    return _measured(isa) if isa else NONE
+
+
+def onednn_isa() -> str:
+    """Returns oneDNN's instruction set as tables name it; empty if it is restrained, which no table is of.
+
+    It is that of the processor: HEADWAY_ISA changes headway's own kernel alone.
+    """
+    if "ONEDNN_MAX_CPU_ISA" in os.environ:
+        return ""
+    return "avx512" if processor.has("avx512f") else "others"
 
 
 def _measured(isa: str) -> Least:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .._common import processor, tuned
+from .._common import tuned
 from .._common.devices import device_named
 from .._common.files import need_file_place, need_folder_place
 from .._common.language import said
@@ -122,7 +122,7 @@ def tune(device: str = "auto", *, minutes: float | None = None, watch: Tell = no
         found = _right.verify(checks, seconds=rest, watch=told(said("verifying {kernel}", kernel=kernel)))
         content["verified"][kernel], content["failed"][kernel] = sorted(found.right), found.wrong
         refused[kernel], left = found.refused, left + found.left
-    for_linear = LINEAR * seconds if kind == "cpu" and ONEDNN_LINEAR else 0.0
+    for_linear = LINEAR * seconds if kind == "cpu" and ONEDNN_LINEAR and linear.onednn_isa() else 0.0
     for_linear = for_linear if for_linear >= LEAST_FOR_LINEAR else 0.0
     kernels = tuple(name for name in TUNED[kind] if content["verified"][name])
     cells = list(_fast.cells(device))
@@ -168,9 +168,10 @@ def export_table(file: Path, device: str = "auto") -> Path:
         The table that was copied.
 
     Raises:
-        HeadwayError: if there is no table, or the file cannot be written.
+        HeadwayError: if there is no table, tables are not read, or the file cannot be written.
     """
     need_file_place(file)
+    _need_tables()
     facts = _tuned.facts_of(device_named(device))
     own = tuned.file_of(_tuned.name_of(facts))
     if not own.is_file():
@@ -235,7 +236,7 @@ def _linear_rows(seconds: float, watch: Share) -> list[dict[str, Any]]:
     for number, work in enumerate(WORK):
         sizes = {"work": work, "rows": ROWS, "width": WIDTH}
         for product, ratio in _linear_ratios(work * threads, seconds / len(WORK)).items():
-            case = {"product": product, "isa": "avx512" if processor.has("avx512f") else "others", "dtype": "float32"}
+            case = {"product": product, "isa": linear.onednn_isa(), "dtype": "float32"}
             rows.append({"case": case, "from": sizes, "times": {"onednn": 1.0, "torch": float(f"{ratio:.3g}")}})
         watch((number + 1) / len(WORK))
     return rows
