@@ -72,6 +72,15 @@ def test_what_sdpa_runs_faster_is_left_to_it(row: Slower) -> None:
     assert hw.explain(q, k, v, mask=Causal(), kernel="cpu").kernel == "cpu"
 
 
+def test_a_mask_may_decide() -> None:
+    """SDPA computes what a causal mask hides, too."""
+    x = torch.randn(1, 2, 512, 16, dtype=torch.float16)
+    with _library.using("portable"):
+        assert hw.explain(x, x, x).kernel == "sdpa"
+        assert hw.explain(x, x, x, mask=Causal()).kernel == "cpu"
+        assert hw.explain(x[:, :, :511], x, x).kernel == "cpu"
+
+
 def test_what_sdpa_cannot_run_stays(row: Slower) -> None:
     q, k, v = call(row)
     t5 = hw.encoding("t5", num_heads=2).to(q.dtype)
