@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -162,3 +164,31 @@ def dies(group: Any, method: str) -> str:
     except (HeadwayError, RuntimeError) as error:
         return str(error)
     return "nothing"
+
+
+def destroyed(group: Any) -> dict[str, Any]:
+    """Whether nothing is left of process groups that shared a sequence once torch has destroyed them."""
+    (q, k, v), _ = arguments_of(None)
+
+    def shared(given: Any) -> tuple[Shards, list[ref[Any]]]:
+        shards = Shards.zigzag(N, given)
+        own = shards.take(q, k, v, dim=2)[:3]
+        parallel.attention(*own, shards=shards, method="ring")
+        assert Shards.zigzag(N, given).group is shards.group
+        return shards, [ref(given), ref(shards.group._own)]
+
+    pair, found = dist.new_group([0, 1]), dict[str, Any]()
+    if dist.get_rank() < 2:
+        shards, groups = shared(pair)
+        dist.destroy_process_group(pair)
+        del pair
+        found["pair"] = [one() is None for one in groups]
+        try:
+            parallel.attention(*shards.take(q, k, v, dim=2)[:3], shards=shards, method="ring")
+        except HeadwayError as error:
+            found["said"] = str(error)
+    groups = shared(dist.group.WORLD)[1]
+    dist.destroy_process_group()
+    gc.collect()  # shards hold themselves in what they have computed
+    found["world"] = [one() is None for one in groups]
+    return found

@@ -43,7 +43,8 @@ def _work(rank: int, size: int, port: int, pipe: Any, seconds: float, backend: s
         except EOFError:
             return
         if task is None:
-            dist.destroy_process_group()
+            if dist.is_initialized():
+                dist.destroy_process_group()
             return
         function, count, arguments = task
         try:

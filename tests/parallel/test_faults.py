@@ -90,3 +90,15 @@ def test_others_stop_when_a_process_dies() -> None:
                 assert f" in the backward pass of attention by {method}" in said
     finally:
         dying.close()
+
+
+def test_a_group_that_torch_destroys_is_not_kept() -> None:
+    """Its threads would live on: a process that exits then may be aborted."""
+    ended = Pool(3)
+    try:
+        first, _, third = ended.run(3, cases.destroyed)
+    finally:
+        ended.close()
+    said = "the process group was destroyed: give a new one to Shards or context"
+    assert first == {"pair": [True, True], "said": said, "world": [True, True]}
+    assert third == {"world": [True, True]}

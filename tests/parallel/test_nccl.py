@@ -68,7 +68,7 @@ class Processes:
 
 def group_of(monkeypatch: pytest.MonkeyPatch, **backends: str) -> Group:
     made = Group(None)
-    made._own = Processes(**backends)  # type: ignore[assignment]
+    made._find = lambda: Processes(**backends)  # type: ignore[assignment, return-value]
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 3)
     config = ",".join(f"{kind}:{name}" for kind, name in backends.items())
     monkeypatch.setattr("torch.distributed.get_backend_config", lambda _: config)

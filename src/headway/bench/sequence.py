@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -42,7 +43,7 @@ def measure(case: Case, plan: Plan) -> Row:
     Times are measured in turn in the same two processes, memory in two new ones for each side.
 
     Raises:
-        CheckError: if a process fails, with its last line, as it does if a method computes other numbers.
+        CheckError: if a process fails, with its last lines, as it does if a method computes other numbers.
     """
     task = {"case": case.fields(), "seconds": plan.seconds, "rounds": plan.rounds}
     about = {"kernel": kernel_of(case), "seconds": plan.seconds, "says": {}}
@@ -73,10 +74,11 @@ def main(task: str) -> None:
     if "only" in given:
         found: Any = _memory(case, threads, given["only"])
     else:
-        sides = (_Steps if case.kind == SEQUENCE_STEP else _Calls)(case, threads)
-        found = sides.measured(given["seconds"], given["rounds"])
+        sides = _Steps if case.kind == SEQUENCE_STEP else _Calls
+        found = sides(case, threads).measured(given["seconds"], given["rounds"])
     print(json.dumps(found))
     dist.destroy_process_group()
+    gc.collect()  # what holds the groups: gloo may abort a process that exits while its threads live
 
 
 def _memory(case: Case, threads: int, side: str) -> int:

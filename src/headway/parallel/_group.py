@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
@@ -74,7 +75,9 @@ class Group:
         contexts: the number of contexts that were entered.
     """
 
-    _made: dict[int, tuple[dist.ProcessGroup, Group]] = {}
+    # weak, since dist.destroy_process_group ends the threads of a group only if nothing else holds it: a process that
+    # exits while they live may be aborted
+    _made: WeakKeyDictionary[dist.ProcessGroup, Group] = WeakKeyDictionary()
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self.sent = self.exchanges = self.contexts = 0
@@ -84,15 +87,24 @@ class Group:
         self._told = False
         self._able: set[str] = set()
         self.rank, self.size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+        self._find: Callable[[], dist.ProcessGroup | None]
         if group is None or self.size == 1:
-            self.ranks, self._own = [0], None
+            self.ranks, self._find = [0], lambda: None
             return
         self.ranks = dist.get_process_group_ranks(group)
         # messages of a ring and of data parallelism must not mix, and the latter often has the group of all processes.
         # A smaller group is one of its own already: torch cannot make another one unless all processes take part.
         everyone = self.size == dist.get_world_size()
         backend = dist.get_backend_config(group)  # without it, that of all processes, which may be another one
-        self._own = dist.new_group(timeout=timeout_of(group), backend=backend) if everyone else group
+        own = dist.new_group(timeout=timeout_of(group), backend=backend) if everyone else None
+        self._find = ref(group) if own is None else lambda: own
+
+    @property
+    def _own(self) -> dist.ProcessGroup | None:
+        own = self._find()
+        if own is None and self.size > 1:
+            raise HeadwayError("the process group was destroyed: give a new one to Shards or context")
+        return own
 
     @staticmethod
     def of(mesh: DeviceMesh | dist.ProcessGroup | None) -> Group:
@@ -115,10 +127,10 @@ class Group:
             mesh = mesh.get_group()
         if not isinstance(mesh, dist.ProcessGroup):
             raise HeadwayError(f"mesh is a {type(mesh).__name__}: give a DeviceMesh of one dimension or a ProcessGroup")
-        known = Group._made.get(id(mesh))
-        if known is None or known[0] is not mesh:
-            known = Group._made[id(mesh)] = mesh, Group(mesh)
-        return known[1]
+        known = Group._made.get(mesh)
+        if known is None:
+            known = Group._made[mesh] = Group(mesh)
+        return known
 
     @property
     def device(self) -> torch.device | None:
