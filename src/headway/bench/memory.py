@@ -13,13 +13,15 @@ from .cases import STATISTICS_MEMORY, Case
 
 WARM_UP = 64
 """Tokens of a first call, which loads what is loaded once."""
+LINES = 20
+"""The last lines of a process that fails, which an error has."""
 
 
 def measure(case: Case) -> dict[str, Any]:
     """Measures the kernel and the bytes of a case in a new process.
 
     Raises:
-        RuntimeError: if the process fails, with its last line.
+        RuntimeError: if the process fails, with its last lines.
     """
     try:
         row: dict[str, Any] = in_new_process("memory", {"case": case.fields()})
@@ -32,13 +34,14 @@ def in_new_process(module: str, task: dict[str, Any]) -> Any:
     """Calls ``main`` of a module of this room in a new process, and returns what it prints; both as JSON.
 
     Raises:
-        RuntimeError: if the process fails, with its last line.
+        RuntimeError: if the process fails, with its last lines.
     """
     code = f"import sys; from headway.bench.{module} import main; main(sys.argv[1])"
     words = [sys.executable, "-c", code, json.dumps({**task, "threads": torch.get_num_threads()})]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(done.stderr.strip().split("\n")[-1] or f"the process ended with {done.returncode}")
+        said = done.stderr.strip().splitlines()[-LINES:]
+        raise RuntimeError("\n".join([f"the process ended with {done.returncode}", *said]))
     return json.loads(done.stdout.strip().split("\n")[-1])
 
 
