@@ -138,8 +138,8 @@ def test_the_first_screen(short: Any, opened: Any) -> None:
     assert page.locator("footer").inner_text().startswith("Exact: every weight of every head, to ±")
     assert page.locator(".head canvas").count() == len(short.report["heads"])
     pixels = "new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)"
-    painted = f"canvas => new Set({pixels}).size"
-    assert page.locator(".plot canvas").evaluate(painted) > 8
+    plot = page.locator(".plot canvas").element_handle()
+    page.wait_for_function(f"canvas => new Set({pixels}).size > 8", arg=plot)  # it is painted once it is laid out
 
 
 def test_weights_read_from_the_page_are_those_of_the_model(short: Any, opened: Any, tmp_path: Path) -> None:
