@@ -392,7 +392,8 @@ def term(name: str, label: str, draw: Draws, g: torch.Generator, case: Case, axe
         queries = leaf("queries", r.choice((1, b)), own, n) if kind != "keys" else None
         return [T.TokenBias(queries, leaf("keys", b, r.choice((1, h)), m) if kind != "queries" else None)]
     if name == "contextual positions":
-        return [T.ContextualPositions(leaf("vectors", own, r.choice((1, 3, 20, 64)), d, size=d**-0.25))]
+        # a count has the errors of all scores of its row, which vectors far apart would magnify
+        return [T.ContextualPositions(leaf("vectors", own, r.choice((1, 3, 20, 64)), d, size=d**-0.5))]
     if name == "gated path":
         width, slope = r.choice((1, 3, 8, 17)), torch.linspace(0.1, 1, h)
         sides = leaf("query", r.choice((1, b)), h, n, width), leaf("path", r.choice((1, b)), h, m, width)
