@@ -114,8 +114,8 @@ export function Sentence() {
   };
 
   const owner = token === null ? null : text.owner(token);
-  // Of a list of weights it is the sum of those that are known.
-  const share = (sum: number) => `${known?.weights?.floor ? "≥ " : ""}${percent(sum)}`;
+  // Of a list of weights it is the sum of those that are known, and nothing is above all of them.
+  const share = (sum: number) => `${known?.weights?.floor && percent(sum) !== percent(1) ? "≥ " : ""}${percent(sum)}`;
   const outside = (from: number, past: number, label: string | false) => (
     <p class="outside">
       <span class="quiet">{label || "\u00a0"}</span>
