@@ -241,12 +241,23 @@ def page(text: str) -> str:
     return between(text, "attention on Zen 5", Table(headers, cells).markdown())
 
 
+def times(rows: list[dict[str, Any]], wanted: dict[str, Any]) -> dict[str, float]:
+    """Returns the milliseconds of each side of the only case that has what is wanted."""
+    [ms] = [row["ms"] for row in rows if wanted.items() <= row["case"].items()]
+    return ms
+
+
+def with_bias(ms: dict[str, float]) -> str:
+    """Returns the side of SDPA with a dense bias, with the bias's gradient where that was measured."""
+    return DENSE_GRADIENT if DENSE_GRADIENT in ms else DENSE
+
+
 def content(rows: list[dict[str, Any]], encoding: str, head_dim: int, direction: str) -> list[str]:
     """Returns headway's milliseconds, and the ratios to its reference kernel, to SDPA and to no encoding."""
     wanted = attention(encoding, "causal", 2048, direction, head_dim)
-    [ms] = [row["ms"] for row in rows if wanted.items() <= row["case"].items()]
-    dense = ms[DENSE_GRADIENT if DENSE_GRADIENT in ms else DENSE]
-    return [f"{ms[OURS]:.1f} ms", *(f"{other / ms[OURS]:.2f}×" for other in (ms[REFERENCE], dense, ms[PLAIN]))]
+    ms = times(rows, wanted)
+    others = (REFERENCE, with_bias(ms), PLAIN)
+    return [f"{ms[OURS]:.1f} ms", *(f"{ms[side] / ms[OURS]:.2f}×" for side in others)]
 
 
 def against_sdpa(rows: list[dict[str, Any]], encoding: str, mask: str, dtype: str, direction: str) -> str:
@@ -254,8 +265,8 @@ def against_sdpa(rows: list[dict[str, Any]], encoding: str, mask: str, dtype: st
     found = []
     for n in LENGTHS:
         wanted = {**attention(encoding, mask, n, direction), "dtype": dtype}
-        [ms] = [row["ms"] for row in rows if wanted.items() <= row["case"].items()]
-        side = SDPA if encoding not in BIASES else DENSE_GRADIENT if DENSE_GRADIENT in ms else DENSE
+        ms = times(rows, wanted)
+        side = with_bias(ms) if encoding in BIASES else SDPA
         found.append(f"{ms[side] / ms[OURS]:.2f}")
     return " · ".join(found) + "×"
 
@@ -263,14 +274,14 @@ def against_sdpa(rows: list[dict[str, Any]], encoding: str, mask: str, dtype: st
 def token(rows: list[dict[str, Any]], name: str, n: int) -> str:
     """Returns headway's milliseconds for a token after n others, and the ratio to code by hand."""
     wanted = {"task": "token", "model": name, "n": n, "dtype": "float32"}
-    [ms] = [row["ms"] for row in rows if wanted.items() <= row["case"].items()]
+    ms = times(rows, wanted)
     return f"{ms[OURS]:.2g} ms · {ms[BY_HAND] / ms[OURS]:.2f}×"
 
 
 def sequence(rows: list[dict[str, Any]], encoding: str, n: int, method: str) -> str:
     """Returns the time of one process divided by that of two."""
     wanted = {"kind": "sequence", "encoding": encoding, "n": n}
-    [ms] = [row["ms"] for row in rows if wanted.items() <= row["case"].items()]
+    ms = times(rows, wanted)
     return f"{ms[OURS] / ms[method]:.2f}×"
 
 
