@@ -540,17 +540,21 @@ def test_it_fits(short: Any, long: Any, opened: Any, width: int) -> None:
                 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sandbox", ["", 'sandbox="allow-scripts"'], ids=["srcdoc", "sandbox"])
-def test_it_works_within_a_frame(short: Any, opened: Any, tmp_path: Path, sandbox: str) -> None:
-    outer = tmp_path / "outer.html"
-    inner = html.escape(short.path.read_text(encoding="utf-8"))
+def within_a_frame(report: Path, folder: Path, *, head: str = "", sandbox: str = "") -> Path:
+    """Writes a page with a report in a frame, by its srcdoc."""
+    outer, inner = folder / "outer.html", html.escape(report.read_text(encoding="utf-8"))
     outer.write_text(
-        f'<!doctype html><meta charset="utf-8"><p class="page">A frame:</p>'
+        f'<!doctype html><meta charset="utf-8">{head}<p class="page">A frame:</p>'
         f'<iframe {sandbox} style="width: 1280px; height: 760px" srcdoc="{inner}"></iframe>',
         encoding="utf-8",
     )
-    frame = opened(url(outer)).frames[1]
+    return outer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sandbox", ["", 'sandbox="allow-scripts"'], ids=["srcdoc", "sandbox"])
+def test_it_works_within_a_frame(short: Any, opened: Any, tmp_path: Path, sandbox: str) -> None:
+    frame = opened(url(within_a_frame(short.path, tmp_path, sandbox=sandbox))).frames[1]
     frame.locator("[data-head='1']").click()
     frame.locator(".words [data-token='2']").click()
     assert frame.locator(".words .kept").get_attribute("data-token") == "2"
@@ -565,13 +569,7 @@ def test_it_works_where_a_policy_forbids_workers(
     """As in VS Code. A frame of a srcdoc has the policies of the page around it too."""
     made = short if form == "dense" else long
     policy = "worker-src 'none'; script-src 'unsafe-inline' 'wasm-unsafe-eval'"
-    outer = tmp_path / "outer.html"
-    inner = html.escape(made.path.read_text(encoding="utf-8"))
-    outer.write_text(
-        f'<!doctype html><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f'<p class="page">A frame:</p><iframe style="width: 1280px; height: 760px" srcdoc="{inner}"></iframe>',
-        encoding="utf-8",
-    )
+    outer = within_a_frame(made.path, tmp_path, head=f'<meta http-equiv="Content-Security-Policy" content="{policy}">')
     page = Opened(chromium, url(outer))
     frame = page.page.frames[1]
     frame.locator("[data-head='0']").click()
