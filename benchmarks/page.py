@@ -13,6 +13,7 @@ from typing import Any
 
 from headway._common.files import atomic_write
 from headway._common.table import Table
+from headway.bench.report import by_encoding
 from headway.bench.sides import CONTIGUOUS, DENSE, DENSE_GRADIENT, HF_EAGER, HF_SDPA, OURS, PLAIN, REFERENCE, SDPA
 from headway.bench.statistics import ALL, ALONE, MATERIALIZED
 from headway.bench.steps import X_TRANSFORMERS
@@ -184,17 +185,7 @@ CONTENT_ENCODINGS = {
     "path": "PaTH",
 }
 DIRECTIONS = ("forward", "backward")
-ON_ZEN_5_ENCODINGS = {
-    "none": "no encoding",
-    "alibi": "ALiBi",
-    "t5": "T5",
-    "rope": "RoPE",
-    "transformer-xl": "Transformer-XL",
-}
-MASK_WORDS = {"causal": "causal", "none": "full"}
-LENGTHS = (512, 2048, 4096)
-BIASES = ("alibi", "t5", "transformer-xl")
-"""Encodings for which SDPA gets a dense bias."""
+NAMES = {"none": "no encoding", "alibi": "ALiBi", "t5": "T5", "rope": "RoPE", "transformer-xl": "Transformer-XL"}
 
 
 def rows(results: tuple[str, ...] = RESULTS) -> list[dict[str, Any]]:
@@ -228,17 +219,7 @@ def page(text: str) -> str:
     ]
     headers = ["", "time", "headway's reference kernel", "SDPA with a ready-made bias", "headway without an encoding"]
     text = between(text, "content", Table(headers, cells).markdown())
-    found = rows(ATTENTION_ON_ZEN_5)
-    cells = [
-        [
-            f"{what}, {MASK_WORDS[mask]}",
-            *(against_sdpa(found, encoding, mask, dtype, way) for dtype in DTYPES for way in DIRECTIONS),
-        ]
-        for encoding, what in ON_ZEN_5_ENCODINGS.items()
-        for mask in MASK_WORDS
-    ]
-    headers = ["encoding", *(f"{dtype}, {direction}" for dtype in DTYPES for direction in DIRECTIONS)]
-    return between(text, "attention on Zen 5", Table(headers, cells).markdown())
+    return between(text, "attention on Zen 5", by_encoding(rows(ATTENTION_ON_ZEN_5), NAMES))
 
 
 def times(rows: list[dict[str, Any]], wanted: dict[str, Any]) -> dict[str, float]:
@@ -258,17 +239,6 @@ def content(rows: list[dict[str, Any]], encoding: str, head_dim: int, direction:
     ms = times(rows, wanted)
     others = (REFERENCE, with_bias(ms), PLAIN)
     return [f"{ms[OURS]:.1f} ms", *(f"{ms[side] / ms[OURS]:.2f}×" for side in others)]
-
-
-def against_sdpa(rows: list[dict[str, Any]], encoding: str, mask: str, dtype: str, direction: str) -> str:
-    """Returns SDPA's time divided by headway's for each length; SDPA gets a bias where the encoding is one."""
-    found = []
-    for n in LENGTHS:
-        wanted = {**attention(encoding, mask, n, direction), "dtype": dtype}
-        ms = times(rows, wanted)
-        side = with_bias(ms) if encoding in BIASES else SDPA
-        found.append(f"{ms[side] / ms[OURS]:.2f}")
-    return " · ".join(found) + "×"
 
 
 def token(rows: list[dict[str, Any]], name: str, n: int) -> str:

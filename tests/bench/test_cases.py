@@ -85,3 +85,14 @@ def test_statistics_come_with_their_memory_and_the_longest_call_is_left_to_the_f
 def test_what_cannot_be_measured_is_said(changes: dict[str, object], said: str) -> None:
     with pytest.raises(HeadwayError, match=said):
         Plan(**changes)
+
+
+def test_a_kernel_can_be_told_but_not_to_parts_that_choose_one() -> None:
+    told = Plan(parts=("attention", "cache"), kernel="cpu").cases()
+    assert {case.kernel for case in told} == {"cpu"}
+    assert told[0].fields()["kernel"] == "cpu"
+    assert "kernel" not in Case().fields(), "rows that were measured before have none"
+    with pytest.raises(HeadwayError, match="kernel is 'cpu', and parts has 'statistics'"):
+        Plan(parts=("attention", "statistics"), kernel="cpu")
+    with pytest.raises(HeadwayError, match="no kernel 'cpus'"):
+        Plan(parts=("attention",), kernel="cpus")

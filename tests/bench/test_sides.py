@@ -1,4 +1,5 @@
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from headway.bench.sides import (
     kernel_of,
     sides,
 )
+from headway.kernels import KERNELS
 
 SMALL = list(
     dict.fromkeys(
@@ -115,3 +117,13 @@ def test_flex_attention_computes_the_same(encoding: str, mask: str) -> None:
     found = sides(of, Flex(600))
     assert not found.says
     agree(FLEX, of.dtype, found.runs[OURS](), found.runs[FLEX]())
+
+
+def test_a_told_kernel_is_taken_or_refused() -> None:
+    short = Case(n=16, head_dim=8)
+    assert {kernel_of(replace(short, kernel=name)) for name in ("cpu", "reference")} == {"cpu", "reference"}
+    taken = sides(replace(short, kernel="reference")).runs[OURS]
+    with patch.object(KERNELS["reference"], "run", side_effect=RuntimeError("asked")), pytest.raises(RuntimeError):
+        taken()
+    with pytest.raises(HeadwayError, match="kernel 'triton' cannot run none, full, 16 tokens"):
+        kernel_of(replace(short, kernel="triton"))

@@ -7,6 +7,7 @@ import pytest
 from headway import cli
 from headway._common.language import speaking
 from headway.bench import Case, Plan, run, verify
+from headway.bench.cases import TABLE
 from headway.bench.run import BenchResults
 from headway.cli._console import console
 from headway.cli.bench import conclude
@@ -149,3 +150,28 @@ def test_targets_are_judged_in_chinese(capsys: pytest.CaptureFixture[str]) -> No
     assert "前向，无掩码，无偏置，与 SDPA 相比" in shown
     assert "只针对 Zen 5" in shown
     assert "[bold]" not in shown
+
+
+def test_table_prints_markdown_of_the_cpu_kernel_and_nothing_else(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = replace(TABLE, lengths=(16, 24), dims=(8,), cache_length=64, row_length=64, encodings=("none", "t5"))
+    monkeypatch.setattr("headway.cli.bench.TABLE", tiny)
+    code, printed, errors = bench(capsys, "--table", *FAST)
+    assert code == 0
+    assert printed.startswith("## Attention on ")
+    assert "16 · 24 tokens" in printed
+    assert "Kernels: cpu." in printed
+    [line] = re.findall(r"^\| t5, full \| (.*) \|$", printed, re.MULTILINE)
+    assert len(line.split(" | ")) == 4
+    assert all(re.fullmatch(r"\d+\.\d\d · \d+\.\d\d×", cell) for cell in line.split(" | "))
+    assert "| 64 | 16 | 4 | bfloat16 |" in printed
+    assert "| packed | 8 of 8 tokens in 64 | t5 | float32 | backward |" in printed
+    assert "t5, full, 16 tokens" in errors, "progress goes to standard error"
+
+
+@pytest.mark.parametrize("other", [["--quick"], ["--json"], ["--models", "weights"]])
+def test_table_refuses_options_that_contradict_it(capsys: pytest.CaptureFixture[str], other: list[str]) -> None:
+    code, printed, errors = bench(capsys, "--table", *other)
+    assert (code, printed) == (2, "")
+    assert f"leave out {other[0]}" in errors

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..errors import HeadwayError, unknown
+from ..kernels import KERNELS
 
 BATCH, HEADS = 1, 8
 WINDOW = 256
@@ -28,6 +29,10 @@ SEQUENCE_MEMORY, SEQUENCE_STEP = "sequence-memory", "sequence-step"
 SEQUENCE_ENCODINGS = ("none", "alibi", "rope", "t5", "fire", "forgetting")
 OF_A_CACHE = ("queries", "group")
 """The fields that only cases of the kind "cache" have."""
+CHOOSES = ("statistics", "sequence")
+"""The parts whose kernel cannot be told."""
+AUTO = "auto"
+"""The kernel of a case for which headway chooses one."""
 MODEL_PARTS = ("encode", "prefill", "decode", "train", "memory", "step", "token")
 STEP_MODELS = {"learned": "learned", "RoPE": "rope", "ALiBi": "alibi", "T5 bias": "t5"}
 """The language models of which a training step is measured, and their encodings."""
@@ -66,6 +71,7 @@ class Case(AnyCase):
         direction: "forward", or "backward" for the backward pass alone.
         queries: for "cache", the queries, each of which sees all keys.
         group: for "cache", the heads that share the keys of one.
+        kernel: the kernel that headway is told to take, or "auto".
     """
 
     file: ClassVar[str] = "rows.jsonl"
@@ -79,6 +85,7 @@ class Case(AnyCase):
     direction: str = "forward"
     queries: int = 1
     group: int = 1
+    kernel: str = AUTO
 
     def __str__(self) -> str:
         if self.kind == "cache":
@@ -94,10 +101,9 @@ class Case(AnyCase):
         return f"{what}, {mask}, {self.n:,} tokens, {HEADS} heads of {self.head_dim}, {self.dtype}, {direction}"
 
     def fields(self) -> dict[str, Any]:
-        """Returns the case as a row of results stores it, without what only cases of another kind have."""
-        return {
-            name: value for name, value in super().fields().items() if name not in OF_A_CACHE or self.kind == "cache"
-        }
+        """Returns the case as a row of results stores it, without what only other cases have."""
+        left_out = (() if self.kind == "cache" else OF_A_CACHE) + (("kernel",) if self.kernel == AUTO else ())
+        return {name: value for name, value in super().fields().items() if name not in left_out}
 
     @property
     def part(self) -> str:
@@ -169,6 +175,7 @@ class Plan:
         encodings: names of encodings, or "none".
         directions: "forward" and "backward".
         parts: the kinds of cases.
+        kernel: the kernel that headway is told to take in all cases, or "auto".
         window_length: tokens of the long causal window.
         cache_length: tokens of the cache.
         queries: queries of the cases of kind "cache".
@@ -195,6 +202,7 @@ class Plan:
     encodings: tuple[str, ...] = ENCODINGS
     directions: tuple[str, ...] = DIRECTIONS
     parts: tuple[str, ...] = PARTS
+    kernel: str = AUTO
     window_length: int = 16384
     cache_length: int = 32768
     queries: tuple[int, ...] = (1, 5, 16, 48)
@@ -211,6 +219,12 @@ class Plan:
 
     def __post_init__(self) -> None:
         _check(self, dtypes=tuple(DTYPES), masks=MASKS, directions=DIRECTIONS, parts=PARTS)
+        if self.kernel not in (AUTO, *KERNELS):
+            raise unknown("kernel", self.kernel, (AUTO, *KERNELS))
+        if self.kernel != AUTO and (others := [part for part in self.parts if part in CHOOSES]):
+            raise HeadwayError(
+                f"kernel is {self.kernel!r}, and parts has {others[0]!r}, whose kernel cannot be told: leave out one"
+            )
 
     def cases(self) -> list[Case]:
         """Returns every case."""
@@ -244,7 +258,7 @@ class Plan:
                 cases.append(Case("statistics", encoding, "causal", n, dtype=dtype))
             for n in self.statistics_memory_lengths:
                 cases.append(Case(STATISTICS_MEMORY, "rope", "causal", n, dtype=self.dtypes[0]))
-        return [case for case in dict.fromkeys(cases) if case.part in self.parts]
+        return [replace(case, kernel=self.kernel) for case in dict.fromkeys(cases) if case.part in self.parts]
 
 
 FULL = Plan()
@@ -261,6 +275,18 @@ QUICK = Plan(
     seconds=0.2,
     flex_seconds=150.0,
 )
+TABLE = Plan(
+    lengths=(512, 2048, 4096),
+    dims=(64,),
+    masks=("causal", "none"),
+    encodings=("none", "alibi", "t5", "rope", "transformer-xl"),
+    parts=("attention", "cache", "packed"),
+    kernel="cpu",
+    queries=(1, 16),
+    seconds=0.3,
+    flex_seconds=0.0,
+)
+"""What is worth knowing of another processor. The kernel is told, since ``auto`` may leave calls to SDPA there."""
 
 
 # ---------------------------------------------------------------- whole models

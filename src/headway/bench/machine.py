@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .._common.processor import cpuinfo
+from .._common.processor import name as processor_name
 from .._common.version import __version__, code_hash
 from ..errors import HeadwayError
 from ..kernels.cpu import _library
@@ -39,10 +40,7 @@ def where(*parts: str) -> dict[str, Any]:
 
 def processor() -> str:
     """Returns the processor's name and, on Linux, its family, model and instruction sets."""
-    facts = cpuinfo()
-    if not facts:
-        return platform.processor() or platform.machine()
-    name = facts.get("model name") or platform.machine()
+    facts, name = cpuinfo(), processor_name() or platform.machine()
     flags = facts.get("flags", "").split()
     units = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "BF16", "amx_tile": "AMX"}
     has = "/".join(unit for flag, unit in units.items() if flag in flags)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 from .._common.table import Column, Table
 from ..parallel import METHODS
 from . import statistics
-from .cases import SEQUENCE_MEMORY, SEQUENCE_STEP, STATISTICS_MEMORY, WINDOW, Case, ModelCase, pairs
+from .cases import DIRECTIONS, SEQUENCE_MEMORY, SEQUENCE_STEP, STATISTICS_MEMORY, WINDOW, Case, ModelCase, pairs
 from .rows import Row
 from .sides import CONTIGUOUS, FLEX, FULL_CAUSAL, OURS, PLAIN, REFERENCE, SDPA
 from .targets import (
@@ -44,6 +45,8 @@ def faster(side: str, title: str = "") -> Column:
     return Column(title or side, lambda row: _times(times(row, side)))
 
 
+FULL = {"none": "full"}
+"""What a mask is called, if not by its name."""
 DTYPE, DIRECTION = field("dtype"), field("direction")
 KERNEL = Column("kernel", lambda row: row["kernel"])
 
@@ -123,6 +126,49 @@ def against_torch(rows: Sequence[Row]) -> str:
     table = _by_length(rows, cell, beside={"against": peer, "kernel": lambda row: row["kernel"]})
     roof = any("roof_gflops" in row for row in rows)
     return table and f"ms · times as fast · {'share of the roof' if roof else 'GFLOP/s'}\n\n{table}"
+
+
+def brief(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Sequence[str] = ()) -> str:
+    """Returns what BENCHMARKS.md has of another processor: the machine, and a table for each kind of cases."""
+    lengths = " · ".join(f"{n:,}" for n in _lengths(_of(rows, "attention")))
+    parts = [
+        f"## Attention on {where['processor']}",
+        f"{measured(rows, where)}, instruction set {where['isa']}, torch {where['torch']}, headway {where['headway']}. "
+        f"Kernels: {', '.join(dict.fromkeys(row['kernel'] for row in rows))}. 8 heads. `{command}`",
+        *notes,
+        lengths and f"SDPA's time divided by headway's at {lengths} tokens:\n\n{by_encoding(rows)}",
+        cache(rows),
+        contiguous(rows),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def by_encoding(rows: Sequence[Row], names: Mapping[str, str] | None = None) -> str:
+    """Returns the table of ratios to SDPA with a line for each encoding and mask; a cell has all lengths.
+
+    ``names`` maps encodings to what the table calls them.
+    """
+    chosen = _of(rows, "attention")
+    dtypes = list(dict.fromkeys(row["case"]["dtype"] for row in chosen))
+    found: dict[tuple[str, str], dict[tuple[str, str], dict[int, Row]]] = {}
+    for row in chosen:
+        case = Case(**row["case"])
+        line = found.setdefault((case.encoding, case.mask), {})
+        line.setdefault((case.dtype, case.direction), {})[case.n] = row
+
+    def name(encoding: str, mask: str) -> str:
+        return f"{(names or {}).get(encoding, encoding)}, {FULL.get(mask, mask)}"
+
+    def cell(by_n: dict[int, Row]) -> str:
+        return " · ".join(_times(times(by_n[n], peer(by_n[n]))) if n in by_n else "–" for n in lengths) + "×"
+
+    lengths, columns = _lengths(chosen), list(product(dtypes, DIRECTIONS))
+    lines = [[name(*key), *(cell(line.get(at, {})) for at in columns)] for key, line in found.items()]
+    return Table(["encoding", *(f"{dtype}, {direction}" for dtype, direction in columns)], lines).markdown()
+
+
+def _lengths(rows: Sequence[Row]) -> list[int]:
+    return sorted({row["case"]["n"] for row in rows})
 
 
 def flex(rows: Sequence[Row]) -> str:
@@ -453,10 +499,10 @@ def _by_length(
     ``beside`` are further columns, whose values are written once if they are the same at all lengths.
     """
     fields = ("encoding", "mask", "head_dim", *by)
-    lengths = sorted({row["case"]["n"] for row in rows})
+    lengths = _lengths(rows)
     lines: dict[tuple[str, ...], dict[int, Row]] = {}
     for row in rows:
-        case = row["case"] | {"mask": "full" if row["case"]["mask"] == "none" else row["case"]["mask"]}
+        case = row["case"] | {"mask": FULL.get(row["case"]["mask"], row["case"]["mask"])}
         lines.setdefault(tuple(str(case[name]) for name in fields), {})[case["n"]] = row
     said = []
     for key, by_n in lines.items():

@@ -23,7 +23,7 @@ from ..masks import Causal, Documents, Mask, Padding, Window
 from ..positions._base import IN_ATTENTION
 from ..terms import DistanceBias, Linear, Log
 from . import statistics
-from .cases import BATCH, DTYPES, HEADS, WINDOW, Case
+from .cases import AUTO, BATCH, DTYPES, HEADS, WINDOW, Case
 
 OURS = "headway"
 PLAIN = "headway, no encoding"
@@ -151,9 +151,11 @@ def kernel_of(case: Case) -> str:
     q, k, v, _ = (torch.zeros((), dtype=DTYPES[case.dtype]).expand(shape) for shape in shapes(case))
     with torch.set_grad_enabled(backward):
         q, k, v = (x.requires_grad_(backward) for x in (q, k, v))
-        choice = explain(q, k, v, **asked(case)[0])
+        choice = explain(q, k, v, kernel=case.kernel, **asked(case)[0])
     if case.part == "statistics":
         return "reference" if choice.reasons["cpu"] else "cpu"
+    if choice.kernel is None and case.kernel != AUTO:
+        raise HeadwayError(f"kernel {case.kernel!r} cannot run {case}: {'; '.join(choice.reasons[case.kernel])}")
     return choice.kernel or "none"
 
 
@@ -168,6 +170,7 @@ class Inputs:
         self.backward = case.direction == "backward"
         self.arguments, self.learned = asked(case)
         self.scale = self.arguments["scale"]
+        self.kernel = case.kernel
 
     def side(
         self,
@@ -202,7 +205,8 @@ class Inputs:
 
     def ours(self, shaped: Callable[[Tensor], Tensor] | None = None, **changes: Any) -> Run:
         """Returns the side of headway, with ``changes`` to the arguments of the case; ``shaped`` as for ``side``."""
-        arguments = {name: value for name, value in (self.arguments | changes).items() if name != "scale"}
+        given = {"kernel": self.kernel} | self.arguments | changes
+        arguments = {name: value for name, value in given.items() if name != "scale"}
         return self.side(attention, self.learned, shaped, **arguments)
 
     def call(self) -> Call:
@@ -231,7 +235,7 @@ def _against_torch(case: Case, flex: Flex | None) -> Sides:
     )
     seen = None if call.mask is None else call.mask.allowed(call.q_coordinates, call.k_coordinates)
     if not alone:
-        sides.runs[PLAIN] = inputs.side(attention, mask=call.mask)
+        sides.runs[PLAIN] = inputs.side(attention, mask=call.mask, kernel=case.kernel)
     if any(isinstance(term, OF_ROWS) for term in call.terms):
         sides.runs[REFERENCE] = inputs.ours(kernel="reference")
     plain: dict[str, Any] = {"is_causal": True} if case.mask == "causal" else {"attn_mask": seen}

@@ -13,7 +13,7 @@ import typer
 from .._common.files import need_folder_place
 from .._common.language import retold, said
 from .._common.table import Cell, Table
-from ..bench.cases import FULL, MODEL_PARTS, MODELS, PARTS, QUICK, QUICK_MODELS
+from ..bench.cases import FULL, MODEL_PARTS, MODELS, PARTS, QUICK, QUICK_MODELS, TABLE
 from ..errors import HeadwayError
 from ._console import Screen, consoles, going_on, print_json
 from ._options import Json, OutFolder, Quiet, completing, encoding_names, numbers
@@ -39,6 +39,14 @@ def run(
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Measure fewer cases for less time: a few minutes in all.")
+    ] = False,
+    table: Annotated[
+        bool,
+        typer.Option(
+            "--table",
+            help="Measure headway's CPU kernel for BENCHMARKS.md, where `auto` leaves calls to SDPA too, and print "
+            "Markdown: a few minutes in all.",
+        ),
     ] = False,
     lengths: Annotated[
         str | None, typer.Option(help=f"Tokens, separated by commas. Default: {', '.join(map(str, FULL.lengths))}.")
@@ -98,7 +106,9 @@ def run(
         headway bench --parts attention --encodings rope,alibi --lengths 1024
     """
     from ..bench import bench
+    from ..bench.machine import where
     from ..bench.models import bench_models
+    from ..bench.report import brief
 
     given: dict[str, Any] = {
         "lengths": None if lengths is None else tuple(numbers(lengths)),
@@ -112,20 +122,25 @@ def run(
         "rounds": rounds,
     }
     given = {name: value for name, value in given.items() if value is not None}
+    if table and (quick or as_json or models is not None):
+        other = "--quick" if quick else "--json" if as_json else "--models"
+        raise HeadwayError(f"--table measures cases of its own and prints Markdown: leave out {other}")
     need_folder_place(Path(out))
-    say, telling = consoles(as_json, quiet)
+    say, telling = consoles(as_json or table, quiet)
     screen = CaseScreen(telling)
     to: Any = {"fresh": fresh, "command": _typed(context), "watch": screen}
     results: BenchResults
     with going_on(out), screen:
         if models is None:
-            results = bench(replace(QUICK if quick else FULL, **given), out, **to)
+            results = bench(replace(TABLE if table else QUICK if quick else FULL, **given), out, **to)
         else:
             _only_of_models(given)
             results = bench_models(replace(QUICK_MODELS if quick else MODELS, **given), models, out, **to)
     written = ("bench.md", "roof.png", "rows.jsonl") if models is None else ("models.md", "models.jsonl")
     files = [f"{out}/{name}" for name in written]
-    if as_json:
+    if table:
+        print(brief(results.rows, where(), to["command"], results.notes), end="")
+    elif as_json:
         print_json("bench", map(_target, results.targets), notes=results.notes, files=files)
     else:
         conclude(say, results, files)
