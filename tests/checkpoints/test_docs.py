@@ -48,7 +48,7 @@ def page() -> dict[str, Any]:
 def test_sentences_are_as_alike_as_the_page_says(weights: Callable[[str], Path], page: dict[str, Any]) -> None:
     text, (cat, kitten, markets) = DOCS.read_text(encoding="utf-8"), facts("minilm")["sentences"]
     near, far = (page["alike"](weights("minilm"), cat, other) for other in (kitten, markets))
-    assert f'"{cat}" and "{kitten}" alike by {near:.2f}, and by −{-far:.2f} "{markets}"' in text
+    assert f'"{cat}" and "{kitten}" alike by {near:.2f}, and "{markets}" by −{-far:.2f}.' in text
 
 
 @pytest.mark.slow
