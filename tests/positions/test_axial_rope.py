@@ -63,7 +63,7 @@ def test_a_product_knows_the_difference_on_each_axis() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"head_dim": 6}, "head_dim is 6 for 2 axes: each takes as many pairs, give a multiple of 4"),
+        ({"head_dim": 6}, "head_dim is 6 for 2 axes: each has as many pairs, give a multiple of 4"),
         ({"head_dim": 8, "axes": 0}, "axes is 0"),
         ({"head_dim": 8, "base": 0.5}, "base is 0.5"),
     ],

@@ -112,7 +112,7 @@ def test_nothing_is_drawn_outside_training() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"head_dim": 6}, "head_dim is 6: both axes take as many pairs, give a multiple of 4"),
+        ({"head_dim": 6}, "head_dim is 6: both axes have as many pairs, give a multiple of 4"),
         ({"head_dim": 8, "grid": (0, 3)}, r"grid is \(0, 3\): give two numbers above 0"),
         ({"head_dim": 8, "periods": (1.0,)}, r"periods is \(1.0,\)"),
         ({"head_dim": 8, "jitter": 0.5}, "jitter is 0.5: give the largest factor, at least 1"),

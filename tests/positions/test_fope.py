@@ -65,7 +65,10 @@ def test_coefficients_are_random_and_belong_to_the_state() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [({"max_length": 6}, "max_length is 6: no pair turns round"), ({"gain": -1.0}, r"gain is -1\.0: give 0 or more")],
+    [
+        ({"max_length": 6}, "max_length is 6: no pair completes a rotation"),
+        ({"gain": -1.0}, r"gain is -1\.0: give 0 or more"),
+    ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, float], said: str) -> None:
     with pytest.raises(HeadwayError, match=said):

@@ -47,5 +47,5 @@ def test_what_is_not_turned_knows_no_positions() -> None:
 
 def test_a_length_without_a_turn_raises() -> None:
     assert (HoPE(8, 7).frequencies(AT) > 0).tolist() == [True, False, False, False]
-    with pytest.raises(HeadwayError, match="max_length is 6: no pair turns round within it, give at least 7"):
+    with pytest.raises(HeadwayError, match="max_length is 6: no pair completes a rotation within it, give at least 7"):
         HoPE(8, 6)

@@ -60,7 +60,7 @@ def test_beyond_the_table_nothing_is_added() -> None:
 
 def test_queries_that_look_ahead_are_refused() -> None:
     q = torch.zeros(1, 2, 4, 8)
-    with pytest.raises(HeadwayError, match="MusicTransformer is defined for queries that see no later keys"):
+    with pytest.raises(HeadwayError, match="MusicTransformer is only for queries that see no later keys"):
         hw.attention(q, q, q, encoding=MusicTransformer(2, 8))
 
 

@@ -73,9 +73,9 @@ def test_it_begins_small() -> None:
 
 def test_words_of_more_digits_and_bad_arguments_raise() -> None:
     x = torch.zeros(1, 1, 8)
-    with pytest.raises(HeadwayError, match=r"position 100 is no word of 2 digits: .* max_digits=3"):
+    with pytest.raises(HeadwayError, match=r"position 100 cannot have 2 digits: .* max_digits=3"):
         SeqPE(8, 2, max_digits=2).embed(x, torch.tensor([[100]]))
-    with pytest.raises(HeadwayError, match="position -1 is no word"):
+    with pytest.raises(HeadwayError, match="position -1 cannot have 5 digits"):
         SeqPE(8, 2).embed(x, torch.tensor([[-1]]))
     with pytest.raises(HeadwayError, match="embed_dim 8 is not divisible by num_heads 3"):
         SeqPE(8, 3)

@@ -351,13 +351,13 @@ def test_autocast_and_half_keep_their_dtype() -> None:
 
 
 def test_one_without_the_other_is_refused_where_the_class_is_defined() -> None:
-    with pytest.raises(HeadwayError, match="Half defines prepare_value alone: define prepare_value and its inverse"):
+    with pytest.raises(HeadwayError, match="Half defines only prepare_value: define prepare_value and its inverse"):
 
         class Half(PositionEncoding):
             def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
                 return v
 
-    with pytest.raises(HeadwayError, match="OtherHalf defines restore_output alone"):
+    with pytest.raises(HeadwayError, match="OtherHalf defines only restore_output"):
 
         class OtherHalf(RoPE):
             def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:

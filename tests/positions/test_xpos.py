@@ -96,7 +96,7 @@ def test_in_float16_a_centre_far_off_moves_the_reach() -> None:
 
 def test_a_mask_that_looks_ahead_raises() -> None:
     q = torch.randn(1, 1, 4, 8)
-    with pytest.raises(HeadwayError, match="XPos is defined for queries that see no later keys"):
+    with pytest.raises(HeadwayError, match="XPos is only for queries that see no later keys"):
         attention(q, q, q, encoding=XPos(8))
     assert attention(q, q, q, encoding=XPos(8), mask=Causal()).isfinite().all()
 

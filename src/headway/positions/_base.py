@@ -107,7 +107,7 @@ _editions = count(1)
 
 
 class EncodingSizes(NamedTuple):
-    """The sizes that an encoding was built for; None for those that it works with in any size."""
+    """The sizes that an encoding was built for; None for a size that may be any."""
 
     num_heads: int | None
     num_kv_heads: int | None
@@ -208,10 +208,10 @@ class PositionEncoding(nn.Module):
             self._changed()
 
     def plan_key(self) -> Hashable:
-        """Returns what results depend on besides the inputs and tensors of a call; None if on more than can be told.
+        """Returns what results depend on besides the inputs and tensors of a call; None if that is not known.
 
-        What was prepared for one call is used again for calls with an equal key. There is no key for encodings that are
-        ``foreign``, for those that read the layer's input, and in training for those that may draw positions.
+        Calls with an equal key share what was prepared for the first of them. There is no key for encodings that are
+        ``foreign`` or read the layer's input, and in training for those that may draw positions.
         """
         if self.foreign or self.reads_input:
             return None
@@ -238,7 +238,8 @@ class PositionEncoding(nn.Module):
     ) -> tuple[Coordinates, Coordinates]:
         """Changes positions a second time, in every layer, with both sides and the layer's input.
 
-        It serves positions and phases that depend on content. If keys depend on it, set ``cache_prepared = False``.
+        Override it for positions and phases that depend on content. If keys depend on it, set ``cache_prepared =
+        False``.
 
         Args:
             q_at: placed coordinates of the queries.
@@ -255,7 +256,7 @@ class PositionEncoding(nn.Module):
         """Computes tables, such as cosines, that depend on located coordinates only, once for all layers.
 
         They must not depend on parameters, buffers or anything that changes after construction, since coordinates may
-        outlive such a change. What depends on parameters belongs in ``learned_tables``, ``prepare`` or ``terms``.
+        outlive such a change. Compute what depends on parameters in ``learned_tables``, ``prepare`` or ``terms``.
 
         Args:
             coordinates: where the tokens are, located.
@@ -265,7 +266,7 @@ class PositionEncoding(nn.Module):
     def learned_tables(self, coordinates: Coordinates) -> Any:
         """Computes tables that depend on parameters too, once for the layers of one forward pass.
 
-        ``for_one_forward(coordinates).learned`` gives them, in ``prepare`` for instance.
+        Read them as ``for_one_forward(coordinates).learned``, in ``prepare`` for instance.
 
         Args:
             coordinates: where the tokens are, placed.
@@ -314,8 +315,8 @@ class PositionEncoding(nn.Module):
     def rotation_block(self, position: int) -> tuple[int, Rotation] | None:
         """Returns the rotation of a block of consecutive positions, which decoding steps then read row by row.
 
-        It is for encodings whose ``prepare`` on a CPU rotates a token, as query and as key, by an angle that depends on
-        its position alone, and which keep the block between calls.
+        Override it in an encoding that keeps such blocks between calls. On a CPU, its ``prepare`` must rotate a token,
+        as query and as key, by an angle that depends only on its position.
 
         Args:
             position: a position that the block has.
@@ -537,7 +538,7 @@ class PositionEncoding(nn.Module):
         values = [name for hook, name in changed if hook == "values"]
         if len(values) == 1:
             raise HeadwayError(
-                f"{cls.__name__} defines {values[0]} alone: define prepare_value and its inverse, restore_output"
+                f"{cls.__name__} defines only {values[0]}: define prepare_value and its inverse, restore_output"
             )
 
     def coordinates_for(self, x: Tensor, coordinates: Coordinates | Tensor | None) -> Coordinates:
@@ -669,7 +670,7 @@ def need_width(x: Tensor, name: str, width: int) -> None:
 
 
 def built_for_others(encoding: PositionEncoding, sizes: Mapping[str, int]) -> str:
-    """Returns for which sizes to build an encoding, or a part of it, that was built for others; "" if none was.
+    """Returns the sizes to build an encoding, or a part of it, for if it was built for others; "" if it fits.
 
     Args:
         encoding: the encoding.

@@ -27,8 +27,8 @@ class Compose(PositionEncoding):
                         values      b.prepare_value(a.prepare_value(v))
                         output      a.restore_output(b.restore_output(out))
 
-    Every part reads the positions that result from the ``locate`` of all parts. The scale is that of the part that has
-    one of its own.
+    Every part reads the positions that result from the ``locate`` of all parts. If a part has a scale of its own, this
+    is the scale.
 
     Args:
         *parts: the encodings, at least one.

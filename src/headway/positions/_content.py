@@ -53,8 +53,8 @@ def numbers_of(encoding: PositionEncoding, q_at: Coordinates, k_at: Coordinates)
     n, m = q_at.index.shape[1], k_at.index.shape[1]
     if n > m:
         raise HeadwayError(
-            f"there are {n} queries and {m} keys: {type(encoding).__name__} reads the queries' input from the keys', "
-            "of which they are the last; give at most as many queries as keys"
+            f"there are {n} queries and {m} keys: {type(encoding).__name__} takes the queries for the last keys, "
+            "whose input it reads; give at most as many queries as keys"
         )
     return n, m
 
@@ -62,8 +62,8 @@ def numbers_of(encoding: PositionEncoding, q_at: Coordinates, k_at: Coordinates)
 def summed(steps: Tensor, at: Coordinates) -> Tensor:
     """The sum of the steps up to and including each token, along dimension 1; padding in front counts as 0.
 
-    The sum continues from one packed document to the next: only differences within one document are meaningful. It
-    continues from one process to the next, if these share the stream.
+    The sum continues from one packed document to the next, so only differences within one document are meaningful. If
+    several processes share the stream, it continues from one process to the next.
     """
     real = (at.index >= 0).reshape(*at.index.shape, *[1] * (steps.ndim - 2))
     steps = steps.masked_fill(~real, 0)

@@ -79,7 +79,7 @@ class ContentRotary(Contextual, Rotary):
         need_width(x, "head_dim", self.head_dim)
         if coordinates.tables is None or not coordinates.belongs_to(self):
             raise HeadwayError(
-                f"the phases of {type(self).__name__} come of the layer's input: call relocate first, as attention does"
+                f"the phases of {type(self).__name__} come from the input: call relocate first, as attention does"
             )
         cos, sin = coordinates.tables
         if cos.shape[1] not in (1, x.shape[1]):

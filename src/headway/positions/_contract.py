@@ -1,7 +1,7 @@
-"""What headway passes to the hooks of an encoding and expects from them, and the errors for hooks that differ.
+"""The contract of an encoding's hooks: what headway passes to them and expects from them, and the errors otherwise.
 
-Calls never ask whether a hook is to be checked. They go through the steps of ``PositionEncoding``, and a class that is
-not headway's own has those of ``CHECKED`` in their place.
+Calls never ask whether to check a hook. They go through the steps of ``PositionEncoding``; a class that is not
+headway's own has the steps of ``CHECKED`` in their place.
 """
 
 from __future__ import annotations

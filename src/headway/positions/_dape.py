@@ -44,7 +44,7 @@ class DataAdaptive(PositionEncoding):
         super().__init__()
         need_positive(num_heads=num_heads, hidden=hidden, width=width)
         if width % 2 == 0:
-            raise HeadwayError(f"width is {width}: as many keys stand before as behind, give an odd number, such as 3")
+            raise HeadwayError(f"width is {width}: it must reach as far to either side, give an odd number, such as 3")
         bias = ALiBi(num_heads) if bias is None else bias
         if not isinstance(bias, PositionEncoding) or bias.acts - {"terms", "locate"} or "terms" not in bias.acts:
             raise HeadwayError(f"bias is {bias!r}: give an encoding that adds only biases, such as ALiBi({num_heads})")

@@ -15,8 +15,8 @@ def graph_positions(adjacency: Tensor, axes: int = 8) -> Tensor:
 
     Nodes that many short paths connect are near each other. The first eigenvector, which is the same for all nodes of a
     connected graph, is left out. An eigenvector is determined up to its sign: here its largest entry is positive.
-    Where eigenvalues are equal, any basis of their eigenvectors is as good, so that graphs with symmetries have several
-    sets of coordinates. A graph with fewer than axes + 1 nodes gets zeros for the axes that it lacks.
+    If eigenvalues are equal, any basis of their eigenvectors is as good, so graphs with symmetries have several sets of
+    coordinates. A graph with fewer than axes + 1 nodes gets zeros for the axes that it lacks.
 
     Args:
         adjacency: the weights of the edges, [n, n], symmetric and not below 0; 0 where there is none.

@@ -57,7 +57,7 @@ def multimodal_positions(
             if some are no whole numbers
 
     Raises:
-        HeadwayError: if scheme is unknown, a part is no number of tokens and no three sizes, or a number is out of
+        HeadwayError: if scheme is unknown, a part is neither a number of tokens nor three sizes, or a number is out of
             range.
 
     References:

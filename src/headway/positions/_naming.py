@@ -42,9 +42,9 @@ def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
 
     Args:
         spec: a name of ``ENCODINGS``, ``file.py:Class`` (or ``file.py``, if it has one encoding) or ``module:Class``,
-            each with or without arguments in brackets; a class; or an encoding, which is returned as it is. A label
-            in the brackets, as in "rope(base=5000, label='RoPE 5k')", is what tables of a comparison call it, also as
-            a part of others.
+            each with or without arguments in brackets; a class; or an encoding, which is returned as it is. Tables of a
+            comparison show the label in the brackets, as in "rope(base=5000, label='RoPE 5k')", also where the encoding
+            is a part of others.
         **sizes: arguments of the constructor. num_heads, head_dim, embed_dim, max_length and bidirectional are passed
             to the constructors that take them, so that a model may give them all; everything else must be an argument
             of this encoding. Arguments in brackets take precedence.
@@ -92,7 +92,7 @@ LABEL = "label"
 
 
 def shared_encoding(spec: str, num_heads: int, head_dim: int) -> PositionEncoding:
-    """Returns the encoding that a name describes for calls of these sizes: the same object in each, in evaluation mode.
+    """Returns the encoding of a name for calls of these sizes: the same object each time, in evaluation mode.
 
     Args:
         spec: a name, as in ``encoding``.
@@ -116,7 +116,7 @@ def _share(spec: str, num_heads: int, head_dim: int) -> None:
     made = encoding(spec, num_heads=num_heads, head_dim=head_dim).eval()
     if made.state_dict():
         raise HeadwayError(
-            f"the encoding {spec!r} has parameters, which a call does not keep: make it once, by "
+            f"the encoding {spec!r} has parameters, which a call would not keep: make it once, by "
             f"headway.encoding({spec!r}, num_heads={num_heads}, head_dim={head_dim}), and give the object"
         )
     while len(_shared) >= MOST_SHARED:
@@ -146,7 +146,7 @@ def encoding_name(encoding: PositionEncoding) -> str:
 
 
 def label_of(spec: str) -> str:
-    """Returns what tables call an encoding: the label in its brackets, or else the name that was given.
+    """Returns the label of an encoding in tables: the one in its brackets, or else the name that was given.
 
         label_of("mine.py:Mine(width=3, label='gated')") == "gated"
         label_of("randomized + rope(base=5000, label='RoPE 5k')") == "randomized + RoPE 5k"
@@ -171,7 +171,7 @@ def label_of(spec: str) -> str:
 
 
 def unique_labels(names: Sequence[str], others: Sequence[str] = ()) -> dict[str, str]:
-    """Returns the labels of encodings by their names, without those that two of them, or one of ``others``, have.
+    """Returns the labels of encodings by name, leaving out labels that occur twice or among ``others``.
 
     Args:
         names: the names of encodings.

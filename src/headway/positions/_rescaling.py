@@ -1,4 +1,4 @@
-"""The methods of rescaling a plain RoPE, so that a trained model reads further than its window."""
+"""Methods that rescale a plain RoPE so that a trained model reads beyond its window."""
 
 from __future__ import annotations
 

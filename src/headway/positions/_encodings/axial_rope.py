@@ -49,7 +49,7 @@ class AxialRoPE(Rotary):
         need_base(base)
         if self.pairs % axes:
             raise HeadwayError(
-                f"head_dim is {head_dim} for {axes} axes: each takes as many pairs, give a multiple of {2 * axes}"
+                f"head_dim is {head_dim} for {axes} axes: each has as many pairs, give a multiple of {2 * axes}"
             )
         self.base, self.axes = base, axes
 

@@ -15,8 +15,8 @@ class DAPEv2(DataAdaptive):
 
     Parameters and initial values are those of ``DAPE``, with ``width`` in place of 1. The authors' code puts zeros
     beyond the query into the first convolution only: its g continues one step past the query if there are later tokens,
-    and not for the last one, so that a row changes when the text grows. Here g is 0 there. This agrees with their code
-    in the last row, and decoding agrees with a full pass.
+    but not for the last one, so a row changes when the text grows. Here g is 0 past the query. This agrees with their
+    code in the last row, and decoding agrees with a full pass.
 
     Args:
         num_heads: the number of query heads, at least 1.

@@ -32,8 +32,8 @@ class DeBERTa(PositionEncoding):
     layer's own projections, assign them: ``encoding.key, encoding.query = key, query``. v1 as released is
     buckets="clip" with norm=False. A distance that is not a whole number is rounded up.
 
-    Hugging Face does not bound |δ|, so that keys far ahead of the query get row 0, which no training has used. The
-    absolute positions that the paper adds at the decoder's last layers are another encoding.
+    Hugging Face does not bound |δ|, so keys far ahead of the query get row 0, which no training has used. The absolute
+    positions that the paper adds at the decoder's last layers are another encoding.
 
     Args:
         embed_dim: the width of the embeddings, at least 1.
@@ -84,7 +84,7 @@ class DeBERTa(PositionEncoding):
             if given not in known:
                 raise HeadwayError(f"{name} is {given!r}: give {' or '.join(map(repr, known))}")
         if not parts or len(set(parts)) < len(parts) or not set(parts) <= set(PARTS):
-            raise HeadwayError(f"parts are {parts!r}: give ('c2p', 'p2c'), or one of them alone")
+            raise HeadwayError(f"parts are {parts!r}: give ('c2p', 'p2c'), or only one of them")
         if buckets == "log" and (num_buckets % 2 or not 4 <= num_buckets <= 2 * max_distance - 4):
             raise HeadwayError(
                 f"num_buckets is {num_buckets} for a max_distance of {max_distance}: give an even number from 4 to "

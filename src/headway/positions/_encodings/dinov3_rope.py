@@ -72,7 +72,7 @@ class DINOv3RoPE(Rotary):
         super().__init__(head_dim, layout)
         need_base(base)
         if head_dim % 4:
-            raise HeadwayError(f"head_dim is {head_dim}: both axes take as many pairs, give a multiple of 4")
+            raise HeadwayError(f"head_dim is {head_dim}: both axes have as many pairs, give a multiple of 4")
         for name, pair in (("grid", grid), ("periods", periods)):
             if pair is not None and (len(pair) != 2 or min(pair) <= 0):
                 raise HeadwayError(f"{name} is {pair}: give two numbers above 0")

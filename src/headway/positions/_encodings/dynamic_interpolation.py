@@ -15,7 +15,7 @@ class DynamicInterpolation(Rescaled):
 
         ω_c = θ_c/max(1, T/L),   θ_c = base^(−2c/d)
 
-    T is the ``length`` of the coordinates. All keys are rotated again when T grows, so that keys are cached unrotated.
+    T is the ``length`` of the coordinates. All keys are rotated again when T grows, so keys are cached unrotated.
 
     Args:
         head_dim: the width of each head; even unless ``rotary_dim`` is given.

@@ -17,9 +17,9 @@ class DynamicNTK(Rescaled):
 
         ω_c = base'^(−2c/d),   base' = base·(factor·T/L − (factor − 1))^(d/(d − 2)) where T > L, else base
 
-    T is the ``length`` of the coordinates. All keys are rotated again when T grows, so that keys are cached unrotated.
-    Hugging Face's version keeps the frequencies of the longest sequence so far until one shorter than L comes, so that
-    the same sequence gives other results after a longer one; here only the sequence's own length counts.
+    T is the ``length`` of the coordinates. All keys are rotated again when T grows, so keys are cached unrotated.
+    Hugging Face's version keeps the frequencies of the longest sequence so far until one shorter than L comes, so the
+    same sequence gives other results after a longer one. Here only the sequence's own length counts.
 
     Args:
         head_dim: the width of each head; even and above 2 unless ``rotary_dim`` is given.

@@ -24,7 +24,7 @@ class FoPE(HeadwiseRotary):
     are slow. a and b start as random numbers around the identity matrix: they stand for the other frequencies that
     linear maps and activations mix into each dimension. The paper keeps them fixed; ``requires_grad_(False)`` does so.
     Scores depend on relative positions only approximately. With z = 1 + i, as the paper's listing has it, the products
-    of slow pairs count twice. The authors' code turns head_dim/4 pairs at most, of any number of frequencies.
+    of slow pairs count twice. The authors' code rotates at most head_dim/4 pairs, however many frequencies there are.
 
     Args:
         num_heads: the number of query heads, at least 1.
@@ -34,8 +34,8 @@ class FoPE(HeadwiseRotary):
             a key head share its coefficients.
         gain: the gain of the Xavier normal distribution of the coefficients, not below 0: 0.3 for the paper's models of
             60 million parameters, more for larger ones. 0 is RoPE whose slow pairs do not turn and count twice.
-        normalize: whether the coefficients of each sum are divided by their sum, as in the paper's listing, which is
-            far from stable if they are learned. Other implementations do not.
+        normalize: whether the coefficients of each sum are divided by their sum, as in the paper's listing. This is far
+            from stable if they are learned; other implementations do not do it.
         base: the base of the frequencies, above 1.
         layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
 
@@ -79,7 +79,7 @@ class FoPE(HeadwiseRotary):
         need_base(base)
         need_finite(gain=gain)
         if max_length < 2 * math.pi:
-            raise HeadwayError(f"max_length is {max_length}: no pair turns round within it, give at least 7")
+            raise HeadwayError(f"max_length is {max_length}: no pair completes a rotation within it, give at least 7")
         if gain < 0:
             raise HeadwayError(f"gain is {gain}: give 0 or more, such as 0.3")
         self.max_length, self.gain, self.normalize, self.base = max_length, gain, normalize, base

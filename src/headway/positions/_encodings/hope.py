@@ -47,7 +47,7 @@ class HoPE(Rescaled):
     ) -> None:
         super().__init__(head_dim, base, layout)
         if max_length < 2 * math.pi:
-            raise HeadwayError(f"max_length is {max_length}: no pair turns round within it, give at least 7")
+            raise HeadwayError(f"max_length is {max_length}: no pair completes a rotation within it, give at least 7")
         self.max_length = max_length
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:

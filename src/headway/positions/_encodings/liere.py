@@ -18,7 +18,7 @@ class LieRE(LieRotary):
 
     Scores depend on relative positions only where the generators commute, as they do for a block_size of 2 or on one
     axis. The authors' positions run from 0 to 1 over the image: with the initial values, whole positions rotate by
-    several full turns for each step. The authors' code subtracts ½ above and below the diagonal alike, which cancels.
+    several full turns for each step. The authors' code subtracts ½ both above and below the diagonal, which cancels.
 
     Args:
         head_dim: the width of each head, at least 1.

@@ -20,8 +20,8 @@ class LongRoPE(Rescaled):
         score[i,j] = s·μ²·⟨R(pᵢ)·qᵢ, R(pⱼ)·kⱼ⟩,   ω_c = 1/(λ_c·base^(2c/d)),   μ = √(1 + ln(factor)/ln(L))
         λ = long_factor in a sequence of T > L tokens, short_factor otherwise; μ is the same for both
 
-    T is the ``length`` of the coordinates. With use="length" all keys are rotated again when T exceeds L, so that keys
-    are cached unrotated. The first n̂ tokens of the paper, which keep θ_c, are left out, as in released models.
+    T is the ``length`` of the coordinates. With use="length" all keys are rotated again when T exceeds L, so keys are
+    cached unrotated. The first n̂ tokens of the paper, which keep θ_c, are left out, as in released models.
 
     Args:
         head_dim: the width of each head; even unless ``rotary_dim`` is given.

@@ -19,9 +19,9 @@ class NoPEScaling(Scaling):
         score[h,i,j] = s·λ_h·⟨qᵢ, kⱼ⟩
 
     λ is ``factor`` for all heads (UniformScale), or with num_heads a learned number for each head (HeadScale). Each
-    layer has its own HeadScale, which is trained alone, at the new length, with the rest of the model frozen. The
-    paper's factors are 1.2 for twice the trained length, about 1.5 for four and 1.8 for eight times; for HeadScale it
-    keeps λ at 1 or more. It reads no positions, and a model with rotary positions does not benefit from it.
+    layer has its own HeadScale. Train only these, at the new length, with the rest of the model frozen. The paper's
+    factors are 1.2 for twice the trained length, about 1.5 for four and 1.8 for eight times; for HeadScale it keeps λ
+    at 1 or more. It reads no positions, and a model with rotary positions does not benefit from it.
 
     Args:
         factor: λ, or its initial value, above 0.

@@ -20,9 +20,9 @@ class PoPE(PositionEncoding):
         θ_c = base^(−c/head_dim),   δ learned and clamped to [−2π, 0]
 
     Values are unchanged, and s is computed from head_dim. Outside its bounds δ has no gradient. δ is subtracted from
-    the query's angle, so that each query head has its own even if it shares its keys, and caches do not depend on
-    learned numbers. PoPE-pytorch adds it to the key's angle, for which it assigns the keys to the heads in turn
-    (0 1 0 1) where others repeat each (0 0 1 1): with shared keys its weights need another order of heads.
+    the query's angle. Each query head therefore has its own δ even if it shares its keys, and caches do not depend on
+    learned numbers. PoPE-pytorch adds δ to the key's angle. It assigns shared keys to the heads in turn (0 1 0 1),
+    whereas others repeat each key (0 0 1 1), so with shared keys its weights need another order of heads.
 
     Args:
         num_heads: the number of query heads, at least 1.

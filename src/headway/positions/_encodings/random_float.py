@@ -20,9 +20,9 @@ class RandomFloat(PositionEncoding):
         p'_i = span·(2i − 1)/(2·max(train_length, T)),   i = 1 … T                              in evaluation
 
     It changes coordinates only: ``Compose(RandomFloat(train_length), RoPE(head_dim))``. In training each row of the
-    coordinates and each packed document has its own draws, the smallest for the token with the smallest position; if
-    the coordinates have one row for the whole batch, so have the draws. In evaluation, i is p + 1. As positions change
-    with T beyond train_length, keys are never cached prepared.
+    coordinates and each packed document has its own draws; the token with the smallest position gets the smallest draw.
+    If the coordinates have one row for the whole batch, all rows share its draws. In evaluation, i is p + 1. As
+    positions change with T beyond train_length, keys are never cached prepared.
 
     Only the paper's abstract and descriptions of its equations by others were available: treat this as experimental.
 

@@ -22,9 +22,9 @@ class RePo(PositionEncoding):
 
     It changes coordinates only, in every layer: ``Compose(RePo(embed_dim), RoPE(head_dim))``, or with any other
     encoding that acts in attention; encodings that add to the embeddings are not affected. One position serves all
-    heads, as in the paper's variant without separate positions for each head; ``RePoRoPE`` has the other one. The
-    authors leave ordinary positions in the lower third of the layers: a stack takes one encoding for each layer.
-    Computed in float64.
+    heads, as in the paper's variant without separate positions for each head; ``RePoRoPE`` is the variant with
+    positions for each head. The authors leave ordinary positions in the lower third of the layers: a stack takes one
+    encoding for each layer. Computed in float64.
 
     Args:
         embed_dim: the width of the layer's input, at least 1.

@@ -20,9 +20,9 @@ class ReRoPE(Rotary):
         score[i,j] = s·⟨qᵢ, R(f(pⱼ − pᵢ))·kⱼ⟩,   R as in RoPE
         f(δ) = δ for |δ| < w, else ±(w + leak·(|δ| − w)) with the sign of δ
 
-    Both directions are treated alike; the authors' code is for a causal mask. Pairs are multiplied with near, past or
-    future keys, which are rotated apart. Keys are cached unrotated. The authors' code also multiplies queries by
-    max(1, ln(p + 1)/ln(L)): compose this with that temperature.
+    Both directions are treated alike; the authors' code is for a causal mask. Near, past and future keys are rotated
+    separately, and each pair of tokens uses one of these products. Keys are cached unrotated. The authors' code also
+    multiplies queries by max(1, ln(p + 1)/ln(L)): compose this with that temperature.
 
     Args:
         head_dim: the width of each head, even.

@@ -52,7 +52,7 @@ class RotaryValues(PositionEncoding):
         rotary = RoPE(head_dim) if rotary is None else rotary
         if not _turns_by_position(rotary):
             raise HeadwayError(
-                f"rotary is {rotary!r}: give a rotary encoding whose angles positions alone decide, such as "
+                f"rotary is {rotary!r}: give a rotary encoding whose angles depend only on positions, such as "
                 f"RoPE({head_dim})"
             )
         if rotary.head_dim > head_dim:

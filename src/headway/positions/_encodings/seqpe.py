@@ -126,7 +126,7 @@ class SeqPE(PositionEncoding):
             low, high = (int(value) for value in p.aminmax())
             if low < 0 or high >= 10**self.max_digits:
                 raise HeadwayError(
-                    f"position {low if low < 0 else high} is no word of {self.max_digits} digits: give positions from "
+                    f"position {low if low < 0 else high} cannot have {self.max_digits} digits: give positions from "
                     f"0, or build it with max_digits={max(len(str(high)), self.max_digits)}"
                 )
 

@@ -36,7 +36,7 @@ class SSMax(Scaling):
         HeadwayError: if num_heads is below 1 or initial is not finite.
 
     References:
-        Nakanishi 2025, with s alone or with s and b.
+        Nakanishi 2025, with only s or with s and b.
     """
 
     name = "ssmax"

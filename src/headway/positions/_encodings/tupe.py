@@ -22,8 +22,8 @@ class TUPE(PositionEncoding):
     ``prepare_query`` and ``prepare_key`` double the width of queries and keys. The paper's other scalar is the same for
     all scores of [CLS], so that the softmax cancels it: it is left out. The authors' code computes the scalars as
     products of two further positions and has biases in the projections. TUPE-R is ``Compose(TUPE(…), T5(…))`` at the
-    scale of this class. There the authors also untie [CLS] from T5's buckets, which it keeps here: exact with
-    untie_cls=False.
+    scale of this class. There the authors also untie [CLS] from T5's buckets. Here [CLS] keeps them, so the result is
+    exact only with untie_cls=False.
 
     Args:
         embed_dim: the width of the embeddings, at least 1.
@@ -81,7 +81,7 @@ class TUPE(PositionEncoding):
         return float(2 * head_dim) ** -0.5
 
     def tables(self, coordinates: Coordinates) -> tuple[Tensor, Tensor]:
-        """Returns the rows of the table and whether each counts, which that of [CLS] does not, each [b, n].
+        """Returns the rows of the table, and whether each counts (not the row of [CLS]), both [b, n].
 
         Raises:
             HeadwayError: if, in eager mode, a position is outside of the table.

@@ -16,7 +16,7 @@ from .._content import Contextual, projected
 
 
 class Wall(Contextual):
-    """Lets each channel of a key fade by the gates of the tokens after it, which these compute (Wall attention).
+    """Lets each channel of a key fade by gates that the tokens after it compute (Wall attention).
 
         score[h,i,j] = s·Σ_c q_ic·k_jc·Π_{t=j+1…i} f_hc(t)
         f_hc(t) = σ(⟨w_hc, x_t⟩ + b_hc),   x the layer's input
