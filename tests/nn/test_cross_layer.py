@@ -90,7 +90,7 @@ def test_decoding_with_given_positions(name: str) -> None:
         parts = ((0, 3), (3, 4), (4, 6))
         steps = [pair(x[:, a:b], cache, mask=Causal(), positions=at[:, a:b]) for a, b in parts]
         torch.testing.assert_close(torch.cat(steps, 1), whole)
-        with pytest.raises(HeadwayError, match="positions differ from those that the cache keeps"):
+        with pytest.raises(HeadwayError, match="positions differ from those of the same tokens in the cache"):
             pair.second(x[:, :2], cache=cache, positions=torch.tensor([0, 1]))
 
 
@@ -140,7 +140,7 @@ def test_refusals() -> None:
     with pytest.raises(HeadwayError, match=r"the cache holds keys \[1, 4, 5, 8\]: give x a batch of 1"):
         CrossLayerAttention(32, 2)(x, cache=cache)
     jagged = torch.nested.nested_tensor([x[0], x[0, :2]], layout=torch.jagged)
-    with pytest.raises(HeadwayError, match="x is jagged, which no cache holds"):
+    with pytest.raises(HeadwayError, match="x is jagged, but caches hold no jagged keys"):
         layer(jagged, cache=cache)
     paired = KeyValueCache()
     MultiHeadAttention(32, 4, parts=["differential"])(x, cache=paired)

@@ -238,5 +238,5 @@ def test_what_is_refused(last: int) -> None:
     with pytest.raises(HeadwayError, match="last and context"):
         Block(WIDTH, HEADS, cross_attention=True)(x, context=x, last=1)
     nested = torch.nested.nested_tensor([x[0], x[1, :3]], layout=torch.jagged)
-    with pytest.raises(HeadwayError, match="last is given and the input is a nested tensor"):
+    with pytest.raises(HeadwayError, match="last is given but cannot continue the sequences of a nested tensor"):
         layer_of().float()(nested, last=1)

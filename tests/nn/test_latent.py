@@ -301,7 +301,7 @@ def test_refusals() -> None:
         layer(x, x[:, :3])
     with pytest.raises(HeadwayError, match="form is 'best': give 'auto', 'expanded', 'absorbed'"):
         layer_with(form="best")
-    with pytest.raises(HeadwayError, match="parts has a DifferentialAttention, which changes values, and the cache"):
+    with pytest.raises(HeadwayError, match="parts has a DifferentialAttention, which changes values, but the cache"):
         LatentAttention(WIDTH, 4, latent_dim=4, rotary_dim=2, head_dim=4, parts=["differential"])
     with pytest.raises(HeadwayError, match="reads the layer's input, or moves tokens in each layer, and heads"):
         layer_with(headway.encoding("forgetting", num_heads=HEADS, embed_dim=WIDTH))

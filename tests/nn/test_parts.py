@@ -436,7 +436,7 @@ def test_refusals() -> None:
         layer_with("gate")
     with pytest.raises(HeadwayError, match="parts has 3: give a name, a Part, or a function of the layer's sizes"):
         layer_with(3)
-    with pytest.raises(HeadwayError, match="which makes a int: give what makes a Part"):
+    with pytest.raises(HeadwayError, match="which makes a int: give a function that makes a Part"):
         layer_with(lambda layer: layer)
     with pytest.raises(HeadwayError, match="num_kv_heads is 1: differential attention needs pairs"):
         MultiHeadAttention(WIDTH, 4, num_kv_heads=1, parts=["differential"])

@@ -239,7 +239,7 @@ class _Run:
 
 
 class _Padded(NamedTuple):
-    """Ids or features of each row, and their coordinates; None if no row is padded."""
+    """Ids or features of each row, and their coordinates, which are None if no row is padded."""
 
     ids: Tensor
     at: Coordinates | None
@@ -290,14 +290,14 @@ class _Reader:
             return logits[:, -1]
 
     def select(self, rows: Tensor) -> None:
-        """Continues with these rows alone."""
+        """Continues with only these rows."""
         self.cache.reorder(rows)
         self.context = None if self.context is None else self.context[rows]
         self.context_at = None if self.context_at is None else self.context_at.select(rows)
 
 
 def _takes_last(model: Decoder) -> bool:
-    """Returns whether hidden states of the last tokens may be asked for, and nothing observes those of others."""
+    """Returns whether the model can compute only the last tokens, and nothing observes the other ones."""
     if type(model).hidden is not Decoder.hidden or "hidden" in vars(model):
         return False
     return type(model.stack).forward is Stack.forward and calls_forward_alone(model.stack)
@@ -306,9 +306,9 @@ def _takes_last(model: Decoder) -> bool:
 def _cache(model: Decoder | EncoderDecoder, prompt: int, steps: int) -> StackCache:
     """Returns a cache for a prompt and steps after it.
 
-    A growing cache copies the prompt in the first step, to storage for twice as many tokens. Where that is enough for
-    all steps, a static one has only the storage that they need, and copies nothing. Layers with a window drop tokens,
-    and a process that shares a prompt holds a part of it.
+    A growing cache copies the prompt in the first step, to storage for twice as many tokens. If that is enough for all
+    steps, a static cache has only the storage that they need, and copies nothing. Layers with a window drop tokens, and
+    a process that shares a prompt holds a part of it, so they take growing caches.
     """
     cache = model.new_cache()
     partial = any(cache.retention) or sharing_of(model) is not None
@@ -364,7 +364,7 @@ def _generator(seed: int | None, generator: torch.Generator | None, device: torc
 
 
 def _vocab_size(embedding: nn.Module) -> int | None:
-    """Returns the number of ids that a model's embeddings have; None if they do not say."""
+    """Returns the number of ids in a model's embeddings; None if it is unknown."""
     weight = getattr(embedding, "weight", None)
     return weight.shape[0] if isinstance(weight, Tensor) and weight.ndim == 2 else None
 

@@ -1,7 +1,7 @@
 """A stack of blocks with the position encodings that they share.
 
-A stack owns its encodings and passes them to its layers: one for all, or one for each. What an encoding computes from
-coordinates is computed once in each call and shared by the layers.
+A stack owns its encodings and passes them to its layers: one for all, or one for each. In each call, an encoding
+computes its tables from the coordinates once, and the layers share them.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Stack(nn.Module):
     ``Stack.of`` builds the blocks of a config.
 
     Args:
-        blocks: one for each layer. A block that occurs several times has one set of parameters (ALBERT).
-        encoding: one for all layers, one for each, or none. An encoding that embeds is added to x. One that several
-            layers use is registered once, so that its table is one tensor in the state_dict.
-        masks: one for each layer, joined to the mask of the call by &; none if None.
+        blocks: a block for each layer. A block that occurs several times has one set of parameters (ALBERT).
+        encoding: an encoding for all layers, one for each layer, or none. An encoding that embeds is added to x. An
+            encoding that several layers use is registered once, so its table is one tensor in the state_dict.
+        masks: a mask for each layer, joined to the mask of the call by &; none if None.
         entry: a module between the embeddings with their positions and the first block.
         norm: a module after the last block.
         dropout: the probability of dropping an element of the first block's input in training.
@@ -185,7 +185,7 @@ class Stack(nn.Module):
     def initialise(self, std: float) -> None:
         """Initializes linear maps from N(0, std²), or N(0, std²/parts) if they add to the residual; biases 0, norms 1.
 
-        Parts of layers, such as gates, reset what is no linear map.
+        Parts of layers, such as gates, reset everything that is not a linear map.
 
         Args:
             std: the standard deviation of the weights.
@@ -221,8 +221,8 @@ class Stack(nn.Module):
         """Returns the output of the last layer, [batch, n, embed_dim].
 
         Args:
-            x: [batch, n, width], or a jagged tensor of sequences of different lengths (``torch.nested``), as then is
-                context; the output is one too.
+            x: [batch, n, width], or a jagged tensor of sequences of different lengths (``torch.nested``). The context
+                and the output are jagged then.
             mask: which keys each token may see; all if None.
             positions: the positions of x; if None, they start at 0 or continue those of the cache or the memory.
             cache: the keys and values of past tokens, to which those of x are appended.
@@ -230,8 +230,8 @@ class Stack(nn.Module):
             context: the states [batch, m, embed_dim] that cross-attention reads.
             context_mask: which tokens of the context each token of x may see; all if None.
             context_positions: the positions of the context.
-            last: the number of last tokens of which the output is returned, [batch, last, embed_dim]; all if None. The
-                last layer computes no others, if nothing observes it and its modules are those of headway.
+            last: returns the output of only so many last tokens, [batch, last, embed_dim]; all if None. The last layer
+                then computes no others, if nothing observes it and its modules are headway's.
 
         Raises:
             HeadwayError: before the first layer, if positions, masks, cache or memory do not fit x, or both cache and
@@ -288,7 +288,7 @@ class Stack(nn.Module):
             return self._run(x, masks, past, coordinates, cache, memory, cross, last)
 
     def _needs_no_coordinates(self, x: Tensor, masks: Sequence[Mask | Tensor | None], cache: StackCache) -> bool:
-        """Returns whether layers that count their tokens compute a call as fast as with coordinates shared by all."""
+        """Returns whether layers that count their tokens compute a call as fast as layers that share coordinates."""
         modules: Any = self._modules
         if observers() or watched():
             return False
@@ -456,7 +456,7 @@ def _attends_alone(part: MultiHeadAttention) -> bool:
 
 
 def _sharing(*masks: Mask | Tensor | None) -> AbstractContextManager[None]:
-    """A context in which layers share what masks that are written in Python are evaluated to."""
+    """A context in which layers share the evaluated values of masks that are written in Python."""
     python = not watched() and any(isinstance(one, Mask) and is_python(one) for one in masks)
     return shared_masks() if python else nullcontext()
 
@@ -478,7 +478,7 @@ class _PlacedEncoding:
         with_memory: Coordinates | None,
         shared: Sharing | None,
     ) -> None:
-        """``with_memory``: the coordinates of a memory's tokens and of these after them; None without a memory."""
+        """``with_memory``: the coordinates of a memory's tokens followed by these; None without a memory."""
         acts = frozenset() if encoding is None else encoding.acts
         self.tokens, self._keys = tokens, [(tokens, tokens)]
         if encoding is not None and with_memory is not None:  # so that random positions are drawn once for each token
@@ -523,7 +523,7 @@ def _named(
     device: torch.device | str | None,
     dtype: torch.dtype | None,
 ) -> Encodings:
-    """Returns encodings of a stack, made by the sizes of a config where names stand for them."""
+    """Returns the encodings of a stack; for a name, one made with the sizes of a config."""
     head_dim = config.head_dim or config.embed_dim // config.num_heads
     sizes = {"num_heads": config.num_heads, "head_dim": head_dim, "embed_dim": config.embed_dim}
 

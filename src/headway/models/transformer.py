@@ -34,8 +34,8 @@ class Transformer(nn.Module):
 
         x = embedding_scale·E[ids],  logits = E·hidden  (or W·hidden if the head is not tied)
 
-    E is initialized from N(0, 1/embed_dim): with the scale √embed_dim, elements of the embeddings have variance 1, so
-    that a position code added to them does not dominate (Vaswani et al. 2017, section 3.4). Everything else is
+    E is initialized from N(0, 1/embed_dim). With the scale √embed_dim, elements of the embeddings have variance 1, so a
+    position code that is added to them does not dominate (Vaswani et al. 2017, section 3.4). Everything else is
     initialized as in GPT-2 (Radford et al. 2019): N(0, 0.02²), or N(0, 0.02²/parts) for the weights of the parts that
     add to the residual. In float64, torch draws other numbers from a seed than in float32.
 
@@ -237,7 +237,7 @@ class Encoder(_OneStack):
 
 
 class _Generating:
-    """What the models that generate text have in common."""
+    """The base of the models that generate text."""
 
     def generate(self, prompt: TokenRows, max_new_tokens: int = 128, **options: Unpack[Options]) -> Generated:
         """Generates the continuation of each row of a prompt: ``headway.models.generate`` of this model.
@@ -259,9 +259,9 @@ class Decoder(_Generating, _OneStack):
     """A Transformer decoder, which is a causal language model: it returns the logits of each next token.
 
     A mask is joined to the causal mask by &, and so are ``masks``, one for each layer. With a cache (``new_cache()``),
-    ids are the tokens that come next; with a SegmentMemory, they are the next segment. Rows of different lengths are
-    padded on the left, ``decoder(ids, positions=Coordinates.padded(lengths, n), cache=cache)``, and each step that
-    follows, ``decoder(next_ids, cache=cache)``, continues them. No token attends to padding that coordinates state.
+    ids are the tokens that come next; with a SegmentMemory, they are the next segment. Pad rows of different lengths on
+    the left, ``decoder(ids, positions=Coordinates.padded(lengths, n), cache=cache)``; each later step,
+    ``decoder(next_ids, cache=cache)``, continues them. No token attends to padding that coordinates state.
 
     Args:
         config: the sizes and options of the model.
@@ -335,9 +335,9 @@ class Decoder(_Generating, _OneStack):
     ) -> Tensor:
         """Returns the hidden states from which the logits are computed, [batch, n, embed_dim].
 
-        ``ids``, ``positions``, ``mask``, ``cache`` and ``memory`` are those of a call. With ``last``, only those of as
-        many last tokens are returned, and the last layer computes no others, if nothing observes it and its modules
-        are those of headway.
+        ``ids``, ``positions``, ``mask``, ``cache`` and ``memory`` are those of a call. With ``last``, it returns only
+        the hidden states of so many last tokens. The last layer then computes no others, if nothing observes it and its
+        modules are headway's.
         """
         options = {} if last is None else {"last": last}  # which a stack of another class need not know
         out: Tensor = self.stack(

@@ -1,4 +1,4 @@
-"""Coordinates of the tokens of a stream: of new tokens, of past and new ones together, and of those a cache keeps."""
+"""Coordinates of the tokens of a stream: of new tokens, of past and new ones together, and of the tokens in a cache."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def continued(
 ) -> Coordinates:
     """Returns the coordinates of n tokens that follow ``past``: as given, or one after each row's last token.
 
-    Plain positions get their order in the stream from ``past``. Raises HeadwayError where positions on several axes
-    are not given, since the position after a patch of a grid is unknown.
+    Plain positions get their order in the stream from ``past``. Raises HeadwayError if positions on several axes are
+    missing, since the position after a patch of a grid is unknown.
     """
     if isinstance(positions, Coordinates):
         return Coordinates.of(positions, n)
@@ -65,7 +65,7 @@ def _need_tokens_last(past: Coordinates) -> None:
             return
         row = f"row {int(ended[0])}"
     raise HeadwayError(
-        f"{row} of the earlier tokens ends in padding, which the next token would stand behind: pad on the left, "
+        f"{row} of the earlier tokens ends in padding, after which the next token would stand: pad on the left, "
         "positions=Coordinates.padded(lengths, n)"
     )
 
@@ -95,7 +95,7 @@ def _last(length: int | Tensor) -> int | Tensor:
 
 
 def cropped(coordinates: Coordinates, length: int) -> Coordinates | None:
-    """Returns the coordinates of the first ``length`` tokens, in a stream that much shorter; None if none is left."""
+    """Returns the coordinates of the first ``length`` tokens, in a stream shortened to them; None if none is left."""
     if not length:
         return None
     removed = coordinates.index.shape[1] - length

@@ -1,8 +1,8 @@
-"""Decoding steps of an attention layer, by what an earlier step has prepared.
+"""Decoding steps of an attention layer, which reuse what an earlier step has prepared.
 
-From one step to the next the tensors and the number of keys change, and nearly nothing else. A step compares what else
-its result depends on, which takes a fraction of the time of making coordinates, arguments and the key of a plan.
-``MultiHeadAttention`` computes the same bits without it, and whatever a step does not foresee.
+From one step to the next, hardly anything but the tensors and the number of keys changes. A step compares everything
+else that its result depends on. This takes a fraction of the time of making coordinates, arguments and the key of a
+plan. ``MultiHeadAttention`` computes the same bits without this module, and whatever a step does not foresee.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .cache import KeyValueCache
 
 
 class PreparedSteps:
-    """What later steps of a cache have in common with one. Neither a copy nor a file of the cache has it.
+    """What later steps of a cache reuse of one step. Neither a copy nor a file of the cache has it.
 
     Args:
-        facts: what they depend on besides their tensors and the number of keys.
+        facts: what steps depend on besides their tensors and the number of keys.
         keys: the storage of the keys.
         values: that of the values.
-        plan: what attention computes, or why they have no plan.
-        run: the kernel's part, which knows where the storages are; None if steps are to be computed without it.
+        plan: the plan of the steps, or the reason why they have none.
+        run: the kernel's part, which knows the addresses of the storages; None to compute steps without it.
     """
 
     __slots__ = ("facts", "keys", "places", "plan", "run", "values")
@@ -86,8 +86,8 @@ def step(
         kernel: the name of the kernel, likewise.
 
     Returns:
-        The output, [batch, heads, n, head_dim]; None if no earlier step has prepared this one. The cache then holds
-        what it held.
+        The output, [batch, heads, n, head_dim]; None if no earlier step has prepared this one; the cache is then
+        unchanged.
     """
     if not cache._counts or torch.is_grad_enabled() or observers() or watched() or forward_mode() or any_autocast():
         return None
@@ -127,7 +127,7 @@ def step(
 def _prepared(
     request: Request, k: Tensor, v: Tensor, facts: tuple[Any, ...], keys: TokenBuffer, values: TokenBuffer
 ) -> PreparedSteps | None:
-    """Returns what steps like this one have in common; None if none has been computed yet, which makes the plan.
+    """Returns what steps like this one have in common; None before the first of them, which makes the plan.
 
     Args:
         request: the call of attention.

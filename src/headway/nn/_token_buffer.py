@@ -104,7 +104,7 @@ class TokenBuffer:
         return self.storage.narrow(-2, self.start, count)
 
     def takes(self, new: Tensor) -> bool:
-        """Returns whether the storage takes tokens as they are."""
+        """Returns whether the storage takes tokens without a conversion."""
         held = self.storage
         if held is None or held.dtype != new.dtype or _of_inference_mode(held):
             return False

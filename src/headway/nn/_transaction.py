@@ -72,7 +72,8 @@ class Transactional:
             new: the tokens that follow.
 
         Raises:
-            HeadwayError: for the same lengths with more tokens, as far as that is known without waiting for a device.
+            HeadwayError: if the lengths are the same and there are more tokens, as far as that is known without waiting
+                for a device.
         """
         total = held + new
         for part in conjuncts(mask) if isinstance(mask, Mask) else ():
@@ -89,7 +90,7 @@ class Transactional:
             self._lengths = now, writes([now]), now.clone() if readable else now, total
 
     def __len__(self) -> int:
-        """The number of tokens that it holds."""
+        """The number of tokens held."""
         raise NotImplementedError
 
     def _need_first_pass(self) -> None:
@@ -98,8 +99,8 @@ class Transactional:
             return
         if len(self) and now != self._filled_in:
             raise HeadwayError(
-                f"a {type(self).__name__} is given to a forward pass that a backward pass computes again, and what it "
-                "holds is that of the first pass: checkpoint without it, or make it in the checkpointed function"
+                f"a {type(self).__name__} is given to a forward pass that a backward pass computes again, and it still "
+                "holds the tokens of the first pass: checkpoint without it, or make it in the checkpointed function"
             )
         self._filled_in = now
 
@@ -124,7 +125,7 @@ class Transactional:
 
 
 def _same(lengths: Tensor, before: Tensor, writes_before: int, held: Tensor) -> bool:
-    """Whether lengths are known, without waiting for a device, to be the numbers that those of before held."""
+    """Whether lengths are known, without waiting for a device, to equal the earlier ones."""
     if lengths.is_cpu and held.is_cpu and lengths.shape == held.shape and not watched():
         return bool((lengths == held).all())
     return lengths is before and writes([lengths]) == writes_before

@@ -86,9 +86,9 @@ class MultiHeadAttention(nn.Module):
         head_dim: the width of each head; embed_dim / num_heads if None.
         key_dim: the width of key; ``embed_dim`` if None.
         value_dim: the width of value; that of key if None.
-        encoding: a position encoding that this layer owns and keeps in its state_dict, or a name, as in
-            ``headway.encoding``, of one that is made for its sizes. A stack that owns its encodings passes one in each
-            call instead.
+        encoding: a position encoding that this layer owns and keeps in its state_dict, or a name as for
+            ``headway.encoding``, from which the layer makes one of its sizes. A stack that owns its encodings passes
+            one in each call instead.
         bias: whether all four projections have a bias, or the letters of those that do, such as "qkv" or "qvo".
         dropout: the probability of dropping an attention weight in training, 0 ≤ dropout < 1.
         scale: the factor of the scores; the encoding's own (head_dim^−½ for most) if None.
@@ -101,8 +101,8 @@ class MultiHeadAttention(nn.Module):
             "head-gate", parts, or classes and functions of the layer's sizes that make one.
         layer: the number of the layer in its stack, from 0, for parts that depend on it.
         kernel: the name of an attention kernel, or "auto".
-        attend: the function called in place of ``headway.attention``, with its arguments, such as one that records
-            calls or one that distributes the keys among processes.
+        attend: a function that is called in place of ``headway.attention``, with its arguments. It may record calls, or
+            distribute the keys among processes.
         device: the device of the parameters created here; an encoding or a tensor passed in keeps its own.
         dtype: the dtype of the parameters created here, likewise.
 
@@ -245,8 +245,8 @@ class MultiHeadAttention(nn.Module):
         It is self-attention if key is None or is the query object itself.
 
         Args:
-            query: [batch, n, embed_dim], or a jagged tensor of sequences of different lengths (``torch.nested``), as
-                then are key and value; the output is one too.
+            query: [batch, n, embed_dim], or a jagged tensor of sequences of different lengths (``torch.nested``). Key
+                and value are jagged then, and so is the output.
             key: [batch, m, key_dim]; the query if None.
             value: [batch, m, value_dim]; the key if None.
             mask: which keys each query may see; all if None.
@@ -257,8 +257,8 @@ class MultiHeadAttention(nn.Module):
                 cross-attention, the first call fills it and later calls read it.
             encoding: used in place of the layer's own; a name, as for ``headway.attention``.
             first_values: the values of the stack's first layer, for layers with a ``ValueResidual``.
-            last: the number of last tokens of the query of which the output is computed, which then is [batch, last,
-                embed_dim]; all if None. In self-attention all tokens are keys nevertheless.
+            last: computes the output of only so many last tokens of the query, [batch, last, embed_dim]; all if None.
+                In self-attention all tokens are keys nevertheless.
 
         Raises:
             HeadwayError: if shapes, positions, mask, cache or encoding do not fit.
@@ -399,7 +399,7 @@ class MultiHeadAttention(nn.Module):
         encoding: PositionEncoding | None,
         cross: bool,
     ) -> tuple[Callable[..., Tensor], Arguments]:
-        """Returns what attends to the keys of several processes, with its arguments."""
+        """Returns the function that attends to the keys of several processes, with its arguments."""
         attend: Callable[..., Tensor]
         if cache is None:
             attend = partial(shared.attention, self, cross=cross)
@@ -414,7 +414,7 @@ class MultiHeadAttention(nn.Module):
         return attend, {"q_positions": positions, "k_positions": key_positions, "k_input": key}
 
     def _takes_steps(self) -> bool:
-        """Whether attention of a decoding step is that of queries, keys and values alone, which may be prepared."""
+        """Whether attention of a decoding step reads only queries, keys and values, so that it may be prepared."""
         if self.head_shard is not None or self.attend is not attention or self.soft_cap is not None or self._dropout:
             return False
         if self._parameters.get("sink", self) is not None:
@@ -592,8 +592,8 @@ def make_parts(
         before = next((other for other in made if type(other).output is not Part.output), None)
         if after.head_dim != sizes.head_dim and before is not None:
             raise HeadwayError(
-                f"parts has a {type(one).__name__}, which makes heads wider, after a {type(before).__name__}, which is "
-                "made for heads as they are: put it first"
+                f"parts has a {type(one).__name__}, which makes heads wider, after a {type(before).__name__}, which "
+                "needs the narrow heads: put it first"
             )
         made.append(one)
         sizes = after
@@ -639,7 +639,7 @@ def _of_last(arguments: Arguments, last: int, n: int, encoding: PositionEncoding
 
 
 def need_last(last: int, n: int) -> None:
-    """Raises HeadwayError unless there are so many last tokens of n."""
+    """Raises HeadwayError unless ``last`` is from 1 to n."""
     if not 1 <= last <= n:
         raise HeadwayError(f"last is {last} and there are {n} tokens: give 1 to {n}, or None for all")
 

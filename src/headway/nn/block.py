@@ -32,7 +32,7 @@ class Block(nn.Module):
         norm_first=False: x = norm(x + attention(x));  x = norm(x + feed_forward(x))
         norm_after:       x = x + after(attention(norm(x)));  x = x + after(feed_forward(norm(x)))
 
-    With ``cross_attention``, attention from x to a context stands between the two. Dropout acts in training on the
+    With ``cross_attention``, attention from x to a context comes between the two. In training, dropout acts on the
     attention weights, inside the feed-forward layer, and on what each part adds to the residual.
 
     Args:
@@ -43,7 +43,7 @@ class Block(nn.Module):
         head_dim: the width of each head; embed_dim / num_heads if None.
         activation: the activation of the feed-forward layer, as in FeedForward.
         norm: "layer", "rms" or a function of the width.
-        norm_first: whether norms stand before the parts, or after the residual sums.
+        norm_first: whether norms come before the parts, or after the residual sums.
         norm_after: a second norm, of what attention and feed-forward add to the residual: "layer", "rms" or a
             function of the width. Needs ``norm_first``.
         bias: whether projections and feed-forward maps have biases.
@@ -55,9 +55,9 @@ class Block(nn.Module):
         parts: what self-attention computes around attention, as in MultiHeadAttention.
         layer: the number of the block in its stack, from 0, for parts that depend on it.
         kernel: the name of an attention kernel, or "auto".
-        attention: a module that is called as MultiHeadAttention is; built from the arguments above if None.
+        attention: a module with the call of MultiHeadAttention; built from the arguments above if None.
         cross_attention: True builds cross-attention from the arguments above; a module is used as it is.
-        feed_forward: a module that is called as FeedForward is; built from the arguments above if None.
+        feed_forward: a module with the call of FeedForward; built from the arguments above if None.
         device: the device of the parameters created here; modules and tensors passed in keep their own.
         dtype: the dtype of the parameters created here, likewise.
 
@@ -169,8 +169,8 @@ class Block(nn.Module):
         """Returns the output of the block, [batch, n, embed_dim].
 
         Args:
-            x: [batch, n, embed_dim], or a jagged tensor of sequences of different lengths (``torch.nested``), like
-                context; the output is one too.
+            x: [batch, n, embed_dim], or a jagged tensor of sequences of different lengths (``torch.nested``). The
+                context and the output are jagged then.
             mask: which keys each token of x may see in self-attention; all if None.
             positions: the positions of x.
             key_positions: the positions of all keys of self-attention, those of a memory or a cache included.
@@ -182,8 +182,8 @@ class Block(nn.Module):
             context_positions: the positions of the context.
             context_cache: a cache for the keys and values of the context, which the first call fills.
             first_values: the values of the stack's first layer, for blocks with a ``ValueResidual``.
-            last: the number of last tokens of x of which the output is computed, which then is [batch, last,
-                embed_dim]; all if None. It is for blocks without cross-attention.
+            last: computes the output of only so many last tokens of x, [batch, last, embed_dim]; all if None. Only for
+                blocks without cross-attention.
 
         Raises:
             HeadwayError: if a context is given without cross-attention, or cross-attention has no context, or
@@ -290,7 +290,7 @@ class Block(nn.Module):
         return self._residual(x, modules["feed_forward_norm"], feed)
 
     def _residual(self, x: Tensor, norm: nn.Module, part: Sublayer, before: Tensor | None = None) -> Tensor:
-        """Adds what a part computes of x, or of its last tokens, to these; ``before`` precedes x in its input."""
+        """Adds what a part computes from x, or from its last tokens, to them; ``before`` precedes x in its input."""
         shown = x if before is None else torch.cat([before, x], dim=1)
         if self.norm_first:
             added = self._dropped(part(norm(shown)))

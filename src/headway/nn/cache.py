@@ -22,34 +22,35 @@ from ._transaction import Transactional, transaction
 class KeyValueCache(Transactional):
     """A cache of the keys and values of one attention layer, so that a new token costs one row of scores.
 
-    Keys are stored as the encoding has prepared them, or as projected if the encoding requires that
-    (``cache_prepared = False``). The storage doubles when it is full, so that n tokens cost O(n) copies in total; if
-    ``keep`` bounds the tokens, it bounds the storage too. Keys or values that require a gradient are concatenated
-    instead, which is slower. Appending tokens without gradients, under ``torch.no_grad``, detaches the earlier ones.
+    Keys are stored as the encoding has prepared them, or as projected if the encoding requires that (``cache_prepared =
+    False``). The storage doubles when it is full, so n tokens cost O(n) copies in total. If ``keep`` bounds the tokens,
+    it bounds the storage too. Keys or values that require a gradient are concatenated instead, which is slower.
+    Appending tokens without gradients, under ``torch.no_grad``, detaches the earlier ones.
 
     With ``max_length`` the cache is static: the first call allocates the storage for that many tokens, and later ones
     write into it. No step copies earlier tokens, and a compiled step serves every length. A call that would exceed
-    ``max_length`` is refused before it computes anything.
+    ``max_length`` raises an error before it computes anything.
 
-    By default every token is kept, since a later call may have another mask and ``crop`` may return to an earlier
-    state. With ``mask``, the mask of all calls, tokens that it hides from all later ones are removed after each call:
-    the cache then holds a window, with the first tokens that KeepFirst or Prefix show, in storage below twice as many
-    tokens. Outputs do not change. A call whose mask may show more, and ``crop``, are refused once tokens have been
-    removed. All tokens are kept if the mask bounds nothing, or the effect of the layer's encoding on two tokens depends
-    on others. Statistics and pictures of such a layer see the tokens that are left.
+    By default the cache keeps every token, since a later call may have another mask and ``crop`` may return to an
+    earlier state. If you give the ``mask`` of all calls, each call removes the tokens that the mask hides from all
+    later ones. The cache then holds a window, and the first tokens that KeepFirst or Prefix show, in storage for less
+    than twice as many tokens. Outputs do not change. Once tokens have been removed, ``crop`` and a call whose mask may
+    show more raise errors. The cache keeps all tokens if the mask bounds nothing, or if the effect of the layer's
+    encoding on two tokens depends on others. Statistics and pictures of such a layer see the tokens that are left.
 
-    Activation checkpointing computes a forward pass again, which refuses a cache that the first pass has filled.
+    Activation checkpointing computes a forward pass again. The second pass refuses a cache that the first one has
+    filled.
 
-    A layer, block or model that raises leaves the cache as it was before the call, so that the call can be repeated.
-    A cache serves one call at a time: no lock protects it between threads.
+    A layer, block or model that raises leaves the cache as it was before the call, so you may repeat the call. A cache
+    serves one call at a time: no lock protects it between threads.
 
-    Without positions, the tokens of each row of the batch continue after the row's own last token, so that a
-    left-padded batch (``Coordinates.padded``) continues correctly.
+    Without positions, the tokens of each row of the batch continue after the row's own last token, so a left-padded
+    batch (``Coordinates.padded``) continues correctly.
 
     Args:
         max_length: the most tokens that the cache holds, for which it has room from the start; no limit if None.
-        mask: the mask of every call that uses this cache, such as ``Causal() & Window(255)``, if tokens that it hides
-            are to be removed.
+        mask: the mask of every call that uses this cache, such as ``Causal() & Window(255)``; the cache removes tokens
+            that it hides. Default: all tokens are kept.
 
     Raises:
         HeadwayError: if max_length is below 1, or both arguments are given.
@@ -139,7 +140,7 @@ class KeyValueCache(Transactional):
             said = "the mask of this call may show others"
         held = f"its first {self.retention.first} and last {self.retention.last} tokens"
         raise HeadwayError(
-            f"the cache keeps {held} of each row, by the mask that it was made with, and {said}: use KeyValueCache()"
+            f"the cache was made with a mask and keeps {held} of each row, and {said}: use KeyValueCache()"
         )
 
     def need_prepared_by(self, encoding: PositionEncoding | None) -> None:
@@ -178,8 +179,7 @@ class KeyValueCache(Transactional):
     def count(self, new: Tensor, prepared_by: PositionEncoding | None) -> bool:
         """Returns whether coordinates are, from now on, known by the number of tokens.
 
-        They are if no call has given any and no token was removed from their stream, on a CPU where no compiler
-        follows.
+        They are if no call has given any and no token was removed from the stream, on a CPU and outside of a compiler.
 
         Args:
             new: the input of the tokens that follow.
@@ -268,8 +268,8 @@ class KeyValueCache(Transactional):
         """Removes all but the first and the last tokens of each row, as attention sinks with a window need.
 
         Left padding does not count as tokens: each row keeps its own first real tokens. The tokens keep their positions
-        in the stream, so that ``StreamingLLM`` knows what was removed. A call after each step copies only the first
-        tokens, and the storage stays below twice the tokens kept.
+        in the stream, so ``StreamingLLM`` knows what was removed. If you call it after each step, it copies only the
+        first tokens, and the storage stays below twice the tokens kept.
 
         Args:
             first: the number of first tokens to keep, at least 0.
@@ -411,15 +411,15 @@ class StackCache(Transactional):
     ``layers`` holds a KeyValueCache for each self-attention, and ``context`` one for each cross-attention, which the
     first call fills and later calls read.
 
-    A layer whose mask hides all but the last tokens, as Window and Chunked do, or all but the first and the last ones,
-    as ``Window(255) | KeepFirst(4)`` does, keeps only those: outputs do not change, and its storage stays below twice
+    A layer keeps only the tokens that its mask can still show: the last ones with Window and Chunked, the first and the
+    last ones with ``Window(255) | KeepFirst(4)``. Outputs do not change, and the storage of the layer stays below twice
     that many tokens. A layer keeps all tokens if its encoding's effect on two tokens depends on others.
 
     With ``max_length`` the caches are static, as KeyValueCache describes, and every layer keeps all tokens. Processes
     that share a sequence count the tokens of all of them.
 
-    A model that raises leaves the cache as it was before the call. A cache serves one call at a time: a second call
-    that starts while the first is in its layers is refused; otherwise no lock protects it between threads.
+    A model that raises leaves the cache as it was before the call. A cache serves one call at a time. A second call
+    that starts while the first is in its layers raises an error; otherwise no lock protects the cache between threads.
 
     Args:
         num_layers: the number of layers.
@@ -525,7 +525,7 @@ class StackCache(Transactional):
         return stream(held, 0, held, self.layers[0].keys.device) if held else None
 
     def _write_coordinates(self) -> None:
-        """Writes the coordinates of tokens that the layers have counted, and has them count no longer."""
+        """Writes the coordinates of tokens that the layers have counted, and stops counting."""
         if not self._counts:
             return
         at = self._counted()
@@ -555,13 +555,13 @@ class StackCache(Transactional):
             _need_room(0 if at is None else at.index.shape[1], n, self.max_length)
 
     def need_filled_in(self, shared: Sharing | None) -> None:
-        """Checks that the tokens so far were computed where those that follow are.
+        """Checks that earlier tokens were computed in the same context as those that follow.
 
         Args:
             shared: the context of several processes, of which each holds the keys of its tokens; None outside of one.
 
         Raises:
-            HeadwayError: if not, and in a context if a layer is to drop keys.
+            HeadwayError: if they were not, or if a layer in a context would drop keys.
         """
         here = None if shared is None else shared.tokens
         if not any(len(layer) for layer in self.layers):  # a compiler does not follow the largest of lengths

@@ -22,28 +22,28 @@ from .parts import LayerSizes, Part, PartLike, parts_of
 
 
 class CrossLayerAttention(nn.Module):
-    """Attends to the keys and values that an earlier layer has put into a cache, and has no keys and values itself.
+    """Attends to the keys and values that an earlier layer has put into a cache; it computes only queries.
 
         out = Wo·concat_h( attention(Wq_h·x, k_h, v_h) ),   k and v those of the cache
 
-    Layers that share keys and values need one cache for all of them: it has 1/L of the numbers if L layers share one.
-    Hand the cache first to a ``MultiHeadAttention``, which appends the tokens of the call, and then to this layer with
-    the input of the same tokens. A training pass takes a new cache, through which the earlier layer gets its gradient.
-    Queries are prepared by the encoding that has prepared the keys in the cache.
+    Layers that share keys and values use one cache. If L layers share it, caches hold 1/L of the numbers. Pass the
+    cache first to a ``MultiHeadAttention``, which appends the tokens of the call, and then to this layer with the input
+    of the same tokens. Make a new cache for each training pass; the earlier layer gets its gradient through it. The
+    encoding that has prepared the keys in the cache also prepares the queries.
 
     Args:
         embed_dim: the width of input and output.
         num_heads: the number of query heads, a multiple of those of the keys in the cache.
         head_dim: the width of each head; embed_dim / num_heads if None.
-        encoding: the position encoding, the same object as that of the layer that fills the cache; if None, the one
-            that has prepared its keys. One that adds biases must be given.
+        encoding: the position encoding, the same object as that of the layer that fills the cache. If None, the
+            encoding that has prepared the keys of the cache. Give an encoding that adds biases here too.
         bias: whether both projections have a bias.
         dropout: the probability of dropping an attention weight in training, 0 ≤ dropout < 1.
         scale: the factor of the scores; the encoding's own (head_dim^−½ for most) if None.
         qk_norm: the norm of each head's query, before the encoding: "rms", "layer" or a function of the width; none
             if None.
-        parts: what the layer computes around attention, as in MultiHeadAttention, of the parts that change the output
-            alone, such as "head-gate".
+        parts: what the layer computes around attention, as in MultiHeadAttention. Only parts that change just the
+            output, such as "head-gate".
         layer: the number of the layer in its stack, from 0, for parts that depend on it.
         kernel: the name of an attention kernel, or "auto".
         device: the device of the parameters created here; an encoding passed in keeps its own.
@@ -105,7 +105,7 @@ class CrossLayerAttention(nn.Module):
         for part in parts_of(self.parts):
             if type(part).values is not Part.values or type(part).attended is not Part.attended:
                 raise HeadwayError(
-                    f"parts has a {type(part).__name__}, which changes values, and those are another layer's: drop it"
+                    f"parts has a {type(part).__name__}, which changes values, and they are another layer's: drop it"
                 )
         self._reset_own()
 
@@ -145,7 +145,9 @@ class CrossLayerAttention(nn.Module):
                 encoding has prepared its keys.
         """
         if is_nested(x):
-            raise HeadwayError("x is jagged, which no cache holds: give [batch, tokens, embed_dim], padded or packed")
+            raise HeadwayError(
+                "x is jagged, but caches hold no jagged keys: give [batch, tokens, embed_dim], padded or packed"
+            )
         if x.ndim != 3 or x.shape[-1] != self.embed_dim:
             raise HeadwayError(f"x has shape {tuple(x.shape)}: give [batch, tokens, {self.embed_dim}]")
         if cache.retention is not None:
@@ -216,8 +218,8 @@ class CrossLayerAttention(nn.Module):
             given = Coordinates.of(positions, n).position
             if given.is_cpu and not watched() and bool((given != own.position).any()):
                 raise HeadwayError(
-                    "positions differ from those that the cache keeps of the same tokens: leave them out, or give "
-                    "those that its layer got"
+                    "positions differ from those of the same tokens in the cache: leave them out, or give "
+                    "the positions that the layer which fills it got"
                 )
         placed = cache.placed
         if placed is not None and placed.index.shape[1] >= n:

@@ -136,7 +136,7 @@ class Embedding(nn.Embedding):
             ids: int64 [batch, n].
             types: int64 [batch, n]; type 0 for all tokens if None.
             hidden: floats [..., embed_dim] in place of ids, which are None then, for x·Eᵀ + b [..., vocab_size].
-            bias: b [vocab_size], with ``hidden`` alone; none if None.
+            bias: b [vocab_size], only with ``hidden``; none if None.
 
         Raises:
             HeadwayError: if ids or types are not integers [batch, n], types are given to a model without types, or, on
@@ -252,8 +252,8 @@ class Head(nn.Module):
 def tied(embedding: nn.Module) -> Product:
     """Returns the product with the token embeddings of a module, for a tied head.
 
-    An ``Embedding`` computes it itself, in its ``forward``, where a library that keeps weights elsewhere fetches them
-    (accelerate's cpu_offload). Hooks on its calls, which are meant for embeddings, are not called.
+    An ``Embedding`` computes it in its own ``forward``, so that a library that keeps weights elsewhere (accelerate's
+    cpu_offload) fetches them. Hooks on its calls, which are meant for embeddings, are not called.
 
     Args:
         embedding: the module that owns the matrix of the token embeddings.

@@ -42,12 +42,12 @@ class LatentAttention(nn.Module):
         q_h = [R(p_i)·Wqr_h·x̃_i, Wqc_h·x̃_i],  x̃ = x, or norm(Wd·x) with query_latent_dim
         k_h = [r_j, Wk_h·c_j],  v_h = Wv_h·c_j,  out = Wo·concat_h( attention(q_h, k_h, v_h) )
 
-    A cache holds c and r alone: (latent_dim + rotary_dim) numbers for each token, in place of
-    num_heads·(head_dim + rotary_dim + value_dim).
+    A cache holds only c and r: (latent_dim + rotary_dim) numbers for each token, in place of num_heads·(head_dim +
+    rotary_dim + value_dim).
 
-    There are two forms, whose results are the same to rounding. The expanded one computes keys and values of all
-    heads. The absorbed one moves Wk to the query and Wv to the output, ⟨q, Wk·c⟩ = ⟨Wkᵀ·q, c⟩ and Σ A·Wv·c = Wv·Σ A·c,
-    so that all heads attend to c itself. "auto" takes the absorbed form for calls with a cache where it needs fewer
+    There are two forms, whose results are the same up to rounding. The expanded form computes keys and values of all
+    heads. The absorbed form moves Wk to the query and Wv to the output, ⟨q, Wk·c⟩ = ⟨Wkᵀ·q, c⟩ and Σ A·Wv·c = Wv·Σ A·c,
+    so all heads attend to c itself. "auto" takes the absorbed form for calls with a cache if it needs fewer
     multiplications, as in decoding.
 
     The rotary dimensions of each head come first, and the others follow. DeepSeek's weights have them last.
@@ -65,11 +65,11 @@ class LatentAttention(nn.Module):
         norm: the norm of the latents: "rms", "layer" or a function of the width.
         bias: whether the projections from the input and the last one have biases.
         dropout: the probability of dropping an attention weight in training, 0 ≤ dropout < 1.
-        scale: the factor of the scores; (head_dim + rotary_dim)^−½ if None, or what the encoding makes of this width.
-        parts: what the layer computes around attention, as in MultiHeadAttention, of the parts that change the output
-            alone, such as "head-gate".
+        scale: the factor of the scores; (head_dim + rotary_dim)^−½ if None, or the encoding's own scale for this width.
+        parts: what the layer computes around attention, as in MultiHeadAttention. Only parts that change just the
+            output, such as "head-gate".
         layer: the number of the layer in its stack, from 0, for parts that depend on it.
-        form: "auto", "expanded" or "absorbed". The last calls no hooks of ``k_proj`` and ``v_proj``.
+        form: "auto", "expanded" or "absorbed". The absorbed form calls no hooks of ``k_proj`` and ``v_proj``.
         kernel: the name of an attention kernel, or "auto".
         device: the device of the parameters created here; an encoding passed in keeps its own.
         dtype: the dtype of the parameters created here, likewise.
@@ -159,7 +159,7 @@ class LatentAttention(nn.Module):
         for part in parts_of(self.parts):
             if type(part).values is not Part.values or type(part).attended is not Part.attended:
                 raise HeadwayError(
-                    f"parts has a {type(part).__name__}, which changes values, and the cache holds latents: drop it"
+                    f"parts has a {type(part).__name__}, which changes values, but the cache holds latents: drop it"
                 )
         self._reset_own()  # parts have initial values, or are given as they are
 
@@ -342,7 +342,7 @@ class LatentAttention(nn.Module):
 def _prepared_part(
     encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates, width: int, kernel: str
 ) -> Tensor:
-    """Returns queries or keys of which the encoding has prepared the first dimensions."""
+    """Returns queries or keys whose first dimensions the encoding has prepared."""
     if "prepare" not in encoding.acts:
         return x
     first, rest = x[..., :width], x[..., width:]
@@ -359,7 +359,7 @@ def _need_rotary_alone(encoding: PositionEncoding | None, rotary_dim: int) -> No
     if why is not None:
         raise HeadwayError(
             f"encoding is a {type(encoding).__name__}, which {why}, and heads share latents: give one that transforms "
-            f"queries and keys alone, such as headway.encoding('rope', head_dim={rotary_dim})"
+            f"only queries and keys, such as headway.encoding('rope', head_dim={rotary_dim})"
         )
 
 

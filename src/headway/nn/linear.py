@@ -1,8 +1,8 @@
 """Linear maps by the faster of two matrix products, in inference and in training.
 
 torch multiplies float32 matrices by MKL, which does not use AVX-512 on processors of AMD. oneDNN does, and it reads
-weights as they lie, without a copy that lasts. A table says where it was measured to be faster: that of
-``headway tune`` or one that comes with headway (``tuning/shipped``). All else is F.linear.
+weights in place, without a lasting copy. A table says where oneDNN was measured to be faster: the table of ``headway
+tune`` or one that comes with headway (``tuning/shipped``). Everything else is F.linear.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KERNELS = ("auto", "onednn", "torch")
 
 
 class Least(NamedTuple):
-    """The fewest multiply-adds of each thread from which a product is oneDNN's.
+    """The fewest multiply-adds of each thread for which oneDNN computes a product.
 
     Attributes:
         forward: of y = x·Wᵀ.
@@ -107,11 +107,11 @@ _FORWARD = nn.Linear.forward
 def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
     """Returns ``layer(x)``, by the faster matrix products if the layer is torch's own and its call does nothing else.
 
-    The layers of a model therefore are torch's own class, which tools that quantize, adapt or count layers look for. If
-    such a tool replaces a layer or adds a hook, the layer is called as it is.
+    Models therefore keep torch's own class of layers, which tools that quantize, adapt or count layers look for. If
+    such a tool replaces a layer or adds a hook, the layer itself is called.
 
     Args:
-        layer: an ``nn.Linear``, or what stands in its place.
+        layer: an ``nn.Linear``, or a module that replaces one.
         x: [..., in_features].
     """
     if (
@@ -142,7 +142,7 @@ def reset_projections(*layers: nn.Linear) -> None:
 
 
 class Linear(nn.Linear):
-    """``nn.Linear`` by the faster matrix products, as ``headway.integrations.torch.swap_attention`` makes it of one."""
+    """``nn.Linear`` by the faster matrix products; ``headway.integrations.torch.swap_attention`` makes it from one."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Returns y [..., out_features] for input [..., in_features]."""
@@ -231,9 +231,9 @@ def _least(chosen: str | None) -> Least:
 
 
 def onednn_isa() -> str:
-    """Returns oneDNN's instruction set as tables name it; empty if it is restrained, which no table is of.
+    """Returns oneDNN's instruction set as tables name it; empty if it is restricted, for which there is no table.
 
-    It is that of the processor: HEADWAY_ISA changes headway's own kernel alone.
+    It is that of the processor: HEADWAY_ISA changes only headway's own kernel.
     """
     if "ONEDNN_MAX_CPU_ISA" in os.environ:
         return ""
@@ -278,5 +278,5 @@ def _ordinary(*tensors: Tensor | None) -> bool:
 
 
 def _followed() -> bool:
-    """Returns whether torch's own operations are followed, or are to be computed in another precision."""
+    """Returns whether something follows torch's own operations, or they must use another precision."""
     return watched() or forward_mode() or any_autocast() or not onednn_in_float32()

@@ -14,11 +14,11 @@ from ...errors import HeadwayError, unknown
 
 
 class LayerSizes(NamedTuple):
-    """The sizes of a layer by which its parts are made.
+    """The sizes of a layer from which its parts are made.
 
     Attributes:
         embed_dim: the width of the layer's input.
-        num_heads: the number of heads of what a part is given, the output of attention or of the part before it.
+        num_heads: the number of heads of a part's input, which is the output of attention or of the part before it.
         num_kv_heads: the number of key heads.
         head_dim: the width of each of these heads.
         layer: the number of the layer in its stack, from 0.
@@ -46,7 +46,7 @@ class FirstValues:
 
 
 class Part(nn.Module):
-    """The base class of what a layer computes around attention, which knows neither scores nor positions.
+    """The base class of parts: modules around attention that know neither scores nor positions.
 
     A part acts through three hooks, each of which returns its first argument by default. The parts of a layer act in
     the order in which they are given.
@@ -114,7 +114,7 @@ def make_part(
     """Returns a part that is made for a layer, or one that is given as it is.
 
     Args:
-        part: a name, a part, or what makes one of some of the sizes, which it names as its arguments.
+        part: a name, a part, or a function that makes one from some of the sizes, which its arguments name.
         sizes: the sizes of what the part is given.
         table: the parts by their names.
         device: the device of a part that is made here.
@@ -137,5 +137,7 @@ def make_part(
     with nullcontext() if device is None else torch.device(device):
         made = part(**given)
     if not isinstance(made, Part):
-        raise HeadwayError(f"parts has {part!r}, which makes a {type(made).__name__}: give what makes a Part")
+        raise HeadwayError(
+            f"parts has {part!r}, which makes a {type(made).__name__}: give a function that makes a Part"
+        )
     return made if device is None and dtype is None else made.to(device=device, dtype=dtype)

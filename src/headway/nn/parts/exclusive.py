@@ -11,7 +11,7 @@ from ._base import Part
 
 
 class ExclusiveSelfAttention(Part):
-    """Removes from the output of each token what lies along the token's own value.
+    """Removes from the output of each token its component along the token's own value.
 
         y[h,i] = out[h,i] − tanh(α_h)·⟨out[h,i], v̂ᵢ⟩·v̂ᵢ,   v̂ᵢ = vᵢ/‖vᵢ‖
 

@@ -15,13 +15,13 @@ class ValueResidual(Part):
         v′ = λ₁·v⁽⁰⁾ + λ₂·v,   λ₁ = λ₂ = ½ at first
 
     Args:
-        layer: the number of the layer in its stack. Layer 0 hands its values over and has no parameters.
+        layer: the number of the layer in its stack. Layer 0 passes its values on and has no parameters.
         device: the device of the parameters.
         dtype: the dtype of the parameters.
 
     Raises:
-        HeadwayError: if layer is below 0. A call raises it if it is not given ``first_values``, or if layer 0 was not
-            called before with the same ones.
+        HeadwayError: if layer is below 0. A call raises it without ``first_values``, or if layer 0 was not called
+            before with the same ones.
 
     References:
         Zhou et al. 2024, arXiv:2410.17897 (ResFormer with learned factors).
