@@ -175,7 +175,7 @@ def test_chosen_layers_heads_and_rows() -> None:
         seen.weights(1, 0)
     with pytest.raises(hw.HeadwayError, match="row 2 was not kept"):
         seen.weights(1, 1, rows=2)
-    with pytest.raises(hw.HeadwayError, match="some heads or rows alone"):
+    with pytest.raises(hw.HeadwayError, match="only some heads or rows"):
         _ = seen.attentions
 
 

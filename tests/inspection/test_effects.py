@@ -348,11 +348,11 @@ def test_the_model_is_as_it_was() -> None:
         (encoder, ["text"], "cosine", {}, "batch 0 is str: give what the model is called with"),
         (encoder, [IDS], "cosine", {"layers": [2]}, "there is no layer 2: the nearest is 1"),
         (encoder, [IDS], "cosine", {"file": "nowhere/x.jsonl"}, "nowhere/x.jsonl cannot be written"),
-        (encoder, [IDS], "cross_entropy", {}, "the next token, which 'stack.blocks.0.attention' may attend to"),
+        (encoder, [IDS], "cross_entropy", {}, "the next token, to which 'stack.blocks.0.attention' may attend"),
         (encoder, [IDS], lambda *_: 1.0, {}, "the effect is float: return floating-point numbers [rows] or"),
         (encoder, [IDS], lambda *_: IDS, {}, "the effect is torch.int64 (5, 9): return floating-point numbers"),
         (lambda: nn.Sequential(encoder(), nn.Flatten()), [IDS], "cosine", {}, "this one is of shape (5, 144): give a"),
-        (lambda: EncoderDecoder(CONFIG, None, None), [(IDS, IDS)], "cross_entropy", {}, "the next token, which"),
+        (lambda: EncoderDecoder(CONFIG, None, None), [(IDS, IDS)], "cross_entropy", {}, "the next token, to which"),
     ],
 )  # fmt: skip
 def test_what_is_refused(model: Any, batches: Any, effect: Any, options: Any, message: str) -> None:

@@ -288,10 +288,10 @@ def test_pictures_of_some_heads_or_rows_alone() -> None:
     some = captured(keep="weights", heads=[3, 1])
     everything = captured(keep="weights")
     assert torch.equal(image(some.plot(1, 3).axes[0]).nan_to_num(), everything.weights(1, 3)[0])
-    with pytest.raises(HeadwayError, match=r"'stack.blocks.1.attention' has heads 3, 1 alone: draw one of them"):
+    with pytest.raises(HeadwayError, match=r"'stack.blocks.1.attention' has only heads 3, 1: draw one of them"):
         some.plot(1, 0)
-    with pytest.raises(HeadwayError, match=r"has heads 3, 1 alone"):
+    with pytest.raises(HeadwayError, match=r"has only heads 3, 1: draw one of them"):
         some.plot(1)
     rows = captured(keep="weights", rows=[-1])
-    with pytest.raises(HeadwayError, match="has some rows alone, and pictures show all: capture without rows="):
+    with pytest.raises(HeadwayError, match="has only some rows, and pictures show all: capture without rows="):
         rows.plot(0, 0)

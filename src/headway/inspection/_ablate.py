@@ -30,29 +30,29 @@ def ablate(model: nn.Module, heads: Mapping[tuple[int | str, int], str]) -> Iter
     The output of a head is Σⱼ A[h,i,j]·vⱼ, before the output projection. "zero" replaces it by zeros, which is the same
     as zeroing the columns of the output projection that read it (Michel et al. 2019). "mean" replaces it, for every
     query of a call, by its mean over the queries of all rows of this call, and of all processes in
-    ``headway.parallel.context``; padding is left out where it is known, as ``AttentionRecord.padding`` has it.
-    Gradients flow through the mean.
+    ``headway.parallel.context``; known padding is left out (``AttentionRecord.padding``). Gradients flow through the
+    mean.
 
     A forward pass that ``torch.utils.checkpoint`` computes again in a backward pass is ablated like the first one, even
     if the backward pass comes after the block.
 
-    It takes the models that ``capture`` takes, and both may be nested in any order.
+    It takes the same models as ``capture``. Blocks of both may be nested in any order.
 
     Args:
         model: the model, as it was before ``torch.compile``.
         heads: "zero" or "mean" for each (layer, head). A layer is given by its dotted name, or by its number among the
             model's attention modules in the order of ``named_modules``. A module that attends several times in one call
-            of the model is ablated each time, or the second time alone as "name#2".
+            of the model is ablated each time; "name#2" ablates only the second time.
 
     Yields:
         None.
 
     Raises:
-        HeadwayError: before the block, if a layer or head does not exist (the nearest is named) or the model is
-            compiled, scripted or divided by heads; in it, if a mean would be over a single query, if an
+        HeadwayError: before the block, if a layer or head does not exist (the message names the nearest), or the model
+            is compiled, scripted or divided by heads. In the block, if a mean would be over a single query, if an
             ``autograd.Function`` other than torch's checkpoint runs a layer for a gradient, or if a backward pass runs
-            a layer for a forward pass that may be outside of the block; at its end, if the model ran and a layer did
-            not attend.
+            a layer for a forward pass that may be outside of the block. At the end of the block, if the model ran and a
+            layer did not attend.
 
     References:
         Michel et al. 2019, "Are Sixteen Heads Really Better than One?".

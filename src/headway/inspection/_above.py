@@ -1,4 +1,4 @@
-"""All weights of a call from a threshold on, in memory that grows with what is found."""
+"""All weights of a call above a threshold, in memory that grows with their number."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ OCTETS = 36
 
 @dataclass(frozen=True, eq=False)
 class WeightList:
-    """All weights of a layer from a threshold on, sorted by example, head, query and key.
+    """All weights of a layer above a threshold, sorted by example, head, query and key.
 
     Attributes:
-        threshold: every weight of at least this is there.
+        threshold: the list has every weight of at least this size.
         examples: the row of the batch of each weight, int64 [entries].
         heads: its head, likewise.
         queries: the slot of its query.
@@ -54,7 +54,7 @@ class WeightList:
         """Returns one row for each weight, with example, head, query, key and weight.
 
         Args:
-            tokens: what the tokens are called, for two further columns. Default: numbers alone.
+            tokens: the names of the tokens, for two further columns. Default: only numbers.
 
         Raises:
             HeadwayError: if there are fewer tokens than queries or keys.
@@ -77,7 +77,7 @@ class WeightList:
 
 
 def checked_threshold(threshold: Any) -> float:
-    """Returns a threshold as a float. Raises HeadwayError if it is none."""
+    """Returns a threshold as a float. Raises HeadwayError for anything that is not a threshold."""
     number = not isinstance(threshold, bool) and isinstance(threshold, (int, float))
     if not number or not 0 < threshold <= 1:
         raise HeadwayError(f"threshold is {threshold!r}: give a weight above 0 and at most 1, such as 0.1")
@@ -129,7 +129,7 @@ def all_above(call: Call, threshold: float, counted: Tensor | None, head: int | 
 
 
 def of_weights(weights: Tensor, threshold: float, heads: Sequence[int], rows: Sequence[int]) -> WeightList:
-    """Returns those of weights [batch, heads, rows, m] that were kept.
+    """Returns the entries above a threshold of weights [batch, heads, rows, m] that were kept.
 
     Args:
         weights: the weights.
@@ -156,7 +156,7 @@ Entries = tuple[Tensor, ...]
 def searched(call: Call, threshold: float, lse: Tensor, chosen: Tensor) -> Iterator[Entries]:
     """Yields all weights of at least a threshold in parts of a call.
 
-    A key counts only if its score is about lse + ln(threshold) or more: few do, so that a list may be long.
+    A key counts only if its score is about lse + ln(threshold) or more. Few keys do, so a text may be long.
 
     Args:
         call: the call.

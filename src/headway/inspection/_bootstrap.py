@@ -12,8 +12,8 @@ DRAWS = 1000
 def interval(totals: Tensor, counts: Tensor, *, level: float = 0.95, seed: int = 0) -> tuple[Tensor, Tensor]:
     """The bounds of Σ totals / Σ counts, [texts, …] each, in a share ``level`` of samples of texts with replacement.
 
-    Texts are drawn rather than tokens or cases, since those of one text are alike (the percentile bootstrap of Efron
-    1979). With fewer than two texts there is no interval, and the bounds are NaN.
+    Samples consist of texts, not of tokens or cases, since those of one text are alike (the percentile bootstrap of
+    Efron 1979). With fewer than two texts there is no interval, and the bounds are NaN.
     """
     texts = totals.shape[0]
     shape = totals.shape[1:]

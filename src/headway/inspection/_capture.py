@@ -58,34 +58,33 @@ def capture(
     ``F.scaled_dot_product_attention``. The model computes the same numbers as without the block, bit by bit, with the
     same gradients. One exception: ``nn.MultiheadAttention`` and the layers of torch around it do not take their fast
     paths for inference. Their results are then equal up to rounding, and ``note`` of their records says so. A call that
-    ``torch.utils.checkpoint`` computes again in a backward pass is not recorded again. An attention call that headway
-    did not compute is checked: its output for three queries is compared with that of the captured queries, keys and
-    mask.
+    ``torch.utils.checkpoint`` computes again in a backward pass is not recorded again. headway checks each attention
+    call that it did not compute itself: for three queries, it compares the output with that of the captured queries,
+    keys and mask.
 
     A capture sees the calls of its own model in its own thread. Captures nest. Hooks are removed at the end of the
     block, even after an error.
 
     Args:
         model: the model, as it was before ``torch.compile``.
-        keep: what is kept of each call: "statistics" of the weights, in memory that grows with the tokens; "qk", the
-            queries and keys with masks and terms, copied, from which statistics and weights can be computed
-            afterwards; "qkv", also the length that the output projection gives to each value; "weights", n·m of them
-            for each head; or "gradients", the product of each head's output with its gradient in a backward pass within
-            the block.
-        statistics: names or objects, as for ``attention_statistics``, of keep="statistics". Default: entropy, the
+        keep: what to keep of each call: "statistics" of the weights, in memory that grows with the tokens; "qk", copies
+            of the queries and keys with masks and terms, from which statistics and weights can be computed afterwards;
+            "qkv", also the length of each value after the output projection; "weights", n·m for each head; or
+            "gradients", the product of each head's output with its gradient in a backward pass within the block.
+        statistics: with keep="statistics", names or objects, as for ``attention_statistics``. Default: entropy, the
             largest weight, and "pooled_map", which ``Seen.plot`` draws and which takes up to 32 KiB for each head and
             row.
-        layers: the layers that are kept, by name, or by number among the model's attention modules. Default: all.
-        heads: with keep="weights", the heads that are kept. Default: all.
-        rows: with keep="weights", the queries that are kept, as numbers or a slice; −1 is the last. Default: all.
+        layers: the layers to keep, by name, or by number among the model's attention modules. Default: all.
+        heads: with keep="weights", the heads to keep. Default: all.
+        rows: with keep="weights", the queries to keep, as numbers or a slice; −1 is the last. Default: all.
 
     Yields:
         A ``Seen``, which fills while the model runs.
 
     Raises:
         HeadwayError: before the block, if an argument does not fit or the model is compiled, scripted or divided by
-            heads; in it, before anything is computed, if weights would take more than 1 GiB, and if an attention call
-            cannot be captured; at its end, if the model ran and no attention was found.
+            heads. In the block, before anything is computed, if weights would take more than 1 GiB, or if an attention
+            call cannot be captured. At the end of the block, if the model ran and no attention was found.
     """
     observer = _Capture(model, keep, statistics, layers, heads, rows)
     with observer.watching():

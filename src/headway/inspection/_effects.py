@@ -1,4 +1,4 @@
-"""The effect of each head on a model's outputs: each head is ablated alone."""
+"""The effect of each head on a model's outputs: each head is ablated by itself."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Effect = Callable[[Any, Any, Any], Tensor]
 class HeadEffects(HeadScores):
     """The effects of removing each head, for each text.
 
-    It is read as other scores are, by layer: ``effects["encoder.layers.0.attention"]`` is [texts, heads], the mean of
-    each text. Means over all texts are means over everything that counts, so long texts weigh more.
+    Read it by layer, like other scores: ``effects["encoder.layers.0.attention"]`` is [texts, heads], the mean of each
+    text. Means over all texts are means over everything that counts, so long texts weigh more.
 
     Args:
         name: the name of the effect.
@@ -93,7 +93,7 @@ def head_effects(
     file: str | Path | None = None,
     watch: Callable[[int, int], None] | None = None,
 ) -> HeadEffects:
-    """Ablates every head alone, and measures what that changes in a model's outputs.
+    """Ablates each head by itself, and measures what that changes in a model's outputs.
 
         effects = head_effects(encoder, [{"ids": ids, "mask": padding}], "cosine")
         effects = head_effects(decoder, ids.split(4), "cross_entropy", file="effects.jsonl")
@@ -108,7 +108,7 @@ def head_effects(
     - or a function of both outputs and the inputs, which returns the change of each text, [rows], or of each token,
       [rows, tokens], with NaN for what does not count.
 
-    Padding does not count, as far as it is known (``AttentionRecord.padding``).
+    Known padding does not count (``AttentionRecord.padding``).
 
     Args:
         model: the model, as ``capture`` takes it.
@@ -118,15 +118,15 @@ def head_effects(
         replacement: what ``ablate`` replaces a head's outputs by: "zero", or "mean" over the tokens of the batch.
         layers: the layers whose heads are ablated, by name or number. Default: all. A module that attends several times
             in one call is ablated each time.
-        file: a file of JSON lines, to which each measurement is added, and from which the same call resumes. A function
-            is known by its code, not by values that it holds.
-        watch: is called after each pass with the number of passes that are done, and of all of them.
+        file: a file of JSON lines. Each measurement is added to it, and the same call resumes from it. A function is
+            recognized by its code, not by values that it holds.
+        watch: a function that is called after each pass with the number of passes done, and of all passes.
 
     Returns:
         The effects. Numbers are float64.
 
     Raises:
-        HeadwayError: before any pass, if an argument does not fit, or the file has other measurements; in a pass, if
+        HeadwayError: before any pass, if an argument does not fit, or the file has other measurements. In a pass, if
             outputs do not fit the effect, and as ``capture`` and ``ablate`` do.
 
     References:
@@ -143,7 +143,9 @@ def head_effects(
             whole = _Whole(model, batch, effect, layers)
             heads = heads or whole.heads
             if whole.heads != heads:
-                raise HeadwayError(f"batch {number} has other layers of attention than batch 0: measure them apart")
+                raise HeadwayError(
+                    f"batch {number} has other layers of attention than batch 0: measure them separately"
+                )
             places = [(layer, head) for layer, count in heads.items() for head in range(count)]
             for done, (layer, head) in enumerate(places, 1 + number * len(places)):
                 if (number, layer, head) not in measured:
@@ -225,7 +227,7 @@ def _directions(whole: _Whole, output: Any, batch: Any) -> Tensor:
 
 
 def _apart(before: Tensor, after: Tensor) -> Tensor:
-    """1 − cos without cancellation: ½·|a − b|², and 1 if one of both is zero."""
+    """1 − cos without cancellation: ½·|a − b|², and 1 if one of the two is zero."""
     lengths = before.square().sum(-1) - after.square().sum(-1)
     return ((before - after).square().sum(-1) + lengths.abs()) / 2
 
@@ -267,7 +269,7 @@ def _refuse_known_answers(seen: Records) -> None:
     for record in seen.records:
         if record.kind == "cross" or bool((record.statistics("next").next.nan_to_num() > 0).any()):
             raise HeadwayError(
-                f"'cross_entropy' is that of the next token, which {record.layer!r} may attend to: give 'cosine', or a "
+                f"'cross_entropy' predicts the next token, to which {record.layer!r} may attend: give 'cosine', or a "
                 "function"
             )
 

@@ -1,4 +1,4 @@
-"""A log of what a model's heads do during training: a file that gets a line every so many steps."""
+"""A log of what a model's heads do during training: a file with a line every so many steps."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ class HeadLog:
             log(step, ids)
         headway.inspection.plot_head_log("heads.jsonl", out="heads.png")
 
-    At steps 0, ``every``, 2·``every``, … it runs the model in eval mode, without gradients, and leaves modes, gradients
-    and random numbers as they were, so that the training is the same, bit by bit, as without it. Of each head of
+    At steps 0, ``every``, 2·``every``, … it runs the model in eval mode, without gradients. It leaves modes, gradients
+    and random numbers as they were, so the training is the same, bit by bit, as without it. For each head of
     self-attention it writes means over queries:
 
-    - ``normalized_entropy``: H / ln V, the entropy over that of equal weights on the V visible keys, of queries with
-      V > 1: 1 for a head that looks everywhere, 0 for one that looks at one key;
+    - ``normalized_entropy``: H / ln V, the entropy divided by that of equal weights on the V visible keys, of queries
+        with V > 1: 1 for a head that looks everywhere, 0 for one that looks at one key;
     - ``first``: the weight of the first token, an attention sink;
     - ``sink``: the weight that learned sinks take;
     - ``previous_token``: the weight of the token before, as in the score of that name;
     - ``induction``: the same for the token after an earlier copy of the query's token, of random tokens that are
       repeated once; the tokens are the same at each step.
 
-    The file has a line of JSON for each step. A step that is written again, as after resuming from an earlier
-    checkpoint, replaces the lines from that step on.
+    The file has a line of JSON for each step. If a step is written again, as after resuming from an earlier checkpoint,
+    it replaces the lines from that step on.
 
     Args:
         model: the model, as ``capture`` takes it: the one before ``torch.compile``, which shares its parameters.
         path: the file; lines are added to one that exists.
-        every: the steps from one line to the next.
+        every: the number of steps from one line to the next.
         vocab_size: the ids from which random tokens are drawn; 0 leaves induction out. Default:
             ``model.config.vocab_size``.
 

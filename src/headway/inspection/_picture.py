@@ -77,10 +77,10 @@ def view_of(record: AttentionRecord, heads: Sequence[int], example: int, cells: 
     """The weights of some heads of a record, for one row of the batch; pooled where there are many tokens."""
     example = index_of(example, record.batch, "example", negative=True)
     if record._rows is not None:
-        raise HeadwayError(f"{record.layer!r} has some rows alone, and pictures show all: capture without rows=")
+        raise HeadwayError(f"{record.layer!r} has only some rows, and pictures show all: capture without rows=")
     if record._heads is not None and not set(heads) <= set(record._heads):
         kept = ", ".join(map(str, record._heads))
-        raise HeadwayError(f"{record.layer!r} has heads {kept} alone: draw one of them, or capture without heads=")
+        raise HeadwayError(f"{record.layer!r} has only heads {kept}: draw one of them, or capture without heads=")
     queries = list(range(record.n))
     if record.padding is not None:
         queries = record.padding[example].nonzero()[:, 0].tolist()
@@ -362,7 +362,7 @@ def _chosen(tokens: Sequence[str] | None, name: str, count: int, slots: list[int
 
 
 def _title(record: AttentionRecord, head: int) -> str:
-    """Names a head by the number of its layer, or by the name of the module if that has not one number alone."""
+    """Names a head by the number of its layer, or by the name of its module if that has several numbers or none."""
     name = record.layer or record.module or said("attention")
     numbers = re.findall(r"(?<=\.)\d+(?=\.)", name)
     if len(numbers) == 1 and record.kind == "self":

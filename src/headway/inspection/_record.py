@@ -1,4 +1,4 @@
-"""What a capture has seen: a record for each attention call, and the whole of them."""
+"""The records of a capture: one for each attention call."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SHOWN = 8
 
 @dataclass(eq=False, repr=False)
 class AttentionRecord:
-    """One attention call of a model, with what was kept of it.
+    """One attention call of a model, with what the capture kept of it.
 
     Attributes:
-        layer: the name of the layer, which no other call of attention within one call of the model has: the dotted name
-            of its module, with "#2", "#3", … from the second time on that the module attends.
+        layer: the name of the layer, unique within one call of the model: the dotted name of its module, with "#2",
+            "#3", … from the second time on that the module attends.
         module: the dotted name of the module.
         kind: "self" or "cross".
         call: the number of the model's call, from 0. Each step of a generation is one.
@@ -78,11 +78,11 @@ class AttentionRecord:
             queries: the queries that count, [n] or [batch, n] bool. Default: all but ``padding``.
 
         Raises:
-            HeadwayError: if they were not kept and cannot be computed from what was.
+            HeadwayError: if they were not kept and cannot be computed from what was kept.
         """
         if self._statistics is not None:
             if queries is not None:
-                raise HeadwayError("queries cannot be chosen afterwards of kept statistics: capture with keep='qk'")
+                raise HeadwayError("queries of kept statistics cannot be chosen afterwards: capture with keep='qk'")
             return self._statistics if statistics is None else _among(self._statistics, statistics)
         if self._kept_call is None:
             kept = "weights" if self._weights is not None else "gradients"
@@ -136,8 +136,8 @@ class AttentionRecord:
 
             seen.record(3).weights_above(0.1)
 
-        Unlike the largest weights of each query, such a list is complete for keys too: a key that is not in it is given
-        less by every query. The weights of a softmax sum to 1 at most, so that a query has at most 1/threshold of them.
+        Unlike the largest weights of each query, such a list is complete for keys too: to a key that is not in it,
+        every query gives less. The weights of a softmax sum to 1 at most, so a query has at most 1/threshold of them.
         Memory grows with what is found.
 
         Args:
@@ -211,8 +211,8 @@ class Records:
     Attributes:
         keep: what was kept: "statistics", "qk", "qkv", "weights" or "gradients".
         records: one ``AttentionRecord`` for each attention call, in their order.
-        missed: modules that seem to be attention, by name, and ran without an attention call that could be seen, with
-            the names of their classes.
+        missed: modules that seem to be attention and ran without an attention call that capture could see: their names,
+            with the names of their classes.
     """
 
     keep: str
@@ -240,7 +240,7 @@ class Records:
         return bytes_in(self.records)
 
     def memory(self, batch: int, n: int, m: int | None = None) -> int:
-        """Returns the bytes that a call of the model would take, before there is any.
+        """Returns the bytes that a call of the model would take, before the first call.
 
         Args:
             batch: the rows.
@@ -248,7 +248,7 @@ class Records:
             m: the keys of a query. Default: n.
 
         Raises:
-            HeadwayError: if the model's modules do not tell their heads.
+            HeadwayError: if the model's modules do not state their heads.
         """
         assert self._estimate is not None
         return self._estimate(batch, n, m)
@@ -303,7 +303,7 @@ class Records:
     ) -> Tensor:
         """Returns the attention weights of a layer, [batch, heads, n, m], or of one head [batch, n, m].
 
-        They are those before dropout.
+        These are the weights before dropout.
 
         Args:
             layer: its name, or its number in ``layers``.
@@ -364,12 +364,12 @@ class Records:
     def attentions(self) -> tuple[Tensor, ...]:
         """The weights of self-attention by layer, each [batch, heads, n, m], as transformers returns them.
 
-        It is the tuple that a model of transformers returns with output_attentions=True, and that BertViz reads. Rows
-        that see no key are zeros.
+        A model of transformers returns this tuple with output_attentions=True, and BertViz reads it. Rows that see no
+        key are zeros.
 
         Raises:
-            HeadwayError: with cross-attention in the model, several calls, or some heads or rows alone, and if the
-                weights were not kept or take more than 1 GiB.
+            HeadwayError: if the model has cross-attention or was called several times, if only some heads or rows were
+                kept, and if the weights were not kept or take more than 1 GiB.
         """
         if any(record.kind == "cross" for record in self.records):
             raise HeadwayError(
@@ -399,8 +399,8 @@ class Records:
     def table(self, statistics: Asked | None = None) -> DataTable:
         """Returns one row for each head of each record, as plain dictionaries.
 
-        A row has layer, head, call, kind, queries (those that count, over the batch), left_out (those that do not) and
-        the summary of each statistic, the mean over the rows of the batch.
+        A row has layer, head, call, kind, queries (the number that counts, over the batch), left_out (the number that
+        does not) and the summary of each statistic, the mean over the rows of the batch.
 
         Args:
             statistics: as for ``statistics``.
@@ -456,7 +456,7 @@ class Records:
                 f"the model was called {self.calls} times: take one call, such as of_call(-1).attentions"
             )
         if any(record._heads is not None or record._rows is not None for record in records):
-            raise HeadwayError("some heads or rows alone were kept: take weights(layer, head), or capture all of them")
+            raise HeadwayError("only some heads or rows were kept: take weights(layer, head), or capture all of them")
         if self.keep in ("qk", "qkv"):
             sizes = [size_of(record._kept_call, None, None) for record in records if record._kept_call is not None]
             refuse_above_limit(sum(sizes), f"the weights of {len(records)} layers")

@@ -112,13 +112,13 @@ def attention_statistics(
         k: keys.
         v: values, of which only the shape is read. Default: as k.
         statistics: names of ``headway.inspection.STATISTICS``, or statistics such as ``TopKeys(4)``.
-        queries: the queries that count, [n] or [batch, n] bool, True for those that do. Default: all but padding, which
-            is known of padded ``Coordinates``, and of a ``masks.Padding`` if the queries are the last of the keys or
-            those of ``shards``. Queries that see no key never count.
+        queries: the queries that count, [n] or [batch, n] bool, True for those that do. Default: all but padding.
+            Padding is known from padded ``Coordinates``, and from a ``masks.Padding`` if the queries are the last of
+            the keys or those of ``shards``. Queries that see no key never count.
         shards: which tokens each of several processes has, as for ``headway.parallel.attention``. q, k, v and queries
-            are then this process's, and so are the results of each query. Sums over queries, such as ``received``, are
-            those of all processes, of which every one makes the same call and gathers all keys.
-        kernel: "auto", or "cpu" or "reference", which then never falls back.
+            are then this process's, and so are the results of each query. Every process makes the same call and gathers
+            all keys. Sums over queries, such as ``received``, are those of all processes.
+        kernel: "auto", "cpu" or "reference". A named kernel never falls back to another.
         **arguments: the other arguments of ``attention``.
 
     Returns:
@@ -170,7 +170,7 @@ def chosen(statistics: str | Statistic | Sequence[str | Statistic]) -> tuple[Sta
 
 
 def listed(statistics: str | Statistic | Sequence[str | Statistic]) -> list[str | Statistic]:
-    """The statistics that are named or given, of which there may be one alone."""
+    """The statistics that are named or given; one may be given without a list."""
     if isinstance(statistics, (str, Statistic)):
         return [statistics]
     if not isinstance(statistics, Iterable):

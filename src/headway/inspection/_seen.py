@@ -27,16 +27,16 @@ NOTEBOOK = "4 MB"
 
 
 class Seen(Records):
-    """The attention calls of a model while ``capture`` looked on.
+    """The attention calls of a model that ``capture`` recorded.
 
-    A layer is given by its name in ``layers``, or by its number there. Where the model was called several times,
-    ``of_call`` gives what was seen in one of the calls.
+    Give a layer by its name in ``layers``, or by its number there. If the model was called several times, ``of_call``
+    returns what was seen in one of the calls.
 
     Attributes:
         keep: what was kept: "statistics", "qk", "qkv", "weights" or "gradients".
         records: one ``AttentionRecord`` for each attention call, in their order.
-        missed: modules that seem to be attention, by name, and ran without an attention call that could be seen, with
-            the names of their classes.
+        missed: modules that seem to be attention and ran without an attention call that capture could see: their names,
+            with the names of their classes.
     """
 
     def scores(
@@ -96,14 +96,15 @@ class Seen(Records):
             tokens: the tokens of the queries of this example, for the axes. In self-attention they are those of the
                 keys too, and after a cache those of all keys. Default: numbers.
             key_tokens: the tokens of the keys, in cross-attention.
-            kind: of one head, "map" for a heat map or "arcs" for arrows from queries above to keys below.
+            kind: for one head, "map" draws a heat map, "arcs" arrows from queries above to keys below.
             example: the row of the batch.
             sinks: whether the weight of learned sinks is shown in a last column, if there are any.
             hide: keys that are left blank, as numbers, such as 0 for a first token that takes most of the weight.
-            query: of arcs, the token whose arrows are drawn in colour and have numbers, as its number. Default: all are
-                in colour, and the strongest have numbers.
+            query: with arcs, the number of the token whose arrows have colours and numbers. Default: all arrows have
+                colours, and the strongest have numbers.
             call: the number of the model's call. Default: the only one.
-            out: a file to which the picture is written too, by the ending of its name, such as .png or .svg.
+            out: a file to which the picture is also written, in the format that its name ends with, such as .png or
+                .svg.
 
         Returns:
             The figure of matplotlib.
@@ -160,20 +161,20 @@ class Seen(Records):
                 model(torch.tensor([text.ids]))
             seen.report("report.html", text=text)
 
-        All weights of all heads are in the file if they fit. Otherwise it has maps of all heads, all weights from a
-        threshold on, and some heads exactly: queries and keys in 12 bits, from which the page computes every weight.
-        The foot of the page says what is exact and to which error, as measured while writing. Memory grows with the
-        tokens.
+        If all weights of all heads fit, the file has them all. Otherwise it has maps of all heads, all weights above a
+        threshold, and the queries and keys of some heads in 12 bits, from which the page computes every weight of these
+        heads. The foot of the page says what is exact, and the errors, measured while the page was written. Memory
+        grows with the tokens.
 
         Args:
             path: the file, in a folder that exists.
             budget: the most bytes of the file, such as 4_000_000 or "4 MB" (decimal units); None for no limit.
             text: the text, as ``headway.inspection.texts.encode`` returns it, or as a string with ``offsets``.
-            tokens: what the tokens are called. Default: what the text has; without a text, numbers.
+            tokens: the names of the tokens. Default: those of the text; without a text, numbers.
             offsets: start and stop of each token in the text, in characters; equal for tokens that the model adds.
             roles: what ``head_roles`` has measured of the model.
-            exact: heads of which every weight is to be exact, as pairs of layer and head, the first of them first.
-                Default: as many as fit, those with roles first.
+            exact: heads whose weights must all be exact, as pairs of layer and head, the most important first. Default:
+                as many as fit, those with roles first.
             name: what the model is called. Default: the name of its class.
             language: "en" or "zh". Default: the language of the reader.
             example: the row of the batch.
@@ -206,7 +207,7 @@ class Seen(Records):
         height: int = 760,
         watch: Tell | None = None,
     ) -> Any:
-        """Returns the report as a widget of a notebook, whose kernel computes the weights that are looked at.
+        """Returns the report as a widget of a notebook; the notebook's kernel computes the weights that you look at.
 
             seen.widget(text=text)          # the last line of a cell
 
@@ -216,7 +217,7 @@ class Seen(Records):
 
         Args:
             text: the text, as for ``report``.
-            tokens: what the tokens are called, likewise.
+            tokens: the names of the tokens, likewise.
             offsets: likewise.
             roles: what ``head_roles`` has measured of the model.
             name: what the model is called. Default: the name of its class.

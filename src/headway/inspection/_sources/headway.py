@@ -76,7 +76,7 @@ def _run_and_reduce(
 
 
 def _replaces_output(frame: Frame, call: Call) -> bool:
-    """Whether a swapped layer of torch multiplies weights that it has dropped itself."""
+    """Whether a swapped layer of torch itself drops weights before it multiplies them."""
     wanted = isinstance(frame.module, nn.MultiheadAttention) and frame.kwargs.get("need_weights", True)
     return bool(wanted and call.dropout)
 

@@ -108,7 +108,7 @@ def vectors_of(x: Tensor) -> Vectors:
 
 
 def spread(x: Tensor) -> Tensor:
-    """Rotates vectors so that no component stands out, which rounding with one scale would pay for.
+    """Rotates vectors so that no component is much larger than the others, which makes rounding with one scale worse.
 
     It is a Hadamard rotation of groups of components, as large as the largest power of 2 that divides the width; an odd
     width gets a component of 0. Products of two rotated vectors are those of the vectors.

@@ -1,4 +1,4 @@
-"""What a report in a notebook asks of its kernel: chunks, and weights when they are looked at."""
+"""Answers what a report in a notebook asks of its kernel: chunks, and the weights that the reader looks at."""
 
 from __future__ import annotations
 

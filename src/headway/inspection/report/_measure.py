@@ -1,4 +1,4 @@
-"""What is measured of each layer, in memory that grows with the tokens."""
+"""Measures each layer, in memory that grows with the tokens."""
 
 from __future__ import annotations
 

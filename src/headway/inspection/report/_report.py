@@ -140,7 +140,7 @@ def checked_place(path: str | Path) -> Path:
 
 
 def check_language(language: str | None) -> None:
-    """Raises HeadwayError for a language that the viewer does not speak."""
+    """Raises HeadwayError for a language that the viewer does not have."""
     if language is not None and language not in LANGUAGES:
         raise HeadwayError(f"language is {language!r}: give 'en', 'zh', or None for that of the reader")
 
@@ -182,17 +182,17 @@ def compare_reports(
 
         compare_reports(before, after, "report.html", names=("step 0", "step 1000"), text=text)
 
-    They may be those of two models, checkpoints or encodings. Where both have the same tokens, weights are subtracted
-    pair by pair.
+    The captures may be of two models, checkpoints or encodings. If both have the same tokens, the page subtracts
+    weights pair by pair.
 
     Args:
         one: what one capture saw, with keep="qk".
         other: what the other saw.
         path: the file, in a folder that exists.
         budget: the most bytes of the file, half for each; as for ``Seen.report``.
-        names: what the two are called.
-        text: the text, as for ``Seen.report``; or two, if the models divide it into other tokens.
-        tokens: what the tokens are called, as for ``Seen.report``.
+        names: the names of the two.
+        text: the text, as for ``Seen.report``; or two texts, if the models divide it into different tokens.
+        tokens: the names of the tokens, as for ``Seen.report``.
         offsets: likewise.
         roles: what ``head_roles`` has measured of each.
         exact: as for ``Seen.report``, of both.

@@ -84,8 +84,8 @@ def subject_of(
 ) -> Subject:
     """Returns the subject of a report.
 
-    Raises HeadwayError for cross-attention alone, for calls that do not read one query for each key, and for a text
-    that does not fit.
+    Raises HeadwayError if there is only cross-attention, for calls that do not read one query for each key, and for a
+    text that does not fit.
     """
     records = _records(seen, call)
     if roles is not None and not isinstance(roles, HeadRoles):

@@ -215,7 +215,7 @@ class MostAttendedMention(MostAttendedWord):
 
 
 class OfAllMentions(OfAllWords):
-    """The same, of the heads of mentions alone."""
+    """The same, only of the heads of mentions."""
 
     name = "antecedent of all mentions"
     read = MostAttendedMention
@@ -232,5 +232,5 @@ KINDS: tuple[type[Cases], ...] = (OfNames, OfAllWords, OfAllMentions)
 
 
 def served(texts: Sequence[EncodedText]) -> tuple[str, ...]:
-    """The kinds of cases that texts have."""
+    """The kinds of cases for which the texts have annotation."""
     return tuple(kind.name for kind in KINDS if any(kind.there(text.text) for text in texts))

@@ -61,8 +61,8 @@ class Role(Record, ABC):
 
     The figure of a head is the sum of its hits divided by the number of cases. A role has candidates, such as offsets
     or relations, each with a figure. It also has guesses that need no model; the best one is the baseline. A head has
-    the role if for one of the candidates its figure is at least ``threshold``, and at least ``margin`` above the
-    baseline, on each half of the texts, and the difference is certain to be above 0 (see ``head_roles``).
+    the role if this holds for one candidate: on each half of the texts its figure is at least ``threshold``, and at
+    least ``margin`` above the baseline, and the interval of the difference is above 0 (see ``head_roles``).
 
     A subclass is a frozen dataclass with a row in ``ROLES``.
     """
@@ -98,9 +98,9 @@ class Role(Record, ABC):
         return texts
 
     def fitted(self, texts: Sequence[EncodedText]) -> Role:
-        """Returns the role with what it takes from all texts, such as the relations that they have; by default itself.
+        """Returns the role, fitted to what it needs to know of all texts, such as their relations; by default itself.
 
-        The methods below are those of the role that this returns.
+        The methods below are called on the role that this returns.
 
         Args:
             texts: all texts on which the role is measured.
@@ -109,7 +109,7 @@ class Role(Record, ABC):
 
     @abstractmethod
     def candidates(self, texts: Sequence[EncodedText]) -> tuple[str, ...]:
-        """Returns the names of what a head can have the role for.
+        """Returns the names of the candidates, such as offsets or relations.
 
         Args:
             texts: all texts on which the role is measured.
@@ -117,7 +117,9 @@ class Role(Record, ABC):
 
     @abstractmethod
     def statistics(self, batch: Batch) -> tuple[str | Statistic, ...]:
-        """Returns the statistics that the evidence is made of; of one name only one, also among several roles.
+        """Returns the statistics from which the evidence is made.
+
+        Statistics of the same name must be the same in all roles.
 
         Args:
             batch: the texts.

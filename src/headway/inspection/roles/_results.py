@@ -62,7 +62,7 @@ class HeadRoles:
         return "; ".join(f"{role} needs {what}" for role, what in self.not_measured.items())
 
     def only(self, roles: Collection[str]) -> HeadRoles:
-        """Returns the same of some roles.
+        """Returns the results of some of the roles.
 
         Args:
             roles: their names.
@@ -91,7 +91,8 @@ class HeadRoles:
     def of(self, layer: int | str, head: int) -> list[Finding]:
         """Returns what a head does: a finding for each role and candidate that holds, the primary role's first.
 
-        Of one role the candidate comes first that was furthest above its baseline on the other half of the texts.
+        Among the candidates of one role, the one that was furthest above its baseline on the other half of the texts
+        comes first.
 
         Args:
             layer: the name of the layer, or its number in ``layers``.
@@ -149,8 +150,9 @@ class HeadRoles:
         """Draws all heads, a line for each layer, in the colours of their primary roles; needs matplotlib.
 
         Args:
-            title: what is written above.
-            out: a file to which the picture is written too, by the ending of its name, such as .png or .svg.
+            title: the title of the picture.
+            out: a file to which the picture is also written, in the format that its name ends with, such as .png or
+                .svg.
 
         Returns:
             The figure of matplotlib.

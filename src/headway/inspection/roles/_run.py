@@ -36,7 +36,7 @@ def head_roles(
     seed: int = 0,
     watch: Callable[[int, int], None] | None = None,
 ) -> HeadRoles:
-    """Measures what each head of a model does, by definitions of the literature.
+    """Measures what each head of a model does, by definitions from the literature.
 
         texts = encode(tokenizer, read_conllu("en_pud-ud-test.conllu"))
         found = head_roles(model, texts)
@@ -45,9 +45,9 @@ def head_roles(
 
     Every figure has a baseline that needs no model. No figure is reported on the texts by which it was chosen.
     Candidates, heads and guesses are chosen on the texts 0, 2, 4, …. Figures and their 95 % intervals (a bootstrap over
-    texts) are computed on the texts 1, 3, 5, …. A head has a role if on both halves its figure is at least the role's
-    threshold and at least its margin above the baseline, if the interval of the difference is above 0, and if there are
-    at least 30 cases in each half, in at least 10 texts. A head may have several roles.
+    texts) are computed on the texts 1, 3, 5, …. A head has a role under three conditions. On both halves its figure is
+    at least the role's threshold, and at least the role's margin above the baseline. The interval of the difference is
+    above 0. Each half has at least 30 cases, in at least 10 texts. A head may have several roles.
 
     Args:
         model: the model, of any kind that ``capture`` sees.
@@ -56,11 +56,11 @@ def head_roles(
             half cannot check the other if both have the same texts.
         roles: names of ``headway.inspection.ROLES``, or objects such as ``Positional(by="weight")``. Default: all.
         layers: the layers, as for ``capture``. Default: all with self-attention.
-        longest: the most tokens that the model reads, for the texts that some roles make. Default: what the model's
+        longest: the most tokens that the model reads, for the texts that some roles make. Default: as the model's
             encodings or its config say.
         run: is called with token ids [batch, n] and calls the model. Default: the model itself.
         seed: the seed of random texts and of the bootstrap.
-        watch: is called with the texts that were read and all of them.
+        watch: a function that is called with the number of texts read, and of all texts.
 
     Returns:
         The roles. Those that cannot be measured on these texts are in ``not_measured``.

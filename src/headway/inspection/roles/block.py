@@ -67,9 +67,9 @@ class Block(Role):
 
         figure = Σᵢ Σⱼ A[h,i,j], j in i's sentence, / Σᵢ Σⱼ A[h,i,j], j in any sentence,   both over |j − i| > window
 
-    Near tokens are mostly in the same sentence, whatever the head does with sentences, so they do not count.
-    Tokens that the model adds belong to no sentence. If no text has several sentences, each four texts are read as one.
-    A case is a weight of 1. The guesses are equal weights, and the head's own weights with sentences that begin and end
+    Near tokens are mostly in the same sentence, whatever the head does with sentences, so they do not count. Tokens
+    that the model adds belong to no sentence. If no text has several sentences, every four texts are read as one. A
+    case is a weight of 1. The guesses are equal weights, and the head's own weights with sentences that begin and end
     in the middles of these: a head that attends to what is near, wherever sentences end, has the same figure in both.
 
     Args:

@@ -39,10 +39,10 @@ class Coreferential(Role):
     of all mentions", that is of their heads. An antecedent is a mention of the same entity whose head is an earlier
     word. The guesses are the mention before, and the last one before whose head is the same word.
 
-    Words count that have tokens and are in sight.
+    Only words that have tokens and are in sight count.
 
     Args:
-        of: some of the three candidates. Default: those that the texts serve.
+        of: some of the three candidates. Default: those for which the texts have annotation.
         threshold: the least figure.
         margin: the least distance from the best guess.
 

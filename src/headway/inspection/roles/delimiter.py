@@ -29,8 +29,8 @@ class Delimiter(Role):
 
         figure = meanᵢ Σⱼ A[h,i,j]   over the keys j of the kind
 
-    Tokens of no word count as those that the model adds: with some tokenizers there are tokens of white space, too.
-    Cases are the tokens of words that are no punctuation. The guess is equal weights.
+    Tokens that belong to no word count as added by the model; some tokenizers make tokens of white space, too. Cases
+    are the tokens of words that are not punctuation. The guess is equal weights.
 
     Args:
         threshold: the least figure.
@@ -61,7 +61,7 @@ class Delimiter(Role):
 
 
 def _punctuation(batch: Batch) -> torch.Tensor:
-    """The tokens of words that are punctuation alone, [batch, n]."""
+    """The tokens of words that consist only of punctuation, [batch, n]."""
     rows = []
     for text in batch.texts:
         written = [text.text.text[start:stop] for start, stop in text.text.words]

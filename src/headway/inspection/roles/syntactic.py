@@ -40,8 +40,8 @@ class Syntactic(Role):
 
     W are the weights between words (Clark et al.): the mean over the tokens of a of the sum over those of b. Each
     relation counts in both directions: "det → governor" for determiners that attend to their governor, "governor → det"
-    for the reverse. Only arcs whose attender can see the other word count, which in a causal model is the later word;
-    ``arcs`` returns how many there are in all. Words without tokens do not count. The guesses are fixed offsets, in
+    for the reverse. Only arcs whose attending word can see the other word count; in a causal model this is the later
+    word. ``arcs`` returns the number of all arcs. Words without tokens do not count. The guesses are fixed offsets, in
     words, and each of the first three words of the text.
 
     Args:

@@ -31,11 +31,11 @@ class TargetWeights(NamedTuple):
 
 
 class TargetScore(Score, Statistic):
-    """The base of scores of the weight that queries give to their targets, keys that a rule on tokens names.
+    """The base of scores of the weight that queries give to their targets. A rule on tokens says which keys these are.
 
-    Targets are keys in sight: a key that the mask hides is none, and neither is padding or a token of another document.
-    A query without a target does not count. A score is a statistic too, for ``capture(statistics=…)`` and
-    ``attention_statistics``, whose result is a ``TargetWeights``.
+    Targets are keys in sight: hidden keys, padding and tokens of other documents are never targets. A query without a
+    target does not count. A score is a statistic too, for ``capture(statistics=…)`` and ``attention_statistics``, whose
+    result is a ``TargetWeights``.
     """
 
     @abstractmethod

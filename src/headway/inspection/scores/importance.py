@@ -25,8 +25,9 @@ class Importance(Score):
     several calls of the model, the expectation is over all of them. Padding is left out.
 
     Args:
-        over: what an x is. "examples" for a row of the batch, as in the text of the paper: the products of all tokens
-            of a row are added up before the absolute value. "tokens" for a token, as in the code of the authors.
+        over: what x stands for. "examples" for a row of the batch, as in the text of the paper: the products of all
+            tokens of a row are added up before the absolute value is taken. "tokens" for a token, as in the code of the
+            authors.
         normalized: whether to divide by the ℓ2 norm of the layer's scores, as the paper does before it ranks heads.
 
     Raises:

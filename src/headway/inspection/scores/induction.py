@@ -16,9 +16,9 @@ class Induction(TokenScore):
 
         S[h] = meanᵢ Σⱼ A[h,i,j] over the keys j ≤ i with id(j − 1) = id(i)
 
-    In "A B … A" the target of the second A is B, which an induction head predicts. By this score Olsson et al. describe
-    an induction head, and public code measures it. Their text on the prefix-matching score defines another one:
-    ``PrefixMatching``. They measure it on random tokens that are repeated, so that nothing else predicts them.
+    In "A B … A" the target of the second A is B, which an induction head predicts. Olsson et al. describe an induction
+    head by this score, and public code measures it. Their text on the prefix-matching score defines another one:
+    ``PrefixMatching``. They measure it on repeated random tokens, which nothing else predicts.
 
     Args:
         ids: the id of each key's token, whole numbers [m] or [batch, m]; −1 for what is no token.

@@ -27,12 +27,12 @@ class NormWeighted(Score):
         N[h,i,j] = ‖A[h,i,j]·f_h(xⱼ)‖ / Σⱼ ‖A[h,i,j]·f_h(xⱼ)‖,   f_h(x) = (x·W_V + b_V)·W_O^h
                  = softmaxⱼ(score[h,i,j] + ln w[h,j]),   w[h,j] = ‖f_h(xⱼ)‖
 
-    It is attention with a bias ln w of the keys, so that every statistic of N takes no more memory than of A: ask the
-    result for ``statistics``, ``weights``, ``table`` or other scores. The lengths themselves are ``A·w``, with w in
-    ``value_norms`` of the records. A sink adds no vector, so that rows of N sum to 1 beside it too.
+    N is attention with a bias ln w of the keys, so a statistic of N takes no more memory than one of A. Ask the result
+    for ``statistics``, ``weights``, ``table`` or other scores. The lengths themselves are ``A·w``, with w in
+    ``value_norms`` of the records. A sink adds no vector, so rows of N sum to 1 beside it too.
 
-    The capture keeps w with keep="qkv". The output projection is the linear layer that is given the outputs of the
-    heads as they are. Where there is none, or the values depend on the distance, w is not known.
+    The capture keeps w with keep="qkv". The output projection is the linear layer that receives the outputs of the
+    heads unchanged. If there is none, or the values depend on the distance, w is not known.
 
     References:
         Kobayashi et al. 2020, "Attention is Not Only a Weight: Analyzing Transformers with Vector Norms".

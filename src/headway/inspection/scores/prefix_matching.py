@@ -16,10 +16,10 @@ class PrefixMatching(TokenScore):
 
         S[h] = meanᵢ Σⱼ A[h,i,j] over the keys j with id(j + 1) = id(i) and j + 1 before i
 
-    In "X A … A" the target of the second A is X. Olsson et al. define the prefix-matching score so: the average of all
-    entries from a token "back to the tokens that preceded the same token in earlier repeats", which is
-    average="pairs". What they describe as an induction head attends to the token after the copy, and so does the score
-    of this name in public code: that is ``Induction``.
+    In "X A … A" the target of the second A is X. Olsson et al. define the prefix-matching score as the average of all
+    entries from a token "back to the tokens that preceded the same token in earlier repeats", which is average="pairs".
+    The induction head that they describe attends to the token after the copy, and public code of this name measures
+    that: see ``Induction``.
 
     Args:
         ids: the id of each key's token, whole numbers [m] or [batch, m]; −1 for what is no token.

@@ -17,8 +17,8 @@ class PreviousToken(TargetScore):
 
         S[h] = meanᵢ A[h,i,j] with index(j) = index(i) − 1, in the same document
 
-    The mean is over the queries that have such a key in sight, so that an exact previous-token head has 1. For the
-    others, the statistic "previous" is 0.
+    The mean is over the queries that have such a key in sight, so an exact previous-token head has 1. For the other
+    queries, the statistic "previous" is 0.
 
     References:
         Olsson et al. 2022, "In-context Learning and Induction Heads"; Clark et al. 2019, section 3.1.

@@ -18,8 +18,8 @@ from ._base import Statistic, left_out
 class Neighbour(Statistic):
     """The base of statistics of the weight of the key that is ``offset`` tokens after the query.
 
-    Tokens are counted by the index of their coordinates, within the document of the query. Of several keys with that
-    index it is the first. Where there is no such key, or the mask hides it, the weight is 0.
+    Tokens are counted by the index of their coordinates, within the document of the query. If several keys have that
+    index, the first one counts. If there is no such key, or the mask hides it, the weight is 0.
     """
 
     offset: ClassVar[int]

@@ -20,7 +20,7 @@ class Classes(Statistic):
 
         W[h,i,c] = Σⱼ A[h,i,j] over the keys of class c
 
-    Classes are the caller's: punctuation, separators, parts of speech, whatever tokens can be.
+    The caller defines the classes: punctuation, separators, parts of speech, or anything else.
 
     Args:
         labels: the class of each key, whole numbers [m] or [batch, m] from 0 on; −1 for keys of no class.

@@ -27,7 +27,7 @@ class Distances(Statistic):
 
         W[h,i,r] = Σⱼ A[h,i,j] over the keys with edge r−1 ≤ index(j) − index(i) < edge r
 
-    Range 0 is all below the first edge, the last one all from the last edge on.
+    Range 0 has all distances below the first edge, the last range all from the last edge on.
 
     Args:
         edges: rising whole numbers. Default: ranges that double on both sides of 0, up to 4,096 tokens.

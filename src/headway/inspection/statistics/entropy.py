@@ -16,7 +16,7 @@ class Entropy(Statistic):
 
         H[h,i] = −Σⱼ A[h,i,j]·ln A[h,i,j]
 
-    Where a sink takes part of the weight, the sum is over the keys alone.
+    If a sink takes part of the weight, the sum is only over the keys.
 
     References:
         Clark et al. 2019, "What Does BERT Look at?", section 3.3.

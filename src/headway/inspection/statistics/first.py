@@ -22,7 +22,7 @@ class First(Statistic):
 
         A[h,i,j] with index(j) = 0, or the lowest index of a key in the document of i; 0 where it is not in sight
 
-    Trained models keep much of it there, as nowhere else is of use to them: an attention sink.
+    Trained models often put much weight there when no other key is of use: an attention sink.
 
     References:
         Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks"; Gu et al. 2025, "When Attention

@@ -1,4 +1,4 @@
-"""The log-sum-exp of scores, by which a weight follows from its score alone."""
+"""The log-sum-exp of scores; with it, each weight follows from its own score."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from ._results import TopWeights
 class TopKeys(Statistic):
     """The ``count`` largest weights of each query and their keys, ``TopWeights``.
 
-    Of equal scores, the key with the lowest slot comes first. Every key that is not in the list weighs at most
+    Among equal scores, the key with the lowest slot comes first. Every key that is not in the list weighs at most
     ``bound``. For a softmax that is at most 1/count: with count ≥ 1/t, all weights above t are in the list.
 
     Args:

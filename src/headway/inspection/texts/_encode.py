@@ -25,17 +25,17 @@ def encode(
 
         texts = encode(hw.checkpoints.tokenizer(folder), read_conllu("en_pud-ud-test.conllu"), longest=512)
 
-    A text is encoded as it is written. A token belongs to the word with which it shares most characters, the first of
-    several. A word that gets no token of its own, because a longer token covers it, is without tokens: roles leave it
-    out and count it.
+    A text is encoded as it is written. A token belongs to the word with which it shares most characters, or to the
+    first of several such words. A word that gets no token of its own, because a longer token covers it, has no tokens:
+    roles leave it out and count it.
 
     Args:
         tokenizer: a ``tokenizers.Tokenizer``, such as ``headway.checkpoints.tokenizer`` returns, or a fast tokenizer of
-            transformers. Special tokens are added if it adds them. Padding that it adds is taken off again.
+            transformers. Special tokens are added if it adds them. Padding that it adds is removed.
         texts: the texts. Strings are read by ``plain_text``.
         longest: the most tokens that the model reads. Default: any number.
-        too_long: "raise" for an error if a text is longer, or "leave out" to leave it out: the difference between the
-            lengths of ``texts`` and of what is returned is how many were.
+        too_long: what to do with a longer text: "raise" an error, or "leave out" the text. The result then has fewer
+            entries than ``texts``.
 
     Returns:
         What the model reads of each text.

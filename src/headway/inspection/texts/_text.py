@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class AnnotatedText:
-    """A text, its words, and what people know of them.
+    """A text, its words, and their annotation.
 
     Everything but the text and its words may be left out. The annotation of words has one entry for each of them.
 
@@ -56,7 +56,7 @@ class AnnotatedText:
         governors: of each word, the index of the word that it depends on; −1 for a root, −2 if that is not known.
         relations: the name of that relation.
         tags: universal parts of speech.
-        mentions: who or what is meant where.
+        mentions: the mentions of people and things.
         choices: mentions with two possible antecedents.
         name: what messages call it, such as "en_pud-ud-test.conllu, sentence 12".
 
@@ -91,7 +91,7 @@ class AnnotatedText:
                     "none"
                 )
         if len(self.governors) != len(self.relations):
-            raise HeadwayError(f"{self.called} has governors or relations alone: give both or neither")
+            raise HeadwayError(f"{self.called} has only governors or only relations: give both or neither")
         if any(after < before for before, after in itertools.pairwise(self.sentences)):
             raise HeadwayError(f"{self.called} has sentences whose numbers fall: give them in the order of the words")
         for i, governor in enumerate(self.governors):

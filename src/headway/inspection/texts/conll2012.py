@@ -28,12 +28,14 @@ def read_conll2012(path: str | Path) -> list[AnnotatedText]:
         texts = read_conll2012("test.english.v4_gold_conll")
         texts[0].mentions[0]             # Mention(start=0, stop=2, entity=12, head=1)
 
-    The format holds words, and not how a text is written: words are written with a space between them, but none beside
-    Chinese characters and their punctuation, and brackets and quotes of the Penn Treebank as the signs that they are.
+    The format holds words, but not how the text was written. The reader therefore puts a space between words, but none
+    beside Chinese characters and their punctuation, and writes the brackets and quotes of the Penn Treebank as the
+    signs that they stand for.
 
-    The head of a mention comes from the column of the parse, if that has a phrase of just these words: of its parts,
-    the last one that is a noun by itself; else, of parts that are noun phrases, the head of the first, or in Chinese of
-    the last; else the head of the last part. Without such a phrase the head is the last word.
+    The head of a mention comes from the column of the parse, if that has a phrase of exactly these words. The head is
+    the last part of the phrase that is a noun by itself. If there is none, it is the head of the first part that is a
+    noun phrase (in Chinese, of the last), and otherwise the head of the last part. Without such a phrase the head is
+    the last word.
 
     Args:
         path: the file, in UTF-8.

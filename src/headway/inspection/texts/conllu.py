@@ -25,13 +25,13 @@ def read_conllu(path: str | Path) -> list[AnnotatedText]:
         texts[0].relations[2]            # "nsubj"
 
     The text is that of the comment ``# text``; without it, words are written with spaces between them except after
-    SpaceAfter=No. Words that are written as one, such as "don't" of "do" and "n't", are the parts of it if they spell
-    it together, apart from case; else, as "du" of "de" and "le", they are empty and get no tokens. Words that are left
-    out of the sentence (8.1) and enhanced dependencies are not read.
+    SpaceAfter=No. If several words are written as one and spell it together, apart from case, each is its part of the
+    text, as "do" and "n't" of "don't". Otherwise they are empty and get no tokens, as "de" and "le" of "du". The reader
+    skips words that are left out of the sentence (8.1) and enhanced dependencies.
 
     Treebanks that withhold their text have _ for each word, such as English-ESL, English-GUMReddit, French-FTB,
-    Arabic-NYUAD, Hindi_English-HIENCS, Japanese-BCCWJ and Japanese-KTC ("Includes text: no" in the README). Their
-    sentences are refused; programs that come with these treebanks put in the words of those who have the texts.
+    Arabic-NYUAD, Hindi_English-HIENCS, Japanese-BCCWJ and Japanese-KTC ("Includes text: no" in the README). The reader
+    refuses their sentences. If you have the texts, the programs that come with these treebanks insert the words.
 
     Args:
         path: the file, in UTF-8.

@@ -64,7 +64,7 @@ def read_text(path: str | Path) -> list[AnnotatedText]:
 
 
 def paragraphs(text: str, name: str = "") -> list[AnnotatedText]:
-    """Returns a text for each paragraph; where no blank line separates any, for each line.
+    """Returns a text for each paragraph, or for each line if no blank line separates paragraphs.
 
     Args:
         text: the text.
@@ -85,7 +85,7 @@ def paragraphs(text: str, name: str = "") -> list[AnnotatedText]:
 
 
 def python_manual(count: int = 400) -> list[AnnotatedText]:
-    """Returns sentences of the manual that comes with Python: English text that is everywhere.
+    """Returns sentences of the manual that comes with every Python, in English.
 
     Args:
         count: the most sentences.
