@@ -142,7 +142,7 @@ def test_a_config_without_words_for_it() -> None:
               "n_positions": 32, "rotary_dim": 4, "vocab_size": VOCABULARY}  # fmt: skip
     model = small(**config)
     before = repr(model)
-    with pytest.raises(HeadwayError, match="has no words for yarn"):
+    with pytest.raises(HeadwayError, match="cannot express yarn"):
         extend(model, "yarn", 4.0)
     assert repr(model) == before
     assert "rope_parameters" not in model.checkpoint.config

@@ -1,4 +1,4 @@
-"""Published models as models of headway: one file for each family, which reads its config and names its tensors."""
+"""Published models as models of headway. Each family has one file, which reads its config and names its tensors."""
 
 from ._base import Config as Config
 from ._base import Family as Family

@@ -105,10 +105,10 @@ class Config(Mapping[str, Any]):
     def of_type(self, types: Mapping[str, Mapping[str, Any]]) -> Self:
         """A copy for a family of several model types, without the keys that only others of them have.
 
-        The type is the config's model_type, else that which the name of the architecture begins with.
+        The type is the config's model_type, or else the type with which the name of the architecture begins.
 
         Args:
-            types: the values of keys that a config lacks, by model_type.
+            types: for each model_type, the values of keys that a config may lack.
 
         Raises:
             HeadwayError: if neither names one of the types.

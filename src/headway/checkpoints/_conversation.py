@@ -57,14 +57,14 @@ def conversation(
 
     The chat template is the model's own, from chat_template.jinja and additional_chat_templates, from
     tokenizer_config.json, or from the GGUF file. It is rendered as ``apply_chat_template`` of Hugging Face transformers
-    does, with the same tags, filters, functions and special tokens. A template is untrusted code, so it is rendered in
-    jinja2's sandbox, in a process of its own, which may take 10 seconds and, on Linux, 1 GiB of memory.
+    does, with the same tags, filters, functions and special tokens. A template is untrusted code. headway therefore
+    renders it in jinja2's sandbox, in a process of its own, with at most 10 seconds and, on Linux, 1 GiB of memory.
 
     Args:
         path: the model's folder or .gguf file, or its id on the Hugging Face hub, as for ``headway.load``.
         messages: the messages, each with a "role" and its "content".
         tools: descriptions of the functions that the model may call, as JSON schemas.
-        documents: texts that the answer is to be based on, each with a "title" and a "text".
+        documents: texts on which to base the answer, each with a "title" and a "text".
         template: the name of one of several templates. If None, "tool_use" with tools where there is one, else
             "default".
         variables: further variables of the template, such as "enable_thinking".
@@ -73,8 +73,8 @@ def conversation(
         The prompt, or None if the model has no chat template.
 
     Raises:
-        HeadwayError: if there is no such model or template, a file is damaged, messages, tools or documents are no list
-            of objects, or the template cannot be rendered within these limits.
+        HeadwayError: if there is no such model or template, a file is damaged, messages, tools or documents are not
+            lists of objects, or the template cannot be rendered within these limits.
     """
     if isinstance(messages, str) or not _are_objects(messages):
         said = messages if isinstance(messages, str) else "Hello"
@@ -118,7 +118,7 @@ def _are_objects(given: object) -> bool:
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without keys that are None, and with its thoughts under each name that templates read."""
+    """A message without its None values, and with its thoughts under each name that templates read."""
     held = {key: value for key, value in message.items() if value is not None}
     thoughts = next((held[name] for name in THOUGHTS if name in held), None)
     return held if thoughts is None else {"thinking": thoughts, **held, "reasoning_content": thoughts}

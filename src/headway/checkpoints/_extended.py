@@ -1,4 +1,4 @@
-"""A model whose rotary encodings are rescaled, for a while or permanently, so that it reads further than its window."""
+"""Rescales the rotary encodings of a model, for a while or permanently, so that it reads beyond its window."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SHORTEST = 8
 def extended(model: Decoder, method: str, factor: float, window: int | None = None) -> Iterator[Decoder]:
     """Rescales every plain RoPE of a model within a ``with`` block; its own encodings are put back at the end.
 
-    An encoding is kept if all of its layers see less than the window, by masks of their own: they meet no new angles.
+    An encoding stays if the masks of all its layers show less than the window: these layers meet no new angles.
 
     Args:
         model: a causal language model that ``headway.load`` returned, or another ``Decoder`` with a head.
         method: one of ``METHODS``.
-        factor: how many times the window is to be read, above 1.
+        factor: how many times its window the model is to read, above 1.
         window: the tokens that the model was trained for; its config's max_position_embeddings if None.
 
     Yields:
@@ -176,6 +176,6 @@ def _said(model: Decoder, new: dict[int, PositionEncoding], length: int, window:
         if list(map(repr, again.stack.encodings)) == [repr(wanted[number]) for number in sorted(wanted)]:
             return config
     raise HeadwayError(
-        f"the config of a {checkpoint.architecture} has no words for {encoding_name(one)}: use extended(…), or save "
+        f"the config of a {checkpoint.architecture} cannot express {encoding_name(one)}: use extended(…), or save "
         "another model"
     )

@@ -92,7 +92,7 @@ def _todays(name: str) -> str:
 
 
 def unpickle(folder: str | Path) -> Path:
-    """Converts the ``pytorch_model*.bin`` of a folder, or its checkpoint of a training, to ``model.safetensors``.
+    """Converts the ``pytorch_model*.bin`` of a folder, or a training checkpoint in it, to ``model.safetensors``.
 
     Only tensors are read; no code of the pickles is run. A checkpoint is a file ``*.ckpt``, ``*.pt`` or ``*.pth`` with
     a state dict, by itself or under a name such as "state_dict" (PyTorch Lightning).

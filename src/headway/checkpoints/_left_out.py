@@ -1,4 +1,4 @@
-"""Tensors of a file that are not read, and the content each must have so that nothing is lost."""
+"""Tensors of a file that are not read, and the content that each must have so that nothing is lost."""
 
 from __future__ import annotations
 

@@ -69,9 +69,9 @@ def load(
 
     Raises:
         HeadwayError: if there is no such folder, file, id or device, or its files cannot be downloaded; if the folder
-            has no config or no weights, the architecture is unknown or not named, the config needs what headway does
-            not have, the weights are a pickle, a file is damaged, or tensors are missing, unexpected or of another
-            shape. All such tensors are named, and no model is made.
+            has no config or no weights, the architecture is unknown or not named, the config needs something that
+            headway does not have, the weights are a pickle, a file is damaged, or tensors are missing, unexpected or of
+            another shape. The message names all such tensors, and no model is made.
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise HeadwayError(f"dtype is {dtype!r}: give a floating-point dtype, such as torch.{_meant(dtype)}")
@@ -133,7 +133,7 @@ def save(model: nn.Module, path: str | Path) -> None:
         )
     if is_prepacked(model):
         raise HeadwayError(
-            "the model is prepacked, so that its weights have no names: call headway.nn.unprepack(model) first"
+            "the model is prepacked, so its weights have no names: call headway.nn.unprepack(model) first"
         )
     family, name = _family(checkpoint.config, checkpoint.architecture)
     config, head = family.config(checkpoint.config), family.architectures[name]
@@ -195,10 +195,10 @@ def _family(values: Mapping[str, Any], architecture: str | None) -> tuple[Family
 def _matched(
     family: Family, name: str, config: Config, own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
 ) -> tuple[list[Entry], dict[str, Tensor]]:
-    """The wanted tensors, and those of the file under the names that they are wanted by.
+    """The wanted tensors, and the tensors of the file under the wanted names.
 
-    The body's may have the family's prefix or not, and all may have the name of a module that held the model, such as
-    "model." in PyTorch Lightning. The choice with the most matching names is taken.
+    Tensors of the body may have the family's prefix or not. All may have the name of a module that held the model, such
+    as "model." in PyTorch Lightning. The choice with the most matching names wins.
     """
     head = family.architectures[name]
     options = [entries(family.rules(config, head=head, prefix=prefix), own) for prefix in (True, False)]

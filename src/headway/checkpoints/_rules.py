@@ -84,7 +84,7 @@ class Plus(Change):
 
 @dataclass(frozen=True)
 class After(Change):
-    """Ours are their rows from ``first`` on; the rows before are not read, and written as zeros."""
+    """Ours are their rows from ``first`` on. The rows before are not read, and are written as zeros."""
 
     first: int
 
@@ -213,7 +213,7 @@ def entries(rules: Sequence[Rule], tensors: Mapping[str, Tensor]) -> list[Entry]
     if forgotten:
         raise HeadwayError(
             f"no rule names the tensors for {', '.join(forgotten)}: the family lacks a rule, or the model was changed "
-            "after headway.load, such as by adapters, which are to be merged"
+            "after headway.load, such as by adapters: merge them first"
         )
     return named
 
@@ -263,7 +263,7 @@ def renamed(tensors: Mapping[str, Tensor], rename: Callable[[str], str]) -> dict
 def read(
     wanted: Sequence[Entry], tensors: Mapping[str, Tensor], theirs: Mapping[str, Tensor], ignored: Sequence[str] = ()
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Returns our tensors, converted from theirs to the shapes of the model's, and those of theirs that are not read.
+    """Returns our tensors, converted from theirs to the model's shapes, and those of theirs that are not read.
 
     Raises HeadwayError if tensors are missing, unexpected, of another shape or of integers; it names all of them.
     """

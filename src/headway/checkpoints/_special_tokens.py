@@ -28,12 +28,12 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of the special tokens by their names, such as "bos_token", including those of one model alone."""
+    """The texts of the special tokens by their names, such as "bos_token", including names that only one model has."""
     return {name: _spelled(folder, name, token) for name, token in _named(settings).items()}
 
 
 def add_tokens(tokenizer: Tokenizer, folder: Path, settings: Mapping[str, Any]) -> None:
-    """Adds the tokens to a tokenizer that other files name and its own file lacks, or has with other flags."""
+    """Adds to a tokenizer the tokens that other files name and its own file lacks, or has with other flags."""
     try:
         wanted = _added(folder, settings)
     except (TypeError, ValueError, KeyError, AttributeError):

@@ -44,8 +44,8 @@ def tokenizer(path: str | Path) -> Tokenizer:
         ids = tokenizer("SmolLM2-135M").encode("The capital of France is").ids
 
     A folder's tokenizer.json is read with the tokens and settings, such as do_lower_case, that tokenizer_config.json
-    adds to it, as in transformers; padding and truncation are switched off. A vocab.txt gives a WordPiece tokenizer,
-    which lower-cases unless tokenizer_config.json says otherwise. From a GGUF file a byte-pair tokenizer is made
+    adds to it, as in transformers; padding and truncation are switched off. A vocab.txt becomes a WordPiece tokenizer,
+    which lower-cases unless tokenizer_config.json says otherwise. A GGUF file becomes a byte-pair tokenizer
     (tokenizer.ggml.model "gpt2"). Special tokens are added if the file adds them; ``encode(text,
     add_special_tokens=False)`` leaves them out.
 
@@ -88,7 +88,7 @@ def tokenizer(path: str | Path) -> Tokenizer:
 
 
 def _set(tokenizer: Tokenizer, folder: Path, settings: Mapping[str, Any]) -> None:
-    """Sets what tokenizer_config.json says otherwise than tokenizer.json, as transformers does."""
+    """Applies the settings in which tokenizer_config.json overrides tokenizer.json, as transformers does."""
     from tokenizers import normalizers, pre_tokenizers
 
     # each is a copy, which is put back

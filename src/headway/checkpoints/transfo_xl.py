@@ -46,9 +46,10 @@ class TransfoXL(Family):
 
     Positions: sinusoids of the distance, clamped to clamp_len, projected in each layer, and two query biases. With
     same_length, a token attends to the mem_len − 1 tokens before it. ``SegmentMemory(mem_len)`` is the memory. It is
-    empty at first, as in the authors' code, whereas that of transformers begins with mem_len vectors of zeros, which
-    are attended to. Rare ids have narrow embeddings. The outputs are logarithms of probabilities, those of rare ids
-    within their cluster. transformers has no such models since version 5; files in the format of version 4 are read.
+    empty at first, as in the authors' code. The memory of transformers begins with mem_len vectors of zeros, to which
+    tokens attend. Rare ids have narrow embeddings. The outputs are logarithms of probabilities, those of rare ids
+    within their cluster. transformers has no such models since version 5; headway reads files in the format of version
+    4.
 
     References:
         Dai et al. 2019; Grave et al. 2017 and Baevski and Auli 2019 (embeddings and head).

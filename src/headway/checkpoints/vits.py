@@ -51,7 +51,7 @@ class VITS(Family):
     Positions: Shaw's vectors for keys and values within ``window_size`` tokens, for each layer, shared by its heads.
     Beyond this distance there are none, whereas Shaw uses those of the largest distance. The feed-forward is two
     convolutions over tokens, in which padding is zero. Embeddings are multiplied by √hidden_size. The other parts of
-    the voice (durations, flow, decoder) are not read, and not written by ``save``.
+    the voice (durations, flow, decoder) are not read, and ``save`` does not write them.
 
     References:
         Kim et al. 2021.

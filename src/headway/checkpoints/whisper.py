@@ -28,10 +28,10 @@ class Whisper(Family):
         text = tokenizer.decode(spoken.ids[0])           # of .en models: 50257 start, 50362 no timestamps, 50256 end
 
     The input is log-mel features [batch, mels, frames], from which two convolutions compute a vector for every second
-    frame. Positions: the encoder's are the sinusoids of ``Sinusoidal(width, variant="tensor2tensor")``, but stored, and
-    rounded by up to 2.5·10⁻⁴; the stored numbers are used, as a table that is not trained. The decoder's are learned.
-    Keys have no bias. The head is tied to the embeddings of the text. Features need no mask, since silence is encoded
-    too.
+    frame. Positions: the encoder's are the sinusoids of ``Sinusoidal(width, variant="tensor2tensor")``, but the file
+    stores them, rounded by up to 2.5·10⁻⁴. headway uses the stored numbers, as a table that is not trained. The
+    decoder's positions are learned. Keys have no bias. The head is tied to the embeddings of the text. Features need no
+    mask, since silence is encoded too.
 
     References:
         Radford et al. 2023.
@@ -135,7 +135,7 @@ def log_mel(samples: Tensor, sampling_rate: int = SAMPLING_RATE, *, num_mels: in
     silence to 30 s, and reflected at both ends.
 
     Args:
-        samples: [n] or [batch, n], a tensor or what ``torch.as_tensor`` takes, from −1 to 1, at most 30 s.
+        samples: [n] or [batch, n], a tensor or anything that ``torch.as_tensor`` takes, from −1 to 1, at most 30 s.
         sampling_rate: the samples per second, which must be 16,000.
         num_mels: the number of mel bands: 80, or 128 for large-v3.
 
@@ -143,7 +143,7 @@ def log_mel(samples: Tensor, sampling_rate: int = SAMPLING_RATE, *, num_mels: in
         The features, float32 [batch, num_mels, 3000].
 
     Raises:
-        HeadwayError: if the sampling rate or the shape is another one, the sound is longer, or num_mels is below 1.
+        HeadwayError: if the sampling rate or the shape is wrong, the sound is longer, or num_mels is below 1.
 
     References:
         Radford et al. 2023, section 2.2; Slaney 1998 (the scale).

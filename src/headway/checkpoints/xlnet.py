@@ -36,9 +36,9 @@ class XLNet(Family):
     """An encoder with post-norm and the relative positions of Transformer-XL.
 
     Positions: sinusoids of the distance, projected in each layer, and two query biases. If token types are given, a
-    third product in each layer depends on whether those of query and key are equal. Of the two streams of training, the
-    content stream is implemented. The query stream, with its vector in place of a token (mask_emb, neither read nor
-    written) and generation through it, is not, nor are the memory and the causal form.
+    third product in each layer depends on whether those of query and key are equal. Of the two streams of training,
+    only the content stream is implemented. Missing are the query stream, with its vector in place of a token (mask_emb,
+    neither read nor written) and generation through it, the memory, and the causal form.
 
     References:
         Yang et al. 2019.

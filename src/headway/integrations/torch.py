@@ -36,7 +36,7 @@ Choice = Spec | Callable[[str, nn.MultiheadAttention], Spec | None]
 
 
 class HeadwayAttention(nn.MultiheadAttention):
-    """``nn.MultiheadAttention`` computed by headway, as ``swap_attention`` makes it and describes it."""
+    """``nn.MultiheadAttention`` computed by headway; ``swap_attention`` makes and describes it."""
 
     encoding: PositionEncoding | None
     __prepare_scriptable__ = refuse_script
@@ -177,7 +177,7 @@ class HeadwayAttention(nn.MultiheadAttention):
             changes = own is not None and "values" in own.acts
             if changes or "RelativeValues" in explain(q, k, v, **arguments).terms:
                 raise HeadwayError(
-                    f"{type(own).__name__} changes the values, so that dropped weights alone do not give the "
+                    f"{type(own).__name__} changes the values, so dropped weights alone do not give the "
                     "output: give need_weights=False in training, or a layer without dropout"
                 )
             weights = F.dropout(weights, arguments["dropout"])
@@ -256,7 +256,7 @@ def _without_zeros(terms: list[Term]) -> list[Term]:
         added = term.values if isinstance(term, DenseBias) else term.keys if isinstance(term, TokenBias) else None
         if not isinstance(added, Tensor) or added.requires_grad or bool(added.any()):
             raise HeadwayError(
-                "a mask adds numbers to the scores of the whole sequence, of which no process has its part: give "
+                "a mask adds numbers to the scores of the whole sequence, and processes cannot share those: give "
                 "booleans in headway.parallel.context, or an encoding"
             )
     return []
@@ -301,10 +301,11 @@ def swap_attention(model: Model, encoding: Choice | None = None, *, linear: bool
             by all layers; a function of a layer's name and module returns one of these or None. Its parameters are in
             the state_dict under ``encoding.``. Positions are 0, 1, 2 … for queries and for keys, padding included;
             cross-attention gets the encoding too.
-        linear: whether to compute every ``nn.Linear`` of the model, which then need not have attention, by the faster
-            of torch's and oneDNN's matrix products (``headway.nn.linear_kernel``). Subclasses, parametrized and
-            quantized layers stay as they are; ``swapped_linear`` lists both. Tools that look for the class nn.Linear
-            itself, such as torch's quantization, need ``restore_attention`` first.
+        linear: whether to compute every ``nn.Linear`` of the model by the faster of torch's and oneDNN's matrix
+            products (``headway.nn.linear_kernel``). The model then need not have attention. Subclasses, parametrized
+            and quantized layers stay as they are; ``swapped_linear`` lists the swapped layers and the others. Call
+            ``restore_attention`` before using tools that look for the class nn.Linear itself, such as torch's
+            quantization.
 
     Returns:
         The same model.
@@ -395,7 +396,7 @@ class LinearLayers(NamedTuple):
 
 
 def swapped_linear(model: nn.Module) -> LinearLayers:
-    """The names of the linear maps that ``swap_attention(model, linear=True)`` swaps, and of those that it leaves.
+    """The names of the linear maps that ``swap_attention(model, linear=True)`` swaps, and of the others.
 
     Args:
         model: the model, after the call.

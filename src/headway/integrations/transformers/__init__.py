@@ -4,9 +4,8 @@
 through ``ALL_ATTENTION_FUNCTIONS``. The mask function passes its mask to the attention function as a tensor
 [batch, 1, n, m] without storage, which holds a mask of ``headway.masks`` and the coordinates of the tokens. It is a
 tensor because models slice, move and test their masks. An operation that it does not support converts it to the plain
-boolean mask; adding it to scores raises HeadwayError. A model whose attention never goes through the interface is
-refused when it is made. A model that supports eager attention alone gets the floats that
-eager adds to scores.
+boolean mask; adding it to scores raises HeadwayError. A model whose attention never goes through the interface raises
+an error when it is made. A model that supports only eager attention gets the floats that eager adds to scores.
 """
 
 from ...sharing import libraries

@@ -111,7 +111,7 @@ def arguments_of(
 
 
 def _is_causal(module: nn.Module) -> bool:
-    """Whether no mask means a causal one, as SDPA takes it; eager attention masks nothing then."""
+    """Whether a missing mask means a causal one, as with SDPA; eager attention masks nothing then."""
     config = getattr(module, "config", None)
     if config is not None and masks_taken(type(config)) == NUMBERS:
         return False

@@ -25,10 +25,10 @@ def use_bias_table(model: nn.Module) -> nn.Module:
 
         bias[h,i,j] = table_h[clamp(j − i, −d, d)],  d the distance from which all share a bucket
 
-    The table is computed from the model's own weights in each forward pass, in memory that grows with d alone, and
-    gradients reach these weights. The attention of the model is set to "headway" ("headway_table" for MPNet), in place;
-    call ``register`` first. If another implementation is set later, the model computes its bias as before. A second
-    call has no effect.
+    Each forward pass computes the table from the model's own weights, in memory that grows only with d, and gradients
+    reach these weights. The attention of the model is set to "headway" ("headway_table" for MPNet), in place; call
+    ``register`` first. If another implementation is set later, the model computes its bias as before. A second call has
+    no effect.
 
     Args:
         model: a T5, mT5, UMT5, Switch Transformers or MPNet of transformers.

@@ -31,8 +31,8 @@ def make_mask(
 ) -> Tensor | None:
     """The mask of one forward pass, as transformers' mask interface defines it; attention_mask: [batch, tokens].
 
-    None as for eager and SDPA, where nothing is masked in both directions: some models resize their states between
-    layers, and not a mask.
+    It is None, as for eager and SDPA, if nothing is masked in either direction: some models resize their states between
+    layers, but not a mask.
     """
     masking = LIBRARY["masking_utils"]
     function = masking.causal_mask_function if mask_function is None else mask_function

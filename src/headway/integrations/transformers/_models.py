@@ -25,7 +25,7 @@ def masks_taken(config: type) -> str:
     """The kind of mask that models with this config take, as far as transformers declares it.
 
     NOTHING: their attention does not call the interface; some, such as Longformer, interpret a mask in their own way
-    and never add it to scores. NUMBERS: they support eager attention alone; they may compute with the floats that eager
+    and never add it to scores. NUMBERS: they support only eager attention; they may compute with the floats that eager
     adds to scores, as DeepSeek-V4 does, or mask some of the scores themselves, as BigBird-Pegasus does.
     """
     if config not in _TAKEN:
@@ -49,9 +49,9 @@ def _is_model_of(one: object, module: ModuleType) -> bool:
 def refuse_early(base: Any) -> None:
     """Makes models that do not use the interface raise HeadwayError when they are made, if headway is asked for.
 
-    A model asks ``base`` for its implementation then. Those that ask for masks, such as BLOOM, would be refused at the
-    first of them; parts of a model that never do, such as vision towers, may run as they are. A model that looks up the
-    class of its attention by name, such as GPT-J, finds an entry that raises.
+    A model asks ``base`` for its implementation then. Models that ask for masks, such as BLOOM, would otherwise raise
+    at the first mask. Parts of a model that never ask, such as vision towers, may run as they are. A model that looks
+    up the class of its attention by name, such as GPT-J, finds an entry that raises.
     """
     inner = base.get_correct_attn_implementation
     if hasattr(inner, NAME):  # register() was called before

@@ -53,14 +53,14 @@ class Transformers:
 
     @contextmanager
     def entered(self, model: nn.Module, shared: Sharing) -> Iterator[None]:
-        """A block in which models hand on the coordinates of this process's tokens.
+        """A context manager in which models pass on the coordinates of this process's tokens.
 
         Args:
-            model: what the context is of.
+            model: the model of the context.
             shared: the context.
 
         Raises:
-            HeadwayError: for a model that takes no positions, or does not hand on arguments to its attention.
+            HeadwayError: for a model that takes no positions, or does not pass arguments on to its attention.
         """
         kind = import_transformers().PreTrainedModel
         with ExitStack() as block:
@@ -71,7 +71,7 @@ class Transformers:
                 hands_on = any(one.kind is one.VAR_KEYWORD for one in taken.values())
                 if not hands_on or not ("position_ids" in taken or "input_ids" not in taken):
                     raise HeadwayError(
-                        f"{name or type(module).__name__} does not take position_ids, or hands no arguments to its "
+                        f"{name or type(module).__name__} does not take position_ids, or passes no arguments to its "
                         "attention, which a context needs: do without a context"
                     )
                 hook = module.register_forward_pre_hook(partial(_with_coordinates, shared), with_kwargs=True)
@@ -110,9 +110,9 @@ def arguments_of_shard(
     """Returns the arguments of one layer's attention for the whole sequence, of which this process has its tokens.
 
     Args:
-        at: the coordinates of the tokens; None where the model has not handed them on.
+        at: the coordinates of the tokens; None if the model has not passed them on.
         mask: the mask that the model has made of this process's tokens.
-        arguments: the arguments for these tokens alone.
+        arguments: the arguments for only these tokens.
         query: the queries.
         key: the keys.
 
@@ -121,7 +121,7 @@ def arguments_of_shard(
     """
     if at is None or key.shape[2] != query.shape[2]:
         raise HeadwayError(
-            "the model does not hand on to its attention where its tokens are, or gives it other keys, as those of a "
+            "the model does not tell its attention where its tokens are, or gives it other keys, such as those of a "
             "cache: call it outside of headway.parallel.context"
         )
     if mask is not None and not isinstance(mask, MaskTensor):
