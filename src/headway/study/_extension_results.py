@@ -52,7 +52,7 @@ class ExtensionResults(Report):
     def perplexity(self, method: str, first: int, last: int) -> tuple[float, float | None]:
         """Returns exp of a ``method``'s mean loss at the positions ``first`` … ``last`` − 1, and its standard error.
 
-        The error is that over windows of text; None if there is one.
+        The error is over windows of text; None if there is only one.
         """
         losses = self.nats(method, first, last)
         value = math.exp(mean(losses))
@@ -61,8 +61,7 @@ class ExtensionResults(Report):
     def against(self, method: str, other: str, first: int, last: int) -> str:
         """Returns the relative difference of perplexity between ``method`` and ``other``, in per cent, as text.
 
-        It covers the positions ``first`` … ``last`` − 1. With several windows of text, the standard error over them
-        follows.
+        It covers the positions ``first`` … ``last`` − 1. With several windows of text, their standard error follows.
         """
         apart = [a - b for a, b in zip(self.nats(method, first, last), self.nats(other, first, last), strict=True)]
         ratio = math.exp(mean(apart))

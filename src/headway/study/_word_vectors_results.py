@@ -18,8 +18,9 @@ BASELINE = "learned"
 class Column:
     """A column of the table: a field of the rows, and how its numbers are written.
 
-    A field is a number, or {"value": a number, "used": of how many}, or {"reason": why there is no number}. Numbers are
-    multiplied by ``factor``. ``best`` selects the one that is marked; ``means`` is the explanation below the table.
+    A field is a number, {"value": a number, "used": the number of cases}, or {"reason": why there is no number}.
+    Numbers are multiplied by ``factor``. ``best`` selects the one that is marked; ``means`` is the explanation below
+    the table.
     """
 
     title: str

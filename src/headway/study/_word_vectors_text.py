@@ -34,7 +34,7 @@ class Texts:
 def read(path: str | Path | None) -> Texts:
     """Reads the documents of a file of UTF-8 text, with blank lines between them, or the default corpus.
 
-    Raises HeadwayError if the file is missing, empty or no text, or has fewer than ten documents.
+    Raises HeadwayError if the file is missing, empty or not text, or has fewer than ten documents.
     """
     documents = wikipedia() if path is None else documents_of(path)
     name = DEFAULT_NAME if path is None else Path(path).name
@@ -51,7 +51,7 @@ def documents_of(path: str | Path) -> list[str]:
     """Returns the documents of a file of UTF-8 text; raises HeadwayError if it is missing, blank or no text."""
     documents = _paragraphs(read_text(Path(path)).decode().replace("\r\n", "\n"))
     if not documents:
-        raise HeadwayError(f"corpus {path} has blanks alone: give a file with text in it")
+        raise HeadwayError(f"corpus {path} has only blanks: give a file with text in it")
     return documents
 
 

@@ -36,7 +36,7 @@ class Candidate:
 
     @property
     def equal(self) -> str:
-        """The candidate whose learning rate and pace it has: itself, or its equal in parameters."""
+        """The candidate whose learning rate and pace this one has: itself, or its equal in parameters."""
         return EQUAL_PARAMETERS.format(self.cell) if self.by_the_clock else self.name
 
     def build(self, row: str, sizes: ModelSizes, seed: int) -> nn.Module:
@@ -49,7 +49,7 @@ class Candidate:
 def candidates(
     encodings: Sequence[str], baselines: Sequence[str], protocol: FixedProtocol, vocabulary: int = 256
 ) -> list[Candidate]:
-    """Returns the models to train; each encoding is built and called once, so that errors come before any training.
+    """Returns the models to train. Each encoding is built and called once, so errors come before any training.
 
     Raises:
         HeadwayError: if there are none, one is unknown, or its sizes do not fit.

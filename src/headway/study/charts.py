@@ -386,7 +386,7 @@ def label(
     say: Say = LANGUAGES["en"],
     form: Callable[[float], str] = "{:.3g}".format,
 ) -> str:
-    """Returns what stands beside the end of a line: its whole name, and where the line ends if not at the edge.
+    """Returns the label beside the end of a line: its whole name, and where the line ends if not at the edge.
 
     Args:
         line: the line.

@@ -1,4 +1,4 @@
-"""Runs a comparison: which models are trained, in which order, and what is written when."""
+"""Runs a comparison: decides which models to train, in which order, and what to write when."""
 
 from __future__ import annotations
 
@@ -67,15 +67,16 @@ def compare(
         protocol: the settings; the defaults of ``Protocol`` if None.
         baselines: recurrent cells to compare with: "lstm" and "rnn".
         seeds: the number of seeds, which are 0, 1, 2 …, or the seeds themselves, such as (3, 4, 5), which a folder gets
-            in addition to those that it has; if None 3 seeds, or 1 if the protocol is quick. All encodings are trained
+            in addition to those that it has. If None, 3 seeds, or 1 if the protocol is quick. All encodings are trained
             with one seed before the next.
-        out: the folder for results, pictures, the report and checkpoints, from which the same call resumes; nothing is
-            kept if None. It has either quick results or others.
-        jobs: trainings at once, each in a process of its own, which share out the threads of this one; GPUs too, if the
-            device is "cuda". If None, as many as there are processors, or GPUs, if the work takes more than a minute.
+        out: the folder for results, pictures, the report and checkpoints, from which the same call resumes. If None,
+            nothing is kept. A folder has either quick results or others.
+        jobs: trainings at once, each in a process of its own. They divide the threads of this process among them, and
+            the GPUs if the device is "cuda". If None, as many as there are processors, or GPUs, if the work takes more
+            than a minute.
         engine: where the trainings run in place of processes of this machine; see ``headway.study.engines``. Each has
             one thread there.
-        share: (i, n) trains every n-th model alone, from the i-th on, so that n machines share the work, each with a
+        share: (i, n) trains only every n-th model, from the i-th on, so n machines can share the work, each with a
             folder of its own; ``merging.merge`` joins their results.
         watch: receives the progress; if None, a notebook shows a bar.
         **settings: fields of ``Protocol``, in place of those of ``protocol``.
@@ -85,10 +86,10 @@ def compare(
 
     Raises:
         WrongCallError: if there is no such argument and no such setting.
-        HeadwayError: before any training, if the text is too short or no text, an encoding is unknown, sizes do not
-            fit, both steps and minutes are given, the device is not there, an earlier run in the folder had other
-            settings, what the report needs is not installed, or different machines would share a baseline of equal time
-            or minutes.
+        HeadwayError: before any training, if the text is too short or not text, an encoding is unknown, sizes do not
+            fit, both steps and minutes are given, the device does not exist, an earlier run in the folder had other
+            settings, a package that the report needs is not installed, or different machines would share a baseline of
+            equal time or minutes.
     """
     if watch is None:
         with notebook_bar() as tell:
@@ -177,7 +178,7 @@ def _seeds(given: int | Sequence[int] | None, default: int) -> tuple[int, ...]:
 
 
 class _Comparison:
-    """A comparison whose settings are known, but for the number of steps if there is a time to choose it by."""
+    """A comparison whose settings are known, except the number of steps if a time limit determines it."""
 
     def __init__(
         self,
@@ -199,7 +200,7 @@ class _Comparison:
         self.paces: dict[str, Pace] = {}
 
     def go(self, out: Path, reports: bool) -> ComparisonResults:
-        """Trains and measures what is not in the folder yet, and writes the report there if it is wanted."""
+        """Trains and measures what is not in the folder yet, and writes the report there if asked to."""
         with Store(out, kind=ROW) as store:
             minutes = self.protocol.minutes
             if minutes is not None:
@@ -236,7 +237,7 @@ class _Comparison:
             return results
 
     def _prepare(self, missing: Sequence[Planned]) -> None:
-        """Chooses where to train, and tells the time that is expected, but for machines whose speed is not known."""
+        """Chooses where to train, and tells the expected time, except for machines whose speed is not known."""
         if self.where.engine is not None:
             self.pool = _Pool(self.where.engine, threads=1)
             return

@@ -20,7 +20,7 @@ VALIDATION = 20
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text as tokens: the training part, the validation part behind it for choices, and the held-out part.
+    """A text as tokens: the training part, after it the validation part for choices, and the held-out part.
 
     ``name`` is the path of the file, or the name of the default text; ``sha256`` is the hash of all bytes.
     """

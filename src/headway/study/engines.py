@@ -4,8 +4,7 @@
     suite.measure(["copy"], ["rope", "alibi"], engine=Ray(8))
 
 An engine is a class with one method, ``run``. It gets jobs that do not depend on each other, and a function that does
-one of them; both can be pickled. A job goes on from the file of its state, so that an engine may begin it again
-anywhere.
+one of them; both can be pickled. A job continues from the file of its state, so an engine may begin it again anywhere.
 """
 
 from .._common.engines import Engine as Engine

@@ -50,7 +50,8 @@ def predictions(model: nn.Module, inputs: Tensor, targets: Tensor, *, vocabulary
 def separate_windows(text: Tensor, start: int, count: int, length: int) -> tuple[Tensor, Tensor]:
     """Cuts a text into windows that do not overlap: inputs and targets, int64 [windows, length].
 
-    ``text`` has ids, [tokens]. Of it, ``count`` tokens from ``start`` on are used, rounded down to whole windows.
+    ``text`` has ids, [tokens]. The function uses ``count`` of its tokens from ``start`` on, rounded down to whole
+    windows.
     """
     windows = count // length
     ids = text[start : start + windows * length + 1].long()
@@ -60,7 +61,7 @@ def separate_windows(text: Tensor, start: int, count: int, length: int) -> tuple
 def overlapping_windows(text: Tensor, start: int, count: int, length: int) -> tuple[Tensor, Tensor]:
     """Cuts a text into windows that overlap by half: inputs and targets, int64 [windows, length].
 
-    ``text`` has ids, [tokens]. The second half of each window is to be predicted; targets of the first halves are −100.
+    ``text`` has ids, [tokens]. The model predicts the second half of each window; targets of the first halves are −100.
     For any length the targets are the same ``count`` tokens, rounded down to whole halves of windows. Each is predicted
     once, with at least half a window before it.
     """

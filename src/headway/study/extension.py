@@ -85,8 +85,8 @@ def losses(
 ) -> Tensor:
     """Computes −ln p of each token but the first, given all tokens before it.
 
-    The tokens are read in pieces of one window, with a cache; an encoding that follows the length so reads the first
-    piece as in training. Logits are computed in blocks.
+    The model reads the tokens in pieces of one window, with a cache, so an encoding that follows the length reads the
+    first piece as in training. Logits are computed in blocks.
 
     Args:
         model: the model.
@@ -126,14 +126,14 @@ def measure(
     names: tuple[str, str] = ("model", "text"),
     watch: ProgressListener | None = None,
 ) -> Extension:
-    """Measures perplexity by position on the same tokens for each method; each result is on disk when it is known.
+    """Measures perplexity by position on the same tokens for each method; writes each result as soon as it is known.
 
-    The same call resumes from the folder, and so does one with more windows or methods. On a CPU, weights are prepacked
-    meanwhile.
+    The same call resumes from the folder, and so does a call with more windows or methods. On a CPU, weights are
+    prepacked during the measurement.
 
     Args:
         model: the model, as for ``extended``.
-        tokens: the tokens of a text, of which the first windows·length are read, in windows that do not overlap.
+        tokens: the tokens of a text. The first windows·length of them are read, in windows that do not overlap.
         methods: names of ``METHODS``, all if None; "none" and the baseline that restarts are always measured.
         factor: as for ``extended``.
         out: the folder of the results.
@@ -142,7 +142,7 @@ def measure(
         window: as for ``extended``.
         length: tokens in a window of text; factor·window if None.
         windows: the most windows of text.
-        first: the tokens in front of each window: the one that begins a text, for models that have one.
+        first: the tokens before each window, such as the token that begins a text.
         names: the names of the model and of the text.
         watch: receives the progress; if None, a notebook shows a bar.
 

@@ -25,8 +25,8 @@ WINDOWS = 4
 class HeadWatch(Companion):
     """Writes a ``HeadLog`` at the beginning of a training, a few times in it and at its end.
 
-    Checkpoints hold the log, so that a training that resumes continues it, on another machine too. Of the ``windows``
-    of ids, the same for every model, the first few are read.
+    Checkpoints hold the log, so a training that resumes continues it, on another machine too. The log reads the first
+    few of the ``windows`` of ids, which are the same for every model.
     """
 
     def __init__(self, model: nn.Module, path: Path, windows: Tensor, steps: int) -> None:
@@ -39,7 +39,7 @@ class HeadWatch(Companion):
             self.after(0)
 
     def after(self, step: int, loss: float = math.nan, seconds: float = 0.0) -> None:
-        """Writes a line after some of the steps; ``step`` is the number of those that are done.
+        """Writes a line after some of the steps; ``step`` is the number of steps done.
 
         ``loss`` and ``seconds`` are not read.
         """
@@ -55,7 +55,7 @@ class HeadWatch(Companion):
         return {"head_log": self.text()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes the log of a checkpoint, unless an earlier version wrote it, which has none."""
+        """Takes the log of a checkpoint, unless an earlier version wrote it without a log."""
         if "head_log" in state:
             write_text(self._path, state["head_log"])
             self._log = HeadLog(self._model, self._path)

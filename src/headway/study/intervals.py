@@ -136,8 +136,8 @@ MOST_RESAMPLES = 4096
 def bootstrap(values: Sequence[float], level: float = LEVEL) -> Interval | None:
     """Returns the percentile interval of the mean of ``values`` under resampling; None for a single value.
 
-    Up to 5 values all resamples are taken, so that nothing is drawn. With so few the interval is too narrow: of n
-    values of one sign it excludes 0 always.
+    For up to 5 values it takes all resamples and draws nothing. With so few values the interval is too narrow: if all
+    have one sign, it always excludes 0.
 
     References:
         Efron, Bootstrap methods: another look at the jackknife, 1979.

@@ -38,7 +38,7 @@ class Logger(ABC):
         self._log(self._runs[run], step, numbers)
 
     def end(self) -> None:
-        """Writes what is left."""
+        """Writes the remaining numbers."""
         for run in self._runs.values():
             self._end(run)
 

@@ -43,12 +43,12 @@ class _Folder(NamedTuple):
 def merge(folders: Sequence[str | Path], out: str | Path) -> ComparisonResults | suite.SuiteResults:
     """Writes the results in several folders into one, and its report.
 
-    The folders are those of one comparison: of one text or of tasks, with the same settings. A later call of
-    ``compare`` or ``measure`` with that folder goes on from there.
+    The folders must be of one comparison, on one text or on tasks, with the same settings. A later call of ``compare``
+    or ``measure`` with the new folder continues from there.
 
     Args:
         folders: the folders, at least two; encodings are listed in their order.
-        out: the folder to write, which has no results.
+        out: the folder to write, without results of its own.
 
     Returns:
         All results.
@@ -62,7 +62,7 @@ def merge(folders: Sequence[str | Path], out: str | Path) -> ComparisonResults |
         raise HeadwayError(f"there is nothing to merge in {len(folders)} folder: give at least two")
     place = Path(out)
     if (place / RESULTS).exists() or (place / "settings.json").exists():
-        raise HeadwayError(f"{place} has results: give a new folder for what is merged")
+        raise HeadwayError(f"{place} has results: give a new folder for the merged ones")
     need_folder_place(place)
     parts = [_read(Path(folder)) for folder in folders]
     settings = _settings(parts)
@@ -109,7 +109,7 @@ def _read(folder: Path) -> _Folder:
 
 
 def _settings(parts: Sequence[_Folder]) -> dict[str, Any]:
-    """The settings of the first folder, with what each of them found beside its results."""
+    """The settings of the first folder, with the facts that each folder found beside its results."""
     merged = dict(parts[0].settings)
     for part in parts[1:]:
         for name in sorted((merged.keys() | part.settings.keys()) - FOUND - set(OF_THE_PLACE)):

@@ -1,4 +1,4 @@
-"""The models of a comparison: Transformers that differ in their encoding alone, and recurrent baselines."""
+"""The models of a comparison: Transformers that differ only in their encoding, and recurrent baselines."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def build_recurrent(cell: str, sizes: ModelSizes, seed: int) -> RecurrentLM:
 
 
 def start_alike(model: nn.Module, seed: int, only: Sequence[str] | None = None) -> None:
-    """Draws each matrix W [out, in] from N(0, 1/in), by the seed and the parameter's name alone.
+    """Draws each matrix W [out, in] from N(0, 1/in); the numbers depend only on the seed and the parameter's name.
 
     Parameters of the same name and shape start alike in every model. Vectors (biases 0, norms 1) and the parameters of
     encodings keep their values. If ``only`` names parameters, the others keep theirs too.
@@ -132,7 +132,7 @@ def start_alike(model: nn.Module, seed: int, only: Sequence[str] | None = None) 
 def interpolated(spec: str, sizes: ModelSizes) -> str | None:
     """Returns the name of a table of learned positions that is interpolated beyond its end.
 
-    It is None if the encoding is no table, or is extended already.
+    It is None if the encoding is not such a table, or is already extended.
     """
     built = build_encoding(spec, sizes, 0)
     if not isinstance(built, Learned) or built.extend is not None:

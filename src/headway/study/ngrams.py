@@ -1,4 +1,4 @@
-"""Models that count: how well the last few tokens predict the next, for comparison with models that learn."""
+"""Models that count how well the last few tokens predict the next one, for comparison with models that learn."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def ngram_bits(train: Tensor, text: Tensor, order: int, vocabulary: int) -> Tens
 def _numbered(ids: Tensor, order: int, vocabulary: int) -> tuple[list[Tensor], list[Tensor]]:
     """A number for the context of each place and for the context with its token, for each length of context.
 
-    Equal numbers are equal n-grams; the first places, whose context is shorter, have numbers without a meaning.
+    Equal numbers are equal n-grams. The numbers of the first places, whose context is shorter, have no meaning.
     """
     contexts, grams = [torch.zeros_like(ids)], []
     for known in range(order):

@@ -1,4 +1,4 @@
-"""How long a comparison takes: the speed of each model in a few steps, and from it the time of each part."""
+"""Estimates how long a comparison takes, from the speed of each model in a few steps."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def measured(
 ) -> Pace:
     """Measures the pace of a model in a few steps, and in one window of the longest length.
 
-    A model whose training diverges in them takes no time. An engine can call this function, beside which nothing is
-    reported or kept.
+    A model whose training diverges in these steps takes no time. An engine can call this function, which reports and
+    keeps nothing.
 
     Args:
         model: the model.
@@ -81,7 +81,7 @@ def measured(
 class Work:
     """A training that is to be done, of a model whose ``rows`` are measured, with so many learning ``rates``.
 
-    A model ``by_the_clock`` is trained for as long as the median Transformer, and on the language alone.
+    A model ``by_the_clock`` is trained for as long as the median Transformer, and only on the language.
     """
 
     name: str
@@ -106,7 +106,7 @@ def expected(
         paces: their paces, by names.
         language: the text.
         protocol: the settings.
-        at_once: the trainings at once; the paces are those beside as many others.
+        at_once: the trainings at once; the paces were measured with as many at once.
     """
     usual = median([paces[work.name].step for work in works if not work.by_the_clock] or [0.0])
     names = map(to_say, ("training", "trying learning rates", "measuring", "recall"))

@@ -44,9 +44,9 @@ SCORE = "score (1 by content alone)"
 def portrait(encoding: PositionEncoding, name: str, untrained: bool = False) -> Figure:
     """Draws an encoding with its present parameters, for a query and a key that are the same at every position.
 
-    The figure has scores by distance and for all pairs, what is added to embeddings, wavelengths, or positions, as far
-    as the encoding has an effect on them. If it is ``untrained``, parameters that hide it, as a table of zeros before
-    training, are first drawn at random, with a fixed seed; the picture says so.
+    The figure shows everything on which the encoding has an effect: scores by distance and for all pairs, what is added
+    to embeddings, wavelengths, or positions. If it is ``untrained``, parameters that hide it, such as a table of zeros,
+    are first drawn at random, with a fixed seed; the picture says so.
 
     Raises:
         HeadwayError: if the encoding does nothing.
@@ -112,7 +112,7 @@ class _Sitter:
         return notes
 
     def hidden(self) -> bool:
-        """Whether nothing of the encoding can be seen in scores or embeddings."""
+        """Whether scores and embeddings show nothing of the encoding."""
         codes = "embed" in self.encoding.acts and bool(self.code(min(SHOWN, self.limit)).std(0).max() > FLAT)
         return not codes and (self.flat() or "embed" in self.encoding.acts)
 
@@ -205,7 +205,7 @@ class _Sitter:
         _say(axes, "Sum of a query's weights, scores the same", "keys that it sees", "sum of the weights")
 
     def lines_of_heads(self, axes: Axes, x: Tensor, rows: Tensor, labels: Sequence[str] = ()) -> None:
-        """A line for each row, or one if all are the same."""
+        """A line for each row, or one line if all rows are the same."""
         every, rows = len(rows), rows[:HEADS]
         same = not labels and bool((rows.nan_to_num() - rows[:1].nan_to_num()).abs().max() < 1e-9)
         for number, row in enumerate(rows[:1] if same else rows):

@@ -1,4 +1,4 @@
-"""The settings of a comparison, and those that are fixed before any result is seen."""
+"""The settings of a comparison, which are fixed before any result is seen."""
 
 from __future__ import annotations
 
@@ -79,18 +79,18 @@ class Protocol:
 
     Attributes:
         tokenizer: what a token is: bytes; bpe:N, byte-pair encoding of N tokens trained on the text; a tokenizer.json;
-            or a model's folder or id on the Hugging Face hub. Losses are in bits per byte all the same.
+            or a model's folder or id on the Hugging Face hub. Losses are in bits per byte in any case.
         train_length: tokens in a training window.
         lengths: window lengths to measure at. Default: 1, 2, 4 and 8 times ``train_length``.
         layers: layers of each Transformer.
         width: width (embed_dim) of each Transformer.
         heads: heads of each Transformer.
         steps: training steps of each model. Default: 600; with ``quick`` 150.
-        minutes: in place of ``steps``: the time for everything, from which the steps are chosen.
+        minutes: in place of ``steps``: the time for everything, from which the number of steps is chosen.
         batch: windows in a training step.
         learning_rate: learning rate, the same for all models. Default: 0.005.
-        learning_rates: in place of ``learning_rate``: several. Each model is trained with each of them and the first
-            seed; the one with the lowest loss on a validation part is used for all seeds.
+        learning_rates: in place of ``learning_rate``: several rates. Each model is trained with each of them and the
+            first seed; all seeds then use the rate with the lowest loss on a validation part.
         recall_steps: training steps of the recall task; 0 leaves it out. Default: a third of ``steps``; with ``quick``
             0.
         evaluation_bytes: held-out bytes that are predicted at each length. Default: 28 for each of ``steps``, at most

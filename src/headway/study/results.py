@@ -172,7 +172,7 @@ class ComparisonResults:
     def learned(self) -> list[str]:
         """The models that are below the worst n-gram model at the trained length; all, if nothing was counted.
 
-        A model that counts pairs of symbols predicts better than the others: an order among them means nothing.
+        A model that counts pairs of symbols predicts better than the other models, so their order means nothing.
         """
         worst = next(iter(self.counted.values()), math.inf)
         losses = {name: self.mean(name, self.trained_length) for name in self.names}
@@ -286,7 +286,7 @@ class ComparisonResults:
         return said(" to ").join(f"{count:,}" for count in dict.fromkeys((min(steps), max(steps))))
 
     def warnings(self) -> list[str]:
-        """Returns what is to be known before the summary: models that have learned little, and uneven times."""
+        """Returns the warnings before the summary: models that have learned little, and uneven times."""
         return [*self._learned(self.names), *self._uneven(self.names)]
 
     def _uneven(self, names: Sequence[str]) -> list[str]:

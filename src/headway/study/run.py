@@ -1,6 +1,6 @@
-"""The trainings of a comparison: each is a function of its settings alone, which any process can call.
+"""The trainings of a comparison. Each is a function that depends only on its settings, so any process can call it.
 
-A training reads and writes one file, its state, from which it goes on. The process that started it writes everything
+A training reads and writes one file, its state, from which it continues. The process that started it writes everything
 else: settings, rows, and the log of the heads.
 """
 
@@ -47,7 +47,7 @@ class Job(NamedTuple):
         seed: the seed.
         steps: the training steps.
         learning_rate: the highest learning rate.
-        trial: whether the learning rate is tried: the model is measured on the validation part alone.
+        trial: whether this only tries the learning rate: the model is then measured only on the validation part.
     """
 
     candidate: Candidate
@@ -60,7 +60,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What comes out of a training.
+    """The outcome of a training.
 
     Attributes:
         fields: what was measured, by row and length.
@@ -150,7 +150,7 @@ class _Run:
         return Outcome(fields, facts, log)
 
     def _heads(self, model: nn.Module, training: Training) -> HeadWatch | None:
-        """What writes the log of the heads of a Transformer that learns the text, beside the state."""
+        """The writer of the log of heads, beside the state, for a Transformer that learns the text."""
         if not self.of_text or self.candidate.cell is not None:
             return None
         windows, _ = self.task.batch(training, torch.Generator().manual_seed(0))  # the same for every seed
@@ -254,7 +254,7 @@ def rows_of(
     Args:
         candidate: the model.
         seed: the seed.
-        outcomes: what came out of its trainings, that for the text first.
+        outcomes: the outcomes of its trainings, the one for the text first.
         facts: what is known beside their facts.
         lengths: the lengths.
     """

@@ -123,7 +123,7 @@ class Store(ResultStore):
         self.save_settings()
 
     def equal_time_steps(self, row: str, seed: int, steps: int) -> int:
-        """Returns the steps of a row that is trained by time: those of an earlier run, or ``steps``, now kept."""
+        """Returns the steps of a row that is trained by time: an earlier run's, or ``steps``, which it then keeps."""
         kept: int = self.settings.setdefault("equal_time_steps", {}).setdefault(f"{row}, seed {seed}", steps)
         self.save_settings()
         return kept
@@ -136,12 +136,12 @@ class Store(ResultStore):
         return self.settings[name]
 
     def tried(self, name: str) -> dict[str, dict[str, Any]]:
-        """Returns what each learning rate came to that has been tried with a model."""
+        """Returns the outcome of each learning rate that has been tried with a model."""
         tried: dict[str, dict[str, Any]] = self.settings.get("learning_rates_tried", {}).get(name, {})
         return tried
 
     def add_tried(self, name: str, learning_rate: str, facts: dict[str, Any]) -> None:
-        """Writes what a learning rate came to."""
+        """Writes the outcome of a learning rate."""
         self.settings.setdefault("learning_rates_tried", {}).setdefault(name, {})[learning_rate] = facts
         self.save_settings()
 
@@ -202,7 +202,7 @@ class Store(ResultStore):
 
 
 def own_files(specs: Sequence[str]) -> dict[str, str]:
-    """Returns the files that define some encodings or tasks, or parts of them, by those, such as "mine.py:Mine"."""
+    """Returns the files that define encodings, tasks or parts of them, by names such as "mine.py:Mine"."""
     parts = [part for spec in specs for part in split_outside(spec, " + ")[0]]
     return {part: file[1] for part in parts if (file := re.match(r"(.+?\.py)(?=$|[:(])", part)) is not None}
 
@@ -213,7 +213,7 @@ def checkpoint_path(out: Path, name: str, seed: int, task: str, learning_rate: s
 
 
 def _file_name(name: str, seed: int, learning_rate: str | None) -> str:
-    """A readable name of a file, which no other row has."""
+    """A readable name of a file, unique to its row."""
     readable = re.sub(r"[^A-Za-z0-9.=-]+", "_", name).strip("_")[:60]
     mark = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{readable}-{mark}-seed{seed}" + ("" if learning_rate is None else f"-rate{learning_rate}")

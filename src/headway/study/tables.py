@@ -182,8 +182,7 @@ def learning_rates(results: ComparisonResults) -> Table:
 def costs(results: ComparisonResults, *, brief: bool = False) -> Table:
     """Returns the table of parameters, steps, time, kernels and memory.
 
-    It says how a model was trained if that was not in float32, or compiled. ``brief`` leaves out columns, for a narrow
-    terminal.
+    It says if a model was not trained in float32, or was compiled. ``brief`` leaves out columns, for a narrow terminal.
     """
     columns = [
         Column(said("parameters"), lambda row: Cell.of(row["parameters"], ",.0f")),

@@ -51,8 +51,8 @@ class Tokens:
         """Returns the tokens of a name.
 
         Args:
-            name: "bytes"; "bpe:N" for a vocabulary of N tokens that byte-pair encoding finds in ``train``; or what has
-                a tokenizer: its tokenizer.json, the folder of a model, or the id of one on the Hugging Face hub.
+            name: "bytes"; "bpe:N" for a vocabulary of N tokens that byte-pair encoding finds in ``train``; or a
+                tokenizer.json, the folder of a model, or its id on the Hugging Face hub.
             train: the training part of the text, UTF-8.
 
         Raises:
@@ -78,7 +78,8 @@ class Tokens:
         """Returns a text in UTF-8 as tokens.
 
         Raises:
-            HeadwayError: if the tokens do not give the text back: bits per byte would not count what they leave out.
+            HeadwayError: if the tokens do not restore the text, since bits per byte would not count what they leave
+                out.
         """
         if not text:
             return Split(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
@@ -88,7 +89,7 @@ class Tokens:
         encoding = self.library.encode(words, add_special_tokens=False)
         if self.library.decode(encoding.ids, skip_special_tokens=False) != words:
             raise HeadwayError(
-                f"tokenizer {self.name} does not give the text back, so that bits per byte would not count what it "
+                f"tokenizer {self.name} does not restore the text, so bits per byte would not count what it "
                 "leaves out: give bytes, bpe:1024, or a byte-level tokenizer such as GPT-2's"
             )
         up_to = torch.tensor([0, *accumulate(len(character.encode()) for character in words)])

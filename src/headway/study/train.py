@@ -24,7 +24,7 @@ from .tasks import Task
 def thread_count(count: int | None) -> Iterator[None]:
     """Computes with a number of threads in a ``with`` block; with as many as before if ``count`` is None.
 
-    Small tensors are slower with more, and sums depend on the number of threads.
+    Small tensors are slower with more threads, and sums depend on their number.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(before if count is None else count)
@@ -55,12 +55,12 @@ def train(
     compile: bool = False,
     until: Callable[[int], bool] | None = None,
 ) -> Trained:
-    """Trains a model in place, and resumes from the checkpoint if there is one; on a CPU with the same result.
+    """Trains a model in place, and resumes from the checkpoint if there is one, on a CPU with the same result.
 
     The model maps ids [batch, length] to logits [batch, length, vocabulary]. ``companion`` is called after each step,
     before its checkpoint, with the loss in nats; ``watch`` after that, with the steps done and the loss in bits. The
-    forward pass and the loss are computed under autocast to ``dtype``, if it is not None. The loss that is returned is
-    that of the last batch in bits. If ``until`` is given, it is asked after each step whether the training ends there.
+    forward pass and the loss are computed under autocast to ``dtype``, if it is not None. It returns the loss of the
+    last batch in bits. If ``until`` is given, it is called after each step and says whether the training ends there.
 
     Raises:
         Diverged: if a loss, a gradient or a parameter is not finite.

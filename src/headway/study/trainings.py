@@ -1,4 +1,4 @@
-"""All trainings of a comparison, on an engine: what depends on others comes after them."""
+"""Runs all trainings of a comparison on an engine, those that depend on others after these."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Planned(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What it is called while it is trained."""
+        """The name that progress shows while it is trained."""
         return f"{self.model.name}, seed {self.seed}"
 
 
 class Trainings:
     """Trains the models that have no rows yet, and writes their rows to a store.
 
-    First learning rates are tried, if there are several. Then all models are trained whose steps are known, and at last
+    It first tries the learning rates, if there are several. Then it trains all models whose steps are known, and last
     the baselines that are trained for as much time as the others took.
 
     Args:
@@ -158,11 +158,11 @@ class Trainings:
         return f"{job.learning_rate:g}" if self.several and job.task == LanguageModel.name else None
 
     def _state(self, job: Job) -> Path:
-        """The file of a training's state. That of a learning rate's trial is that of the training with this rate."""
+        """The file of a training's state; the trial of a learning rate uses the file of the training with this rate."""
         return self.store.checkpoint(job.candidate.name, job.seed, job.task, self._rate_in_name(job))
 
     def _keep(self, job: Job, outcome: Outcome) -> None:
-        """Writes what came out beside the rows."""
+        """Writes the facts of an outcome beside the rows."""
         name, rate = job.candidate.name, self._rate_in_name(job)
         if outcome.head_log:
             write_text(self.store.head_log(name, job.seed, rate), outcome.head_log)

@@ -3,7 +3,7 @@
     results = compare("corpus.txt", out="headway-vectors")
     print(results.markdown())
 
-The protocol is fixed before any result is seen. Each result is on disk as soon as it is known.
+The protocol is fixed before any result is seen. Each result is written to disk as soon as it is known.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ NOT_ENGLISH = "the words of this test are English, and the text is not"
 
 @dataclass(frozen=True)
 class Letters:
-    """What is chosen from a text by its script: known words, and the fewest letters of others.
+    """What is chosen from a text depending on its script: known words, and the fewest letters of other words.
 
     The map has the words of ``groups`` that are in the vocabulary, and the neighbours of ``words`` are shown. If the
     vocabulary has none of them, words of at least ``on_map`` and ``shown`` letters take their place. The unseen word
@@ -204,7 +204,7 @@ def methods(encoder: str | None = None) -> dict[str, tuple[str, dict[str, Any]]]
 
 
 def chosen_methods(names: Sequence[str] | None, encoder: str | None = None) -> list[str]:
-    """Returns the rows that some names stand for: "word2vec" for both of its rows, "bert" also for a published encoder.
+    """Returns the rows of some names; "word2vec" names both of its rows, "bert" also a published encoder.
 
     Args:
         names: names of rows or methods; all rows if None.
@@ -277,7 +277,7 @@ def compare(
         The results.
 
     Raises:
-        HeadwayError: before any work, if the text is too short or no text, a name is unknown, the folder has another
+        HeadwayError: before any work, if the text is too short or not text, a name is unknown, the folder has another
             comparison, or gensim or scikit-learn is missing.
     """
     protocol, watch = protocol or Protocol(), watch or ProgressListener()
@@ -487,7 +487,7 @@ def test_set(name: str) -> str:
 def similarity(vectors: Vectors, test: str, vocabulary: Vocabulary) -> Row:
     """Computes Spearman's correlation with human scores, over the pairs of words of a vocabulary.
 
-    Methods with vectors for further words are thus compared on the same pairs as the others. Pairs of a word with
+    Methods with vectors for further words are therefore compared on the same pairs as the others. Pairs of a word with
     itself are left out. The row has the correlation, the number of its pairs, and the pairs of the test set that the
     vectors have.
 

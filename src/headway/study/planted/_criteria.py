@@ -1,4 +1,4 @@
-"""What a small model must have learned to come with headway, or to be taken of several trainings."""
+"""What a small model must have learned to come with headway, or to be chosen among several trainings."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SENTENCES = 500
 class Criteria:
     """The bounds of what is measured.
 
-    They were fixed before a model was measured by them, but for two that were loosened after some had been: ``beside``
-    was ``weight``, and ``astray`` held for every decided word.
+    They were fixed before a model was measured by them. Two were loosened after some models had been measured:
+    ``beside`` was ``weight``, and ``astray`` held for every decided word.
 
     Attributes:
         accuracy: the least accuracy of a relation, in new sentences with nouns that were held out from their templates.
@@ -48,7 +48,7 @@ class Criteria:
 
         Args:
             measured: what ``measured`` returned.
-            examples: whether the examples count, or the relations alone.
+            examples: whether the examples count too, or only the relations.
         """
         lacking = []
         for relation, figures in measured["relations"].items():

@@ -1,4 +1,4 @@
-"""Sentences from templates, in which one word alone decides another."""
+"""Sentences from templates, in which exactly one word decides another."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SPLITS = ("train", "words", "templates")
 class Relation:
     """A relation between a noun and the word that it decides.
 
-    Each template has the noun as ``{noun}``, the word that it decides as ``{word}``, and between them ``{fill}``, as
-    long as the drawn distance wants. ``{few}`` is filled by up to four words, which are a part of that distance if they
-    stand before ``{fill}``, and lengthen it if they stand after it. Any other name in braces is filled by a word of
-    that list of the language. The last template is held out, and so is a third of the nouns in each of the others.
+    Each template has the noun as ``{noun}``, the word that it decides as ``{word}``, and between them ``{fill}``, whose
+    length gives the drawn distance. ``{few}`` becomes up to four words; they are a part of that distance if they stand
+    before ``{fill}``, and lengthen it if they stand after it. Any other name in braces becomes a word of that list of
+    the language. The last template is held out, and so is a third of the nouns in each of the others.
 
     Attributes:
         name: the name.
@@ -116,13 +116,13 @@ class Language:
     Attributes:
         name: the name.
         relations: the relations.
-        lists: words for the slots of templates that are named so.
+        lists: the words for other slots of templates, by the name of the slot.
         fillers: phrases between the words of templates; ``{any}`` is a noun of any kind.
         neutral: nouns of no relation.
         between: the words between two clauses.
         stop: the word at the end.
         spaced: whether spaces stand between words.
-        examples: the sentences of the source documents, and like ones.
+        examples: the sentences of the source documents, and similar ones.
     """
 
     name: str
@@ -167,9 +167,10 @@ class Language:
     def sentences(self, count: int, seed: int, split: str = "train", relation: str | None = None) -> list[Sentence]:
         """Draws sentences.
 
-        Each has a clause of one relation, and half of them a second clause with one of another group, which is always
-        of the training kind. The distance between the two words of a link is drawn evenly from those that its template
-        allows. Other nouns are drawn evenly, half of them from those of the relation, whatever the noun of the link is.
+        Each sentence has a clause of one relation. Half of them have a second clause with a relation of another group,
+        which is always of the training kind. The distance between the two words of a link is drawn evenly from the
+        distances that its template allows. Other nouns are drawn evenly, half of them from those of the relation,
+        whatever the noun of the link is.
 
         Args:
             count: the number of sentences.

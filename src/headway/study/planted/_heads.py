@@ -1,4 +1,4 @@
-"""What the heads of a model do: which words they look at, and what is lost without them."""
+"""Measures what the heads of a model do: which words they look at, and what the model loses without them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def measure(
         language: the language, or its name.
         seed: the seed of the sentences, none of which is drawn by a training.
         sentences: the sentences of each relation and split.
-        watch: is called with what is measured next.
+        watch: a function that is called with the name of the next measurement.
 
     Returns:
         Rows of four kinds, with ``relation``, ``split``, ``n``, and an interval ``low`` to ``high`` that covers 95 % of
@@ -98,8 +98,8 @@ def measure(
 def links_found(model: nn.Module, cases: Cases, *, as_written: bool = False) -> Tensor:
     """Returns whether the other word with most weight from the decided word is its noun, bool [cases, layers, heads].
 
-    The order is that of the ``batches`` of the cases. The decided words are there if ``as_written``, and [MASK]
-    otherwise.
+    The order is that of the ``batches`` of the cases. The sentences have the decided words if ``as_written``, and
+    [MASK] otherwise.
     """
     hits = []
     for some in cases.batches():
@@ -133,7 +133,7 @@ def _drawn(language: Language, seed: int, count: int) -> tuple[dict[Where, list[
 
 
 def _voter(known: list[Sentence], chosen_on: list[Sentence], relation: str) -> int:
-    """The offset at which words tell the decided word best."""
+    """The offset at which words predict the decided word best."""
     votes = by_offset(known, chosen_on, relation)
     return max(votes, key=lambda offset: votes[offset])
 

@@ -36,7 +36,7 @@ def annotated(language: Language, sentence: Sentence) -> AnnotatedText:
 
 
 def masked(language: Language, sentences: Sequence[Sentence]) -> list[EncodedText]:
-    """Returns sentences as a model reads them whose decided words are masked, as most are in training.
+    """Returns sentences as a model reads them, with their decided words masked, as most are in training.
 
     Args:
         language: the language.

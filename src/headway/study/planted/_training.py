@@ -125,11 +125,11 @@ def trained(
     folder: str | Path | None = None,
     watch: Callable[[int, float], None] | None = None,
 ) -> Encoder:
-    """Returns a trained encoder; the first time it is trained, later it is read from a folder.
+    """Returns a trained encoder: trains it the first time, and later reads it from a folder.
 
         model = trained("chinese", training="quick", watch=print)    # about a minute
 
-    A training that was stopped is resumed. What a seed learns depends on the processor: ``pretrained`` returns a model
+    A training that was stopped resumes. What a seed learns depends on the processor: ``pretrained`` returns a model
     that is the same everywhere, and ``pretrain`` tries seeds until one meets the criteria.
 
     Args:

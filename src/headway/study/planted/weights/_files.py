@@ -66,12 +66,12 @@ def pretrained(language: str | Language, number: int = 0, *, folder: str | Path 
         small = pretrained("chinese")
         small.model(torch.tensor([tokenizer(small.language).encode("小猫很可爱，它在睡觉。").ids]))
 
-    The weights are stored with 16 bits and computed with in float32, so that the answers are the same on every machine
-    but for rounding.
+    The weights are stored in 16 bits, and the model computes in float32. The answers are therefore the same on every
+    machine, apart from rounding.
 
     Args:
         language: "chinese", "english", or a language of ``pretrain``.
-        number: the number of the model; there is 0, and of lesson 15's language ``ARTICLE`` there are 1 and 2 too.
+        number: the number of the model: 0, or 0 to 2 for lesson 15's language ``ARTICLE``.
         folder: where the files are. Default: those of the package.
 
     Raises:

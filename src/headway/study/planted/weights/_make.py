@@ -43,10 +43,10 @@ def pretrain(
     folder: str | Path | None = None,
     tell: Tell = nobody,
 ) -> Pretrained:
-    """Trains small models until one meets the criteria, and keeps it in a file; later it is read from there.
+    """Trains small models until one meets the criteria, and keeps it in a file, from which later calls read it.
 
-    Seeds are tried from 0 on. Further models of a language, which show how seeds differ, have the next seeds; in them
-    the examples do not count. A training that was stopped is resumed.
+    It tries seeds from 0 on. Further models of a language, which show how seeds differ, have the next seeds; for them
+    the examples do not count. A training that was stopped resumes.
 
     Args:
         language: "chinese", "english", or a language of your own, whose examples are judged too.
