@@ -628,7 +628,7 @@ def test_bad_encodings() -> None:
     with pytest.raises(hw.HeadwayError, match=r"encoding is 7: give a name or an object, such as headway\.encoding"):
         hw.attention(*inputs, encoding=7)  # type: ignore[arg-type]
     with pytest.raises(
-        hw.HeadwayError, match=r"positions are given but no encoding, term or mask of one's own reads them"
+        hw.HeadwayError, match=r"positions are given but no encoding, term or mask of your own reads them"
     ):
         hw.attention(*inputs, q_positions=torch.arange(5), k_positions=torch.arange(7))
 

@@ -503,7 +503,7 @@ def test_training_on_jagged_ids_gives_the_gradients_of_single_sequences() -> Non
 
 def test_what_no_jagged_tensor_continues() -> None:
     layer, x = hw.nn.MultiHeadAttention(32, 4).double(), nested(drawn(LENGTHS))
-    with pytest.raises(HeadwayError, match="cache is given and the input is a nested tensor"):
+    with pytest.raises(HeadwayError, match="cache is given but cannot continue the sequences of a nested tensor"):
         layer(x, cache=hw.nn.KeyValueCache())
     model = hw.models.Decoder(CONFIG)
     with pytest.raises(HeadwayError, match="cache is given"):

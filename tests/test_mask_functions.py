@@ -225,7 +225,7 @@ def test_one_that_reads_positions_needs_no_encoding() -> None:
     found = hw.attention(q, k, v, mask=Near(), q_positions=positions, k_positions=positions)
     seen = torch.tensor([[True, False, True], [False, True, False], [True, False, True]])
     torch.testing.assert_close(found, hw.attention(q, k, v, mask=seen))
-    with pytest.raises(hw.HeadwayError, match=r"positions are given but no encoding, term or mask of one's own"):
+    with pytest.raises(hw.HeadwayError, match=r"positions are given but no encoding, term or mask of your own"):
         hw.attention(q, k, v, mask=M.Causal(), q_positions=positions, k_positions=positions)
 
 

@@ -353,7 +353,7 @@ def test_terms_that_replace_the_product_are_checked() -> None:
     with pytest.raises(HeadwayError, match="LimitedRotation has layout 'pairs': give 'interleaved' or 'half'"):
         rotation_limited_to(2, "pairs")
     w, beta, sums = torch.ones(1, 1, 5, 8), torch.ones(1, 1, 5), torch.ones(1, 1, 5)
-    with pytest.raises(HeadwayError, match="q_sums or k_sums alone: give both, or neither"):
+    with pytest.raises(HeadwayError, match="only one of q_sums and k_sums: give both, or neither"):
         T.HouseholderPath(w, beta, k_sums=sums)
     q, odd = torch.ones(1, 1, 5, 8), torch.ones(1, 1, 5, 9)
     with pytest.raises(HeadwayError, match="head_dim is 9: give an even one"):

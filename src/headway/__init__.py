@@ -16,8 +16,8 @@ A tour::
     print(seen.table())
 
 ``load`` and ``save`` read and write published models, ``inspection`` measures what heads do, ``study`` compares
-encodings on a text, ``testing`` checks your own encoding, ``vectors`` makes vectors of words, and ``integrations``
-brings headway's attention into other libraries, ``parallel`` divides a model among processes. ``tune`` verifies and
+encodings on a text, ``testing`` checks your own encoding, ``vectors`` makes vectors of words, ``integrations`` brings
+headway's attention into other libraries, and ``parallel`` divides a model among processes. ``tune`` verifies and
 measures the kernels on your machine. ``headway --help`` shows the commands.
 """
 

@@ -46,7 +46,7 @@ _observers: list[tuple[Callable[[], bool], Observer]] = []
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """A block in which an observer is given each call of attention of this thread.
+    """A context manager in which an observer receives every attention call of this thread.
 
     Args:
         observer: the observer. ``headway.inspection`` has its own.
@@ -99,8 +99,8 @@ def attention(
     Args:
         q: queries, [batch, heads, n, head_dim] in float64, float32, float16 or bfloat16. A jagged tensor
             (``torch.nested``, with n jagged) is a batch of sequences of different lengths without padding. k and v are
-            jagged then, and so are positions and inputs; the mask is that of each sequence and holds no tensor; the
-            output is jagged with q's offsets.
+            jagged then, and so are positions and inputs. The mask applies to each sequence, and must not hold a tensor.
+            The output is jagged with q's offsets.
         k: keys, [batch, kv_heads, m, head_dim], where kv_heads divides heads.
         v: values, [batch, kv_heads, m, v_dim].
         encoding: prepares q, k and v, adds its terms to the scores, and restores the output of prepared values. The
@@ -119,19 +119,20 @@ def attention(
         k_positions: positions of the keys, likewise. Default: 0 … m − 1.
         q_input: the layer's input for the queries, [batch, n, embed_dim], for encodings that read it.
         k_input: the layer's input for the keys, [batch, m, embed_dim].
-        prepared_by: the encoding that has prepared k and v already, as those in a cache are. It must be ``encoding``.
+        prepared_by: the encoding that has already prepared k and v, if they come from a cache. It must be ``encoding``.
         dropout_seed: a whole number, or an int64 tensor [1], that decides which weights are dropped. Default: drawn
             from torch's generator.
-        head_shard: which heads q, k and v have, where each of several processes computes some of them: the encoding,
-            ``terms``, the mask and the sink are then those of all heads. Default: q has all heads.
-        kernel: "auto", or the name of a kernel of ``headway.kernels.KERNELS``, which then never falls back.
+        head_shard: which heads q, k and v have, if each of several processes computes some of them. Give the encoding,
+            ``terms``, the mask and the sink for all heads. Default: q has all heads.
+        kernel: "auto", or the name of a kernel of ``headway.kernels.KERNELS``. A named kernel never falls back to
+            another.
 
     Returns:
         The output, [batch, heads, n, v_dim] in q's dtype.
 
     Raises:
-        HeadwayError: if shapes, dtypes or devices do not fit, if the encoding acts on embeddings alone, or if the
-            kernel is unknown or cannot run the call.
+        HeadwayError: if shapes, dtypes or devices do not fit, if the encoding acts only on embeddings, or if the kernel
+            is unknown or cannot run the call.
 
     References:
         Vaswani et al. 2017, section 3.2.
@@ -239,9 +240,9 @@ def varlen_attention(
 ) -> Tensor:
     """Computes attention of sequences of different lengths that follow one another, without padding.
 
-    Each sequence attends to itself alone. q, k, v and the cumulative lengths are those of ``flash_attn_varlen_func``;
-    the largest lengths are not needed. As there, the last query of a sequence stands at its last key where q and k have
-    other lengths, so that ``mask=Causal()`` is aligned to the bottom right, and a query without keys gives zeros.
+    Each sequence attends only to itself. q, k, v and the cumulative lengths are those of ``flash_attn_varlen_func``;
+    the largest lengths are not needed. As there, if the lengths of q and k differ, the last query of a sequence stands
+    at its last key: ``mask=Causal()`` is aligned to the bottom right. A query without keys gives zeros.
 
         out = varlen_attention(q, k, v, torch.tensor([0, 5, 15]), mask=masks.Causal())    # of 5 and 10 tokens
 
@@ -254,8 +255,8 @@ def varlen_attention(
         cu_seqlens_k: likewise of k and v. Default: those of q.
         kernel: "auto", or the name of a kernel.
         **arguments: the other arguments of ``attention``. Positions are [tokens] or [tokens, axes] and start at 0 in
-            each sequence by default; inputs are [tokens, embed_dim]. The mask is that of each sequence, and holds no
-            tensor.
+            each sequence by default; inputs are [tokens, embed_dim]. The mask applies to each sequence, and must not
+            hold a tensor.
 
     Returns:
         The output, [tokens, heads, v_dim] in q's dtype.

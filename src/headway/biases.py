@@ -1,4 +1,4 @@
-"""The bias that a term gives each pair of a query and a key, as a dense tensor, from coordinates alone."""
+"""The bias that a term gives each pair of a query and a key, as a dense tensor, computed from coordinates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rows_of_pairs(rows: Rows, q: Coordinates, k: Coordinates) -> Tensor:
         k: the keys' coordinates.
 
     Returns:
-        [batch, heads or 1, n, m], with the width of the rows behind if they have one.
+        [batch, heads or 1, n, m], or [batch, heads or 1, n, m, width] if the rows have a width.
     """
     row = rows.map.rows(q, k)
     # the gradient of index_select is several times faster than that of indexing

@@ -128,7 +128,7 @@ def make_call(
     read = encoding is not None or terms or (mask is not None and is_python(mask))
     if not read and (isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor)):
         raise HeadwayError(
-            "positions are given but no encoding, term or mask of one's own reads them: give encoding=…, or Coordinates"
+            "positions are given but no encoding, term or mask of your own reads them: give encoding=…, or Coordinates"
         )
     q, k, v = _autocast(q, k, v)
     scale = _scale(scale, encoding, q)
@@ -151,11 +151,11 @@ class Given(NamedTuple):
         encoding: the encoding.
         prepared: whether it has prepared k and v already.
         terms: the caller's terms.
-        of_softmax: the cap and the sink that are given as arguments.
+        of_softmax: the cap and the sink, if they are given as arguments.
         mask: which keys each query attends to.
         scale: the factor of the scores.
         dropout: the share of the weights that is dropped.
-        seed: decides which; None if it is to be drawn.
+        seed: decides which weights are dropped; None to draw one.
         q_positions: positions of the queries; None for the default.
         k_positions: positions of the keys.
         q_input: the layer's input for the queries.
@@ -186,8 +186,8 @@ class Places(NamedTuple):
 
     Attributes:
         q: coordinates of the queries, placed by the encoding.
-        k: those of the keys, likewise; the same object if both sides are one.
-        mask: the mask, which also hides padding that the coordinates state.
+        k: coordinates of the keys, likewise; the same object if queries and keys are the same tokens.
+        mask: the mask. It also hides the padding that the coordinates state.
         aligned: whether it is known that the queries are the last of the keys, in the order of the slots.
     """
 
@@ -211,7 +211,7 @@ class Encoded(NamedTuple):
         k_rotation: that of k.
         v_rotation: that of v.
         out_rotation: that of the output.
-        restore: what remains to be done to the output.
+        restore: transforms the output back, if the values were transformed.
     """
 
     q: Tensor
@@ -427,7 +427,7 @@ def _scale(scale: float | None, encoding: PositionEncoding | None, q: Tensor) ->
 def _check_causal(encoding: PositionEncoding, mask: Mask | None, *, one_at_the_end: bool) -> None:
     if looks_ahead(mask) and not one_at_the_end:
         raise HeadwayError(
-            f"{type(encoding).__name__} is defined for queries that see no later keys, and the mask lets them: "
+            f"{type(encoding).__name__} is only for queries that see no later keys, but the mask shows later ones: "
             "give mask=headway.masks.Causal(), alone or joined with others by &"
         )
 
@@ -506,8 +506,8 @@ def _seed(seed: int | Tensor, q: Tensor) -> Tensor:
 def _coordinates(given: Given) -> tuple[Coordinates, Coordinates]:
     """Returns the coordinates of queries and keys, as given.
 
-    Without positions the last query stands where the last key does. Of n > m queries the first ones then stand before
-    the first key, below 0, where masks show them nothing and not every encoding is defined.
+    Without positions the last query stands at the last key. If there are more queries than keys, the first queries then
+    have positions below 0, where masks show them no key and not every encoding is defined.
     """
     q, encoding, q_positions, k_positions = given.q, given.encoding, given.q_positions, given.k_positions
     n, m = q.shape[2], given.k.shape[2]
@@ -641,7 +641,7 @@ def _encoded(given: Given, placed: Places) -> Encoded:
 
 
 def _split(encoding: Steps, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
-    """Prepares x except for a last rotation, and returns that unless its angles require a gradient."""
+    """Prepares x except for a last rotation, and returns that rotation unless its angles require a gradient."""
     prepared, rotation = encoding._split_of(side, x, at)
     if rotation is None:
         return prepared, None

@@ -33,9 +33,9 @@ def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.devi
 
     A result that was written to in place anyway is made again; writes through ``.data`` and numpy are not noticed.
 
-    Results are cached for an explicit CPU device only. Other devices have streams, and graphs that own the memory they
-    capture; None means the current default device. Under a compiler, a tracer, a mode or a transform, which must not
-    take tensors from outside, results are made again too.
+    Results are cached only for an explicit CPU device. Other devices have streams, and graphs that own the memory that
+    they capture; None means the current default device. Under a compiler, a tracer, a mode or a transform, which must
+    not take tensors from outside, results are made again too.
 
     Args:
         make: a function that returns a tensor, a tuple of tensors, or ``Coordinates``.

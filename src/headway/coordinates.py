@@ -38,15 +38,16 @@ class Coordinates(Record):
             since 1970 it keeps steps of 128. Give such timestamps in float64, or subtract the first one before.
         index: [b, n] int64, the order of each token in its stream. Masks and dropout read it.
         document: [b, n] integers, or None.
-        length: tokens in the stream: an int, or a tensor [b, 1] or [b, n]. Encodings of the total length read it.
+        length: tokens in the stream: an int, or a tensor [b, 1] or [b, n]. Encodings that depend on the total length
+            read it.
         ordered: whether the index rises by one from slot to slot. Masks are then intervals of slots.
         start: the index of the first slot, if it is the same in every row and known.
         spanned: the ``position`` that is known to rise by one from ``start`` on; see ``consecutive``.
         rising: the ``document`` whose values are known to rise along the slots; see ``documents_in_order``.
         padding: "left" or "right" where rows are padded on that side: tokens with an index below 0, or from the
             ``length`` on, are padding, as ``padded`` makes them. No call attends to them, whatever its mask is.
-        shard: the stream whose tokens several processes share, and which of them are here. Attention of these tokens
-            alone would be wrong, so that only ``headway.parallel`` takes them.
+        shard: the stream whose tokens several processes share, and which of them are here. Attention needs the other
+            tokens too, so only ``headway.parallel`` takes such coordinates.
 
     Raises:
         HeadwayError: for a field of another type, dtype or shape; the message names it.
@@ -195,7 +196,7 @@ class Coordinates(Record):
             length: tokens in the stream. Default: the largest position + 1.
 
         Raises:
-            HeadwayError: for another shape or number of tokens, or a dtype that is no number.
+            HeadwayError: for another shape or number of tokens, or a dtype that is not numeric.
         """
         if isinstance(positions, Coordinates):
             if positions.index.shape[-1] != n:
@@ -243,8 +244,9 @@ class Coordinates(Record):
             Coordinates.packed([[5, 10], [7, 8]])     # two rows
 
         Args:
-            lengths: the tokens of each document, or of each document of each row, with as many tokens in all rows.
-            last: for each document, the number of its last tokens that are here: the queries for packed keys in a
+            lengths: the tokens of each document, or of each document of each row. All rows must have the same number of
+                tokens.
+            last: for each document, how many of its last tokens are here, such as the queries for packed keys in a
                 cache. Default: all tokens.
             device: where the tensors are created.
 
@@ -291,8 +293,8 @@ class Coordinates(Record):
     ) -> Coordinates:
         """Coordinates of padded rows: position and index of the first real token are 0 in each row.
 
-        Padding on the left has a negative index and the position 0. No call attends to keys that are padding, so that a
-        padded row gives what the unpadded one gives, also in later steps with a cache.
+        Padding on the left has a negative index and the position 0. No call attends to padding, so a padded row gives
+        the same as the unpadded one, also in later steps with a cache.
 
         Args:
             lengths: the real tokens of each row.
@@ -371,9 +373,9 @@ class Coordinates(Record):
         return self
 
     def step_key(self, batch: int, n: int, encoding: Any) -> Hashable:
-        """What a decoding step depends on besides the numbers of its coordinates; None if it cannot have these.
+        """What a decoding step depends on besides the numbers in its coordinates; None if a step cannot have them.
 
-        A step reads, in memory, one position of each token of a stream in order, whose rows may be padded.
+        A step reads from memory one position of each token. The tokens are a stream in order, whose rows may be padded.
 
         Args:
             batch: the rows of the call.
@@ -425,7 +427,7 @@ class Coordinates(Record):
         return stops
 
     def append(self, other: Coordinates) -> Coordinates:
-        """The coordinates of these tokens followed by others, as given: an encoding places the longer stream anew.
+        """The coordinates of these tokens followed by others; an encoding places the longer stream anew.
 
         Args:
             other: the coordinates that follow.
@@ -435,7 +437,9 @@ class Coordinates(Record):
         """
         other = other.as_given()
         if self.shard is not None or other.shard is not None:
-            raise HeadwayError("a shard of a stream cannot be continued: append to the whole stream, and take it anew")
+            raise HeadwayError(
+                "cannot append to a shard of a stream: append to the whole stream, and take the shard anew"
+            )
         held, given = self.position.shape[-1], other.position.shape[-1]
         if held != given:
             raise HeadwayError(f"the positions before have {held} axes but the new ones {given}: give as many")
@@ -512,7 +516,7 @@ class Coordinates(Record):
         return found._with(shard=self.shard._with(runs=self.shard.runs_of(start, stop), tokens=found))
 
     def take(self, runs: Sequence[tuple[int, int]]) -> Coordinates:
-        """The coordinates of some tokens of a stream that several processes share, which know the whole.
+        """The coordinates of some tokens of a stream that several processes share, with those of the whole stream.
 
         Args:
             runs: the slots of these tokens, as rising ranges (start, stop).
@@ -539,20 +543,20 @@ class Coordinates(Record):
 
 
 class Scans(Protocol):
-    """What tokens of a shard take of earlier tokens, on whichever process these are."""
+    """Sums and values of earlier tokens for the tokens of a shard, whichever process has the earlier tokens."""
 
     def summed(self, steps: Tensor) -> Tensor:
         """Returns the sums of steps up to and including each token, over all tokens of the stream.
 
         Args:
-            steps: those of this shard, [batch, n, …].
+            steps: the steps of this shard, [batch, n, …].
         """
 
     def preceding(self, x: Tensor, count: int) -> list[Tensor]:
-        """Returns what a tensor is for the ``count`` tokens before each run of the shard, 0 before the first token.
+        """Returns a tensor's values at the ``count`` tokens before each run of the shard, 0 before the first token.
 
         Args:
-            x: that of this shard, [batch, n, …].
+            x: the tensor of this shard, [batch, n, …].
             count: the number of tokens.
         """
 
@@ -564,7 +568,7 @@ class Shard(Record):
     Args:
         whole: the coordinates of all tokens.
         runs: the slots of the tokens of the shard, as rising ranges (start, stop).
-        tokens: the coordinates of these tokens alone.
+        tokens: the coordinates of only these tokens.
         scans: reaches the tokens of other processes, within a call of ``headway.parallel``; None outside of one.
     """
 
@@ -580,13 +584,13 @@ class Shard(Record):
             at: the coordinates.
 
         Raises:
-            HeadwayError: if not, since other processes would not know of it.
+            HeadwayError: if one was replaced, since other processes would not know of it.
         """
         for name in ("position", "index", "document"):
             if getattr(at, name) is not getattr(self.tokens, name):
                 raise HeadwayError(
-                    f"{name} was replaced in the coordinates of a shard, of which other processes do not know: replace "
-                    "it in the coordinates of all tokens, and take these"
+                    f"{name} was replaced in the coordinates of a shard, and other processes do not know it: replace "
+                    "it in the coordinates of all tokens, and take the shard anew"
                 )
 
     def runs_of(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
@@ -611,8 +615,8 @@ class Shard(Record):
         """
         if self.scans is None:
             raise HeadwayError(
-                f"the positions are those of a shard, {sum(stop - start for start, stop in self.runs)} of "
-                f"{self.whole.index.shape[1]} tokens, whose attention needs the others: call "
+                f"the positions belong to a shard, {sum(stop - start for start, stop in self.runs)} of "
+                f"{self.whole.index.shape[1]} tokens, and attention needs the others too: call "
                 "headway.parallel.attention, or give positions of the whole stream"
             )
         return self.scans
@@ -622,8 +626,8 @@ class Shard(Record):
 class Placed(Coordinates):
     """Coordinates that an encoding has placed: where it sees the tokens, and its tables.
 
-    Another encoding places ``given`` anew. A copy keeps the encoding; a copy that is made together with the encoding
-    has the encoding's copy.
+    Another encoding places ``given`` anew. A copy keeps the encoding. If the encoding is copied together with the
+    coordinates, the copy refers to the copied encoding.
 
     Args:
         given: the coordinates before ``PositionEncoding.locate``.
@@ -669,7 +673,7 @@ class Placed(Coordinates):
         if self.position is not self.located:
             raise HeadwayError(
                 f"the positions were replaced after a {type(self.by).__name__} had placed the coordinates: replace "
-                "them before, or hand over Coordinates that no encoding has placed"
+                "them before, or give Coordinates that no encoding has placed"
             )
         return self.given
 

@@ -1,9 +1,9 @@
 """Products of queries and keys in which each channel decays along the tokens between them.
 
-The products are Σ_c q_ic·k_jc·exp(P_ic − P_jc), where P sums logarithms that are at most 0. They are no products of
-q·exp(P) and k·exp(−P), which leave the range of floats. With a token between query and key, both factors are at most 1:
-``along`` and ``in_pieces`` take the ends of blocks of 1, 2, 4, … tokens, since each query and each key before it are in
-two neighbouring blocks of some size.
+The products are Σ_c q_ic·k_jc·exp(P_ic − P_jc), where P sums logarithms that are at most 0. They cannot be computed
+from q·exp(P) and k·exp(−P), which leave the range of floats. If P is measured from a token between query and key, both
+factors are at most 1. ``along`` and ``in_pieces`` measure it from the ends of blocks of 1, 2, 4, … tokens, since each
+query and each key before it are in two neighbouring blocks of some size.
 """
 
 from __future__ import annotations

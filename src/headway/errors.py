@@ -20,7 +20,7 @@ class HeadwayError(ValueError):
 
 
 class WrongCallError(HeadwayError, TypeError):
-    """Raised for a call whose arguments the function does not have, or that lacks some."""
+    """Raised for a call with an argument that the function does not have, or without one that it needs."""
 
 
 PADDING = "give mask=headway.masks.Padding(lengths), with the number of real tokens of each row"
@@ -74,7 +74,7 @@ def wrong_argument(
 
 
 def refuses_others(function: T) -> T:
-    """Leaves ``**others``, by which a function catches arguments that it does not have, out of its signature.
+    """Hides ``**others`` in the signature of a function, which catches in it the arguments that it does not have.
 
     The function raises ``wrong_argument`` for them. A decorator that checked each call would cost microseconds.
 
@@ -99,11 +99,11 @@ def refuse(call: str, function: Callable[..., object], others: Mapping[str, obje
 
 
 def right_call(example: str, **instead: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Returns a decorator that makes a wrong call of a function or constructor an error that shows a right one.
+    """Returns a decorator that turns a wrong call of a function or constructor into an error that shows a right call.
 
     Args:
         example: a right call.
-        **instead: for names of arguments that the function lacks and users try, what to give in their place.
+        **instead: for names of arguments that users try and the function lacks, what to give in their place.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -174,7 +174,7 @@ def unknown(what: str, name: object, known: Iterable[str], see: str = "") -> Hea
     The message has the nearest names, or all if they are few and none is near.
 
     Args:
-        what: what the name should be of, such as "encoding".
+        what: what is named, such as "encoding".
         name: the name.
         known: those that are known.
         see: a command, page or object that has all of them.

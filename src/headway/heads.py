@@ -1,4 +1,4 @@
-"""A call of some of the heads: what an encoding, terms and a mask of all heads are for those of one process."""
+"""Restricts an encoding, terms and a mask of all heads to the heads of one process."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def _unchanged(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class HeadShard:
-    """The heads that a call computes, where each of several processes computes some of them.
+    """The heads that a call computes, if each of several processes computes some of them.
 
-    q, k and v are those of these heads. Whatever else a call is given is that of all heads: the encoding, terms, the
-    mask and the sink. The call takes its part of them along the dimensions that are named "heads" and "kv_heads".
+    q, k and v have only these heads. Everything else is given for all heads: the encoding, terms, the mask and the
+    sink. The call takes its part of them along the dimensions that are named "heads" and "kv_heads".
 
     Args:
         first: the number of q's first head among all.
         count: the number of q's heads.
         total: the number of all query heads.
-        shared: applied to each tensor that requires a gradient and that all shards read, such as a table by head, and
-            to each parameter. Its result has the same values, and its backward adds the gradients of all shards. A
-            parameter of which each process holds a part becomes that part. Default: each shard keeps the gradient of
-            its own heads.
+        shared: a function that is applied to each parameter, and to each tensor that requires a gradient and that all
+            shards read, such as a table by head. It returns the same values, and its backward adds the gradients of all
+            shards. For a parameter of which each process holds a part, it returns that part. Default: each shard keeps
+            the gradient of its own heads.
 
     Raises:
         HeadwayError: if the heads are not among ``total``, or a number is not whole.
@@ -100,7 +100,7 @@ class HeadShard:
         return {**sizes, "heads": self.total, "kv_heads": self._all(sizes["kv_heads"])}
 
     def _all(self, heads: int) -> int:
-        """Returns how many heads a side has in all that has ``heads`` of them here."""
+        """Returns how many heads a side has in total if it has ``heads`` of them here."""
         return heads * self.total // self.count
 
     def _own(self, heads: int) -> slice:
@@ -132,7 +132,7 @@ class HeadShard:
         Args:
             terms: the terms.
             kv_heads: the number of key heads of this shard.
-            of: whose terms they are, as in messages.
+            of: whose terms they are, for messages.
             any_heads: whether functions among them take any number of heads.
 
         Raises:
@@ -142,8 +142,8 @@ class HeadShard:
         for term in terms:
             if isinstance(term, (ScoreMap, Normalizer)) and not any_heads:
                 raise HeadwayError(
-                    f"{of} is built for {self.total} heads and has a {type(term).__name__}, a function of the scores "
-                    "of all heads, of which a shard computes some: keep this layer on each process as a whole"
+                    f"{of} is built for {self.total} heads and has a {type(term).__name__}, which maps the scores "
+                    "of all heads, and a shard computes only some: keep this layer whole on each process"
                 )
             if isinstance(term, Product) and not any_heads:
                 term = Product(self._product(term.function), term.tensors)
@@ -170,7 +170,7 @@ class HeadShard:
     def spread(self, x: Tensor) -> Tensor:
         """Returns a tensor of all heads that has ``x`` at its own heads, and copies of them at the others.
 
-        What is computed of each head apart is then read at the own heads; numbers that occur keep the others finite.
+        If each head is computed separately, the results at the own heads are right; the copies keep the others finite.
 
         Args:
             x: [batch, heads or kv_heads of this shard, n, width].
@@ -233,7 +233,7 @@ class HeadShard:
 
 
 def _differs(one: Any, other: Any) -> bool:
-    """Whether anything within two values of the same form is another object."""
+    """Whether two values of the same form differ in any object that they hold."""
     if isinstance(one, dict):
         return any(_differs(one[name], other[name]) for name in one)
     if isinstance(one, (tuple, list)):
@@ -242,7 +242,7 @@ def _differs(one: Any, other: Any) -> bool:
 
 
 class EncodingOfHeads:
-    """The steps of a call by an encoding of all heads, for the heads of a shard.
+    """The steps of a call that use an encoding of all heads, for the heads of a shard.
 
     Args:
         encoding: the encoding.
@@ -292,7 +292,7 @@ class EncodingOfHeads:
         return x if prepared is whole else prepared[:, own], _cut(rotation, own)
 
     def _need_heads_apart(self, side: str, whole: Tensor, at: Coordinates, prepared: Tensor, own: slice) -> None:
-        """Checks, once for an encoding, that it prepares the own heads alike whatever the others are.
+        """Checks, once for each encoding, that the other heads do not change how it prepares the own ones.
 
         Raises:
             HeadwayError: if not.
@@ -307,8 +307,8 @@ class EncodingOfHeads:
             gap, largest = (again - prepared)[:, own].abs(), prepared[:, own].abs()
             if bool((gap > APART * largest.amax()).any()):
                 raise HeadwayError(
-                    f"what {self.encoding.known_as} makes of a {side} depends on the other heads, of which a shard "
-                    "has none: keep this layer on each process as a whole"
+                    f"{self.encoding.known_as} prepares a {side} of one head from those of other heads, and a shard "
+                    "has only some: keep this layer whole on each process"
                 )
         known.add(side)
 

@@ -1,4 +1,4 @@
-"""Jagged batches: sequences of different lengths without padding, which are computed as one row of documents.
+"""Jagged batches: sequences of different lengths without padding, computed as one row of documents.
 
 A jagged tensor is a ``torch.nested`` tensor of the layout ``torch.jagged``: the values of all sequences one after
 another, and ``offsets`` [batch + 1], where each begins. FlashAttention calls the offsets cu_seqlens.
@@ -71,7 +71,7 @@ def starts_of(name: str, x: Tensor, layout: str) -> Tensor:
     """
     words = layout.strip("[]").split(", ")
     if not is_nested(x):
-        raise HeadwayError(f"{name} is not a nested tensor, and others of this call are: give all of them as such")
+        raise HeadwayError(f"{name} is not a nested tensor, and others of this call are: give all as nested tensors")
     if x.layout != torch.jagged:
         raise HeadwayError(f"{name} is a nested tensor of layout {x.layout}: give one with layout=torch.jagged")
     if x.ndim != len(words) or ragged_dim(x) != words.index("tokens"):
@@ -105,7 +105,7 @@ def as_jagged(row: Tensor, offsets: Tensor, dim: int = 1) -> Tensor:
 
 
 def tokenwise(function: Callable[..., Tensor], x: Tensor, *others: Tensor | None) -> Tensor:
-    """Returns what a function makes of each token of jagged tensors [batch, tokens, …], as a jagged tensor.
+    """Applies a function to each token of jagged tensors [batch, tokens, …]; returns a jagged tensor.
 
     Args:
         function: maps rows [1, tokens, …] to a row.
@@ -122,7 +122,7 @@ def tokenwise(function: Callable[..., Tensor], x: Tensor, *others: Tensor | None
 def coordinates(offsets: Tensor, n: int, positions: Tensor | None = None) -> Coordinates:
     """Returns the coordinates of sequences that follow one another in one row, as ``Coordinates.packed``.
 
-    No tensor is read, so that a device need not be waited for and a compiler can follow.
+    This reads no tensor, so it never waits for a device, and a compiler can trace it.
 
     Args:
         offsets: where the sequences begin, int64 [batch + 1].
@@ -157,8 +157,7 @@ def _coordinates(offsets: Tensor, n: int, positions: Tensor | None) -> Coordinat
 class _Recent(threading.local):
     """The last coordinates of a thread, for which the layers of a model ask in turn.
 
-    They are found by the numbers of the offsets, since a collective, numpy or ``.data`` writes into a tensor without a
-    trace.
+    They are found by the values of the offsets, since a collective, numpy or ``.data`` can change a tensor unnoticed.
     """
 
     def __init__(self) -> None:
@@ -185,7 +184,7 @@ def recent(offsets: Tensor, n: int) -> Coordinates | None:
 
 
 def _may_keep(offsets: Tensor) -> bool:
-    """Returns whether coordinates may be kept: elsewhere than on a CPU, comparing offsets would wait for a stream."""
+    """Returns whether coordinates may be kept: on other devices than a CPU, comparing offsets would wait."""
     return not watched() and type(offsets) is Tensor and offsets.is_cpu
 
 
@@ -202,7 +201,7 @@ def sides(
     k_positions: Tensor | Coordinates | None,
     encoding: PositionEncoding | None,
 ) -> tuple[Coordinates, Coordinates]:
-    """Returns the coordinates of queries and keys; those of both are one object if their sequences are.
+    """Returns the coordinates of queries and keys; they are one object if both have the same sequences.
 
     The last query of a sequence stands at its last key, as in ``attention``.
 
@@ -216,7 +215,7 @@ def sides(
         encoding: the encoding of the call.
 
     Raises:
-        HeadwayError: if one side has positions and the other one, of other lengths, has none; or if an encoding has to
+        HeadwayError: if only one side has positions and the lengths of both differ, or if an encoding would have to
             place queries before the first key.
     """
     if q_offsets is k_offsets and (q_positions is None or k_positions is None or q_positions is k_positions):
@@ -312,10 +311,10 @@ def by_document(mask: Mask | Tensor | None, q_offsets: Tensor, k_offsets: Tensor
         mask: the mask of each sequence.
         q_offsets: where the sequences of the queries begin, int64 [batch + 1].
         k_offsets: those of the keys.
-        apart: whether queries and keys have indices of their own, each from 0 on, so that differences mean nothing.
+        apart: whether queries and keys have separate indices, each from 0 on, so that their differences mean nothing.
 
     Raises:
-        HeadwayError: if the mask holds a tensor, whose rows are not those of the row of sequences.
+        HeadwayError: if the mask holds a tensor, whose dimensions do not fit one row of all sequences.
     """
     return Documents() if mask is None else _within(mask, q_offsets, k_offsets, apart) & Documents()
 
@@ -355,7 +354,7 @@ def _of_sequences(function: MaskMod, q_offsets: Tensor, k_offsets: Tensor) -> Ma
 
 
 def need_none(arguments: Mapping[str, object]) -> None:
-    """Raises HeadwayError for an argument that is given and that a layer does not take with jagged tensors.
+    """Raises HeadwayError if an argument is given that a layer does not take with jagged tensors.
 
     Args:
         arguments: arguments by name.
@@ -363,7 +362,7 @@ def need_none(arguments: Mapping[str, object]) -> None:
     for name, value in arguments.items():
         if value is not None:
             raise HeadwayError(
-                f"{name} is given and the input is a nested tensor, whose sequences no {name} continues: pad them, "
+                f"{name} is given but cannot continue the sequences of a nested tensor, the input: pad them, "
                 "positions=Coordinates.padded(lengths, n)"
             )
 
@@ -431,7 +430,7 @@ class Sequences(NamedTuple):
 
         Args:
             mask: the mask of each sequence.
-            keys: the sequences of the keys, both of which count from 0. Default: these.
+            keys: the sequences of the keys; queries and keys then both count from 0. Default: these.
 
         Raises:
             HeadwayError: if the mask holds a tensor, or the numbers of sequences differ.
@@ -511,7 +510,7 @@ def row(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> Row:
 
     Args:
         q: queries, [batch, heads, tokens, head_dim], jagged.
-        k: keys, likewise; their lengths may be others.
+        k: keys, likewise; their lengths may differ from those of q.
         v: values, of the lengths of k.
         arguments: the other arguments. Positions, inputs and a sink for each query are jagged too.
 

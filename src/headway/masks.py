@@ -1,10 +1,10 @@
 """Attention masks: which keys each query may attend to.
 
-Masks are joined by ``&`` and ``|``. A mask is defined by ``allowed``, a boolean tensor for some queries and keys. Most
-masks also have an ``interval`` of key slots for each query, by which kernels skip keys that no query attends to. The
-masks here read the ``index`` of the tokens, which is their order in the stream, never their positions.
+``&`` and ``|`` join masks. A mask is defined by ``allowed``, which returns a boolean tensor for some queries and keys.
+Most masks also have an ``interval`` of key slots for each query, which lets kernels skip keys that no query attends to.
+The masks here read the ``index`` of the tokens, which is their order in the stream, never their positions.
 
-Where a mask is an argument, it may also be a boolean tensor, a name ("causal", "documents", "padding"), a function of
+Every ``mask`` argument also takes a boolean tensor, a name ("causal", "documents", "padding"), a function of
 FlexAttention, (b, h, q_idx, kv_idx), or a BlockMask.
 """
 
@@ -132,7 +132,7 @@ class Mask(Divisible):
     def plan_key(self) -> Hashable:
         """Returns what the mask depends on besides coordinates; None if it holds tensors or is not of this module.
 
-        What was prepared for one call is used again for calls with an equal key.
+        Calls with an equal key share what was prepared for the first of them.
         """
         kind, held = type(self), vars(self).values()
         if kind.__module__ != __name__:
@@ -164,7 +164,7 @@ class Mask(Divisible):
             self.check_tensors({"batch": batch, "heads": heads, "queries": n, "keys": m})
 
     def for_call(self, batch: int, heads: int) -> Mask:
-        """Returns the mask for a call of ``batch`` rows and ``heads``, of which coordinates say nothing."""
+        """Returns the mask for a call of ``batch`` rows and ``heads``, which coordinates do not state."""
         return self
 
     def _misfit(self, holder: Divisible, name: str, x: Tensor, sizes: Sizes) -> HeadwayError:
@@ -178,7 +178,7 @@ class Mask(Divisible):
         )
 
     def _repr_html_(self) -> str:
-        """A picture of the mask for a few tokens, where it needs no further coordinates."""
+        """A picture of the mask for a few tokens, if the mask needs no further coordinates."""
         queries, keys = self.extent("queries"), self.extent("keys")  # 1 where no tensor has them
         n, m = (
             min(one if one > 1 else max(other, FEW_TOKENS), MANY_TOKENS)
@@ -541,8 +541,8 @@ class Padding(Mask):
         side: where the padding is, "left" or "right".
 
     Raises:
-        HeadwayError: for another side or negative lengths; and in a call, for lengths above its number of keys or
-            other than those of its coordinates. Lengths that need waiting for a device are not checked.
+        HeadwayError: for another side or negative lengths. In a call, for lengths above its number of keys, or other
+            than those of its coordinates; lengths on a device are not checked if that would wait for it.
     """
 
     axes = named(lengths="batch")
@@ -604,7 +604,7 @@ class Padding(Mask):
 
 
 def real_stop(k: Coordinates) -> Tensor | None:
-    """Returns the index after the last real token of each row, [b, 1], if rows were padded one by one.
+    """Returns the index after the last real token of each row, [b, 1], if each row has padding of its own.
 
     Rows that do not state padding and all start at one known index (a span, plain positions, packed documents) have
     none; their length counts positions.
@@ -621,7 +621,7 @@ def real_stop(k: Coordinates) -> Tensor | None:
 def hiding_padding(mask: Mask | None, k: Coordinates) -> Mask | None:
     """Returns the mask that also hides the padding that the coordinates of the keys state.
 
-    The mask's own lengths are those of the coordinates, or of an earlier call.
+    If the mask has lengths of its own, they must be those of the coordinates, or of an earlier call.
 
     Args:
         mask: the mask; None hides nothing.
@@ -768,7 +768,7 @@ class Function(Mask):
         return self._with(rows=rows, heads=torch.arange(heads) if self.heads is None else self.heads)
 
     def extent(self, axis: str) -> int:
-        """Returns the rows or heads among which the mask differs, at least 1, as far as one query and key show it."""
+        """Returns how many rows or heads the mask distinguishes, at least 1, tried with one query and one key."""
         number = {"batch": 0, "heads": 1}.get(axis)
         if number is None or self.rows is None or self.heads is None:
             return 1
@@ -906,7 +906,7 @@ def _is_block_mask(mask: Any) -> bool:
 
 
 def from_flex(mask: Any) -> Function:
-    """Returns the mask of a function or BlockMask of FlexAttention, which every argument ``mask`` takes as it is, too.
+    """Returns the mask of a function or BlockMask of FlexAttention; every ``mask`` argument also takes these directly.
 
         Causal() & from_flex(lambda b, h, q_idx, kv_idx: document[q_idx] == document[kv_idx])
 
@@ -966,7 +966,7 @@ def as_mask(mask: AnyMask) -> Mask | None:
 
 
 def mask_or_tensor(mask: AnyMask) -> Mask | Tensor | None:
-    """Returns the mask that an argument gives, but a boolean tensor as it is, whose shape a layer checks by itself.
+    """Returns the mask that an argument gives. A boolean tensor stays a tensor, whose shape a layer checks itself.
 
     Args:
         mask: as for ``as_mask``.
@@ -1070,7 +1070,7 @@ class Bits(Mask):
 
 
 def is_python(mask: Mask) -> bool:
-    """Returns whether a mask, or one that it is joined of, is a Python function that kernels cannot read.
+    """Returns whether a mask, or one of its parts, is a Python function that kernels cannot read.
 
     Args:
         mask: the mask.
@@ -1139,7 +1139,7 @@ class Or(_Joined):
 
 
 def parts_of(mask: Mask | None) -> tuple[Mask, ...]:
-    """Returns the masks that a mask is joined of by & or |; none if it is not joined.
+    """Returns the masks that & or | joined into this one; none if it is not joined.
 
     Args:
         mask: the mask.
@@ -1148,7 +1148,7 @@ def parts_of(mask: Mask | None) -> tuple[Mask, ...]:
 
 
 def conjuncts(mask: Mask | None) -> tuple[Mask, ...]:
-    """Returns the masks that all have to allow a key.
+    """Returns the masks that must all allow a key.
 
     Args:
         mask: the mask; None hides nothing.

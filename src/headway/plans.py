@@ -1,17 +1,18 @@
 """Plans: what short calls of one shape have in common, computed once, since it takes most of their time.
 
-A plan belongs to an encoding, or to no encoding, and to a key: whatever else of a call a result depends on, apart from
-the values of its tensors. It is made in the first call and holds the choice of the kernel, the lowered mask, tables of
-positions, and the words that the kernel reads, also for the backward pass if autograd records the call. Later calls
-write their addresses into a copy. Terms of an encoding that has parameters are computed in every call.
+A plan belongs to an encoding, or to no encoding, and to a key. The key has whatever else the result of a call depends
+on, apart from the values of its tensors. The first call makes the plan. It holds the choice of the kernel, the lowered
+mask, tables of positions, and the packed arguments ("words") that the kernel reads, also for the backward pass if
+autograd records the call. Later calls write the addresses of their tensors into a copy of the words. Every call
+computes the terms of an encoding that has parameters.
 
 A plan of decoding steps holds for any number of keys. Other long calls, calls under autocast, and those with encodings
 outside of headway have no plan.
 
-On a GPU calls of any but the largest lengths have a plan, since the host's time does not depend on the length, under
-autocast too where q, k and v have its dtype. It is made in the second call, since making it takes a third of a call.
-Decoding steps have none. A plan belongs to the stream that its tensors were computed on, and there is none while a
-graph is captured, which would read them when they may be gone.
+On a GPU calls of all but the largest lengths have a plan, since the host's time does not depend on the length. Calls
+under autocast have one too if q, k and v have its dtype. The second call makes it, since making it takes a third of a
+call. Decoding steps have none. A plan belongs to the stream that its tensors were computed on. There is none while a
+graph is captured, since the graph would read these tensors when they may be gone.
 """
 
 from __future__ import annotations
@@ -107,8 +108,9 @@ class Plan:
     def __call__(self, request: Request, terms: tuple[Term, ...] | None = None) -> Tensor | None:
         """Returns the output; None if the plan does not hold for this call.
 
-        ``terms`` are those of the encoding, if the call has computed them: computed again, autograd would record them
-        twice, and a checkpoint would find that its call saves more than the call that it repeats.
+        ``terms`` are those of the encoding, if the call has already computed them. If they were computed again,
+        autograd would record them twice, and a checkpoint would find that its call saves more than the call that it
+        repeats.
         """
         if self.guards and sum(map(writes_of, self.guards)) != self.version:
             return None
@@ -173,7 +175,7 @@ class Step:
         return None if terms is None else run(q, m, terms)
 
     def _terms(self, given: tuple[Term, ...] | None) -> tuple[Term, ...] | None:
-        """Returns the terms that a call has anew, unless they are given; None if they are of other kinds."""
+        """Returns the terms of a call: the given ones, or new ones; None if their kinds differ from the plan's."""
         if self.encoding is None:
             return ()
         terms = self.encoding.terms(*self.sides) if given is None else given
@@ -218,7 +220,7 @@ class Block(NamedTuple):
 
 
 class Plans(dict[Hashable, "Plan | Step | str | None"]):
-    """The plans of an encoding by their keys; for a key of calls that have none, why; None for one that was seen once.
+    """The plans of an encoding by key. A key without a plan has the reason, or None if it was seen only once.
 
     They stay with the encoding, in its ``__dict__``, and neither a copy nor a file of it has them.
     """
@@ -361,7 +363,7 @@ def rotated_by_rows(
 
 
 def key_of(request: Request) -> Hashable:
-    """Returns the key of a call, made of what its parts say of themselves; None if it has no plan."""
+    """Returns the key of a call, made of the keys of its parts; None if the call has no plan."""
     q, k, v, encoding, mask, scale, q_at, k_at, prepared_by, kernel = request
     if watched() or forward_mode() or not _are_plain(q, k, v):
         return None
@@ -412,7 +414,7 @@ def _runs_on_gpu(q: Tensor, kernel: str) -> bool:
 
 
 def are_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Returns whether these are tensors whose numbers a kernel can read as they lie on a CPU.
+    """Returns whether these are tensors whose numbers a kernel can read directly from the memory of a CPU.
 
     Args:
         q: queries.
@@ -423,7 +425,7 @@ def are_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _are_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Returns whether these are tensors whose numbers a kernel can read as they lie."""
+    """Returns whether these are tensors whose numbers a kernel can read directly from memory."""
     if not (type(q) in ORDINARY and type(k) in ORDINARY and type(v) in ORDINARY):
         return False
     return not (q.is_neg() or k.is_neg() or v.is_neg())
@@ -435,7 +437,7 @@ def _are_cast(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _key_of(part: Any, kind: type[PositionEncoding] | type[Mask]) -> Hashable:
-    """Returns what a part of a call says that results depend on; None if it does not say."""
+    """Returns the key of a part of a call: what results depend on; None if it has none."""
     return part.plan_key() if isinstance(part, kind) else None
 
 
@@ -546,7 +548,7 @@ def _plan(request: Request, call: Call) -> Plan | str:
 
 
 def _tensors_of(*sides: Any) -> list[Tensor]:
-    """Returns the tensors of coordinates, and of those that were given where an encoding has placed them."""
+    """Returns the tensors of coordinates, and of the given ones if an encoding has placed them."""
     every: dict[int, Coordinates] = {}
     for side in sides:
         for at in (side, side.given if isinstance(side, Placed) else None):

@@ -39,13 +39,13 @@ MOST_READ = 512
 def measure(encoding: PositionEncoding) -> Properties:
     """Measures the four properties of an encoding with its present parameters, in float64.
 
-    An encoding of embeddings is measured by the vectors that it adds: a pair of positions by the length of the
-    difference of their vectors. An encoding in attention is measured by what it changes in the score of a query and a
-    key that are the same everywhere, and in a value. Parameters that are all zero are first drawn from N(0, 1), since
-    they would hide the encoding.
+    An encoding of embeddings is measured by the vectors that it adds; a pair of positions is measured by the length of
+    the difference of their vectors. An encoding in attention is measured by how it changes a value and the score of a
+    query and a key, which are the same at every position. Parameters that are all zero are first drawn from N(0, 1),
+    since they would hide the encoding.
 
     The measurement covers 1024 positions, pairs within 32 tokens at five places in sequences of 32 to 1024 tokens, and
-    single positions and distances up to 2²⁰; fewer if a table ends before.
+    single positions and distances up to 2²⁰, or fewer if a table is shorter.
 
     Args:
         encoding: the encoding; it is copied, and not changed.
@@ -76,7 +76,7 @@ def measure(encoding: PositionEncoding) -> Properties:
 class Pairs:
     """The dense scores and values of one encoding between the queries and the keys of one sequence.
 
-    If the encoding is defined for the past alone, queries attend to no later keys.
+    If the encoding is defined only for the past, queries attend to no later keys.
 
     Args:
         encoding: the encoding.

@@ -1,8 +1,8 @@
-"""What a kernel can compute of the weights of a call without holding them: sums, largest weights, entropies.
+"""Reductions of the weights of a call that a kernel computes without holding them: sums, largest weights, entropies.
 
-A reduction is to a statistic what a term is to an encoding: statistics of ``headway.inspection`` are made of
-reductions, kernels compute reductions, and neither knows the other. ``kernels/_reduce.py`` computes all of them from
-blocks of scores, and so is the specification of every kernel that computes them in a pass of its own.
+A reduction is to a statistic what a term is to an encoding: statistics of ``headway.inspection`` consist of reductions,
+kernels compute reductions, and neither knows the other. ``kernels/_reduce.py`` computes all of them from blocks of
+scores. It is the specification for every kernel that computes them in a pass of its own.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class VisibleKeys(Reduction):
 class TopKeys(Reduction):
     """The largest weights of each query and the slots of their keys, the largest first: two of [batch, H, n, count].
 
-    Of equal scores the one with the lowest slot comes first. Where fewer keys are visible, the others are 0 and −1.
+    Among equal scores, the key with the lowest slot comes first. If fewer keys are visible, the remaining entries are 0
+    and −1.
 
     Attributes:
         count: weights for each query, at least 1.
@@ -75,7 +76,7 @@ class WeightsByLabel(Reduction):
     """The sums of the weights of keys with each label: [batch, H, n, count].
 
     Attributes:
-        labels: of the keys, [batch or 1, m] in int64, from 0 to count − 1; −1 for keys of no sum.
+        labels: labels of the keys, [batch or 1, m] in int64, from 0 to count − 1; −1 for keys that belong to no sum.
         count: the number of labels.
     """
 
@@ -87,7 +88,8 @@ class WeightsByLabel(Reduction):
 class WeightsByDistance(Reduction):
     """The sums of the weights in each range of distances: [batch, H, n, edges + 1].
 
-    The distance δ is the index of the key − the index of the query. Range r has the distances of which r edges are ≤ δ.
+    The distance δ is the index of the key − the index of the query. Range r holds the distances δ for which exactly r
+    edges are ≤ δ.
 
     Attributes:
         edges: rising whole numbers.
@@ -134,8 +136,8 @@ class PooledMap(Reduction):
     Attributes:
         rows: R, from 1 to n.
         columns: C, from 1 to m.
-        one_pass: whether weights may be summed before they are normalised. They are rounded otherwise, and the scores
-            are computed once instead of twice.
+        one_pass: whether weights may be summed before they are normalised. The scores are then computed once instead of
+            twice, and the results are rounded differently.
     """
 
     rows: int

@@ -1,4 +1,4 @@
-"""Which layers compute a sequence that several processes share, as ``headway.parallel.context`` enters them.
+"""Which layers compute a sequence that several processes share. ``headway.parallel.context`` registers them here.
 
 Layers and stacks ask ``sharing_of`` in each call. It is a file of its own so that they import no process groups.
 """
@@ -18,7 +18,7 @@ from .errors import HeadwayError
 
 
 class Sharing(Protocol):
-    """What a layer asks of the context that it is in."""
+    """What a context does for a layer that is in it."""
 
     def attention(self, layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, cross: bool, **arguments: Any) -> Tensor:
         """Returns the attention of this rank's queries to all keys; ``cross`` if these are a context's."""
@@ -31,28 +31,28 @@ class Sharing(Protocol):
         self, layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, cache: Any, prepared_by: Any,
         attended: Callable[[Tensor], Tensor], **arguments: Any,
     ) -> Tensor:  # fmt: skip
-        """Returns the attention to a cache of which each rank has its keys; the call that fills it has its tokens."""
+        """Returns the attention to a cache whose keys the ranks share. The call that fills it has the rank's tokens."""
 
     def prompt(self, ids: Tensor, at: Coordinates | None) -> tuple[Tensor, Coordinates]:
-        """Returns this rank's tokens of a prompt [batch, n], of which every rank has the whole."""
+        """Returns this rank's tokens of a prompt [batch, n], which every rank has as a whole."""
 
     def common(self, x: Tensor, *, of_last: bool) -> Tensor:
         """Returns the tensor of the rank of the last token, or of the first rank, on every rank."""
 
     def coordinates(self, positions: Tensor | Coordinates | None, count: int, device: torch.device) -> Coordinates:
-        """Returns the coordinates of this rank's tokens; without positions those of their place in the whole."""
+        """Returns the coordinates of this rank's tokens; without positions, by their places in the sequence."""
 
     def context_coordinates(self, positions: Tensor | Coordinates | None, context: Tensor) -> Coordinates:
         """Returns those of the context [batch, m, …] of cross-attention."""
 
     def whole_sizes(self, n: int, m: int, *, cross: bool) -> tuple[int, int]:
-        """Returns the queries and the keys of the whole of a call, of which this rank has n and m."""
+        """Returns the numbers of queries and keys of a whole call, of which this rank has n and m."""
 
     def placed(self, encoding: Any, at: Coordinates) -> Coordinates:
         """Returns where an encoding sees the tokens of a stack, which all of its layers share."""
 
     def refuse(self, layer: nn.Module, **parts: object) -> None:
-        """Raises HeadwayError if one of some arguments is given that layers of a context do not support."""
+        """Raises HeadwayError if an argument is given that layers in a context do not support."""
 
 
 class Library(Protocol):
@@ -85,7 +85,7 @@ def sharing_of(module: nn.Module) -> Sharing | None:
         return None
     if compiles():
         raise HeadwayError(
-            "attention over several processes runs in eager mode alone: leave torch.compile out within "
+            "attention over several processes runs only in eager mode: leave torch.compile out within "
             "headway.parallel.context"
         )
     contexts = entered.get(id(module))

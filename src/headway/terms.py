@@ -5,11 +5,12 @@
     out[h,i]     = Σⱼ A[h,i,j]·(vⱼ + Σᵣ rᵣ_h[ρᵣ(i,j)]),   A = softmax over the allowed j and a sink logit z[h,i]
 
 An encoding returns a tuple of terms, in which one class may occur several times. Kernels read terms and know no
-encoding; q and k are prepared by then. The distance of a pair is δ = key position − query position, on one axis.
+encoding. When they do, q and k are already prepared. The distance of a pair is δ = key position − query position, on
+one axis.
 
-A function in a term must be pure: its result depends on its arguments alone, it draws no random numbers, keeps no state
-and writes into none of its arguments. Kernels call it for blocks of rows, and again in the backward pass. Random
-numbers are drawn outside and passed in ``tensors``, as is every tensor that requires a gradient.
+A function in a term must be pure: its result depends only on its arguments, it draws no random numbers, keeps no state
+and writes into none of its arguments. Kernels call it for blocks of rows, and again in the backward pass. Draw random
+numbers outside and pass them in ``tensors``, with every tensor that requires a gradient.
 """
 
 from __future__ import annotations
@@ -106,8 +107,8 @@ class Clip(Part):
     """Maps a distance to a row, one for each whole distance: row = clamp(⌊δ⌋, low, high) − low.
 
     Args:
-        low: the distance of the first row, which serves all smaller ones too.
-        high: the distance of the last row, which serves all larger ones too.
+        low: the distance of the first row, which all smaller distances share.
+        high: the distance of the last row, which all larger distances share.
         axis: the axis of the positions.
 
     Raises:
@@ -143,8 +144,8 @@ class Bucketize(Part):
     Args:
         boundaries: rising, [buckets − 1]. A bucket that begins just above b has the boundary torch.nextafter(b, ∞).
         axis: the axis of the positions.
-        reach: a number that no boundary exceeds in size, or None. Kernels on a GPU, which do not read the boundaries,
-            know by it from which distance on all are alike. It is not compared with the boundaries.
+        reach: a number that no boundary exceeds in size, or None. It tells kernels on a GPU, which do not read the
+            boundaries, beyond which distance all pairs share a row. It is not compared with the boundaries.
 
     Raises:
         HeadwayError: if ``reach`` is negative.
@@ -499,8 +500,8 @@ class DistanceBias(Part):
     def gated(self, gate: Tensor, scale: float) -> RelativeKeys:
         """Returns this bias times a factor of each query, g[h,i]·b_h[ρ(i,j)]: a bias by distance gated by content.
 
-        It is the product of a query g/s of one number with relative keys of one number, s·⟨gᵢ/s, b_h[ρ(i,j)]⟩. So every
-        kernel that has relative keys runs it, stores no n² numbers for it, and gives gradients to the gate too.
+        It is a product with relative keys that are one number wide: s·⟨gᵢ/s, b_h[ρ(i,j)]⟩. Every kernel that supports
+        relative keys therefore runs it, stores no n² numbers for it, and gives gradients to the gate too.
 
         Args:
             gate: g, [batch, heads, n], computed from the queries or from the layer's input.
@@ -508,7 +509,7 @@ class DistanceBias(Part):
                 which multiplies relative keys, divide the gate by it.
 
         Returns:
-            The term that is given in place of this one.
+            The term to give in place of this one.
 
         Raises:
             HeadwayError: for a bias in closed form, a gate of another shape, and a scale of 0.
@@ -534,8 +535,8 @@ class RelativeKeys(Part):
         rows: the relative keys a.
         query_bias: u, [heads or 1, head_dim].
         query: q', the queries before ``prepare``, [batch, heads, n, head_dim]. ``attention`` sets it if an encoding
-            prepares queries. It may be anything else that a query gives, of the width of the relative keys.
-        scaled: whether the products are scaled. Those that are not are added to the scores as a bias is.
+            prepares queries. It may also be another vector of each query, as wide as the relative keys.
+        scaled: whether the products are scaled. Products that are not scaled are added to the scores, as a bias is.
 
     Raises:
         HeadwayError: if rows are of another class.
@@ -644,7 +645,7 @@ class Sink(Part):
     """A logit z[h,i] that takes part in the softmax and has no value.
 
     Args:
-        logits: [heads], or [b, heads or 1, n or 1] for one of each query.
+        logits: [heads], or [b, heads or 1, n or 1] for one logit of each query.
     """
 
     axes = named(logits=("1|batch 1|heads 1|queries", "heads"))
@@ -680,9 +681,9 @@ class Product(Part):
     """Replaces the products ⟨qᵢ, kⱼ⟩ by a pure function.
 
     Args:
-        function: ``function(q, k, rows, *tensors)`` returns [batch, heads, len(rows), m], before scaling, each head
-            from q and k of that head. q holds the queries of a block, k all keys with as many heads as q; rows are the
-            int64 slots of the queries.
+        function: ``function(q, k, rows, *tensors)`` returns [batch, heads, len(rows), m], before scaling. It computes
+            each head from q and k of that head. q holds the queries of a block, and k all keys, with as many heads as
+            q; rows are the int64 slots of the queries.
         tensors: the arguments that require a gradient or are random.
     """
 
@@ -795,7 +796,7 @@ class ContextualPositions(Part):
             raise HeadwayError("ContextualPositions has no vectors: give at least 1 position")
 
     def functions(self, q: Coordinates, k: Coordinates) -> tuple[ScoreMap]:
-        """Returns the same for kernels that compute a row at once.
+        """Returns the term as functions, for kernels that compute a whole row at once.
 
         Args:
             q: coordinates of the queries.
@@ -840,7 +841,7 @@ class GatedPath(Part):
     slope: Tensor
 
     def functions(self, q: Coordinates, k: Coordinates) -> tuple[DenseBias]:
-        """Returns the same for kernels that compute a row at once.
+        """Returns the term as functions, for kernels that compute a whole row at once.
 
         Args:
             q: coordinates of the queries.
@@ -859,7 +860,7 @@ def _summed_along(rows: Tensor, query: Tensor, path: Tensor, slope: Tensor, q_at
 
 @dataclass(frozen=True, eq=False)
 class LimitedRotation(Part):
-    """Replaces ⟨qᵢ, kⱼ⟩ by products of queries and keys that are rotated for near keys and for far ones (ReRoPE).
+    """Replaces ⟨qᵢ, kⱼ⟩ by products of queries and keys whose rotation differs for near and far keys (ReRoPE).
 
         ⟨Rₙqᵢ, Rₙkⱼ⟩ for |δ| < window,   ⟨Rₚqᵢ, R_f kⱼ⟩ for δ ≤ −window,   ⟨R_a qᵢ, R_f kⱼ⟩ for δ ≥ window
 
@@ -912,7 +913,7 @@ class LimitedRotation(Part):
         return {"of_queries": 3, "of_keys": 2, "one": 1, "pairs": None if width is None else width // 2}
 
     def functions(self, q: Coordinates, k: Coordinates) -> tuple[Product]:
-        """Returns the same for kernels that compute a row at once.
+        """Returns the term as functions, for kernels that compute a whole row at once.
 
         Args:
             q: coordinates of the queries.
@@ -947,7 +948,7 @@ class HouseholderPath(Part):
         k_sums: e of the keys, [batch, heads, m], or None.
 
     Raises:
-        HeadwayError: if one of both sums is given alone.
+        HeadwayError: if only one of the two sums is given.
     """
 
     axes = named(
@@ -964,10 +965,10 @@ class HouseholderPath(Part):
 
     def __post_init__(self) -> None:
         if (self.q_sums is None) != (self.k_sums is None):
-            raise HeadwayError("HouseholderPath has q_sums or k_sums alone: give both, or neither")
+            raise HeadwayError("HouseholderPath has only one of q_sums and k_sums: give both, or neither")
 
     def functions(self, q: Coordinates, k: Coordinates) -> tuple[Product]:
-        """Returns the same for kernels that compute a row at once.
+        """Returns the term as functions, for kernels that compute a whole row at once.
 
         Args:
             q: coordinates of the queries.
@@ -1000,7 +1001,7 @@ class ChannelDecay(Part):
     log_gates: Tensor
 
     def functions(self, q: Coordinates, k: Coordinates) -> tuple[Product]:
-        """Returns the same for kernels that compute a row at once.
+        """Returns the term as functions, for kernels that compute a whole row at once.
 
         Args:
             q: coordinates of the queries.
@@ -1011,14 +1012,14 @@ class ChannelDecay(Part):
 
 @dataclass(frozen=True, eq=False)
 class ContentSlope(Part):
-    """Adds to ⟨qᵢ, kⱼ⟩ a penalty linear in the distance to past keys, with a slope that content gives (GRAPE-A).
+    """Adds to ⟨qᵢ, kⱼ⟩ a penalty linear in the distance to past keys; content gives its slope (GRAPE-A).
 
         ⟨qᵢ, kⱼ⟩ − √head_dim·max(−δ, 0)·slope_h·( softplus(⟨u_h, kⱼ⟩) + softplus(⟨v_h, qᵢ⟩) )
 
     Args:
         slope: [heads].
-        key_weight: u, [heads, head_dim], or None for slopes of the queries alone.
-        query_weight: v, [heads, head_dim], or None for slopes of the keys alone.
+        key_weight: u, [heads, head_dim], or None if only queries give slopes.
+        query_weight: v, [heads, head_dim], or None if only keys give slopes.
         axis: the axis of the positions.
     """
 
@@ -1030,7 +1031,7 @@ class ContentSlope(Part):
     axis: int = 0
 
     def functions(self, q: Coordinates, k: Coordinates) -> tuple[Product]:
-        """Returns the same for kernels that compute a row at once.
+        """Returns the term as functions, for kernels that compute a whole row at once.
 
         Args:
             q: coordinates of the queries.
@@ -1042,7 +1043,7 @@ class ContentSlope(Part):
 
 
 def _positions(q: Coordinates, k: Coordinates, axis: int) -> tuple[Tensor, Tensor]:
-    """Returns positions on an axis, those in float64 from the first key on, since a function gets them in float32."""
+    """Returns positions on an axis; float64 ones count from the first key, since a function gets them in float32."""
     at, to = q.axis(axis), k.axis(axis)
     if torch.float64 not in (at.dtype, to.dtype):
         return at, to

@@ -1,4 +1,4 @@
-"""Detection of compilers, tracers, modes and transforms, which see torch's operators but no memory."""
+"""Detects compilers, tracers, modes and transforms, which see torch's operators but no memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .errors import HeadwayError
 def watched() -> bool:
     """Returns whether a compiler, tracer, mode or transform follows torch's operations in this thread.
 
-    Then every result must come from an operator, and no cached tensor may be used: either would become a constant of
-    the graph.
+    Then every result must come from an operator, and no cached tensor may be used. Anything else would become a
+    constant of the graph.
     """
     # a compiler evaluates the first to True and does not trace the rest
     return torch.compiler.is_dynamo_compiling() or dispatched_elsewhere()
@@ -24,7 +24,7 @@ def watched() -> bool:
 def to_onnx() -> bool:
     """Returns whether ``torch.onnx.export`` follows the operations of this thread.
 
-    Its graphs have torch's operations alone. A comparison with a symbolic length would fix the length without a word.
+    Its graphs have only torch's operations. A comparison with a symbolic length would fix the length silently.
     """
     return watched() and torch.onnx.is_in_onnx_export()
 
@@ -32,7 +32,7 @@ def to_onnx() -> bool:
 def holds(fact: bool | torch.SymBool) -> bool:
     """Returns whether a comparison of lengths holds; if they are symbolic, whether it holds for all of them.
 
-    Otherwise the lengths of the example would decide, which an exported program checks when it runs and ONNX does not.
+    Otherwise the lengths of the example would decide. An exported program checks them when it runs; ONNX does not.
     """
     return statically_known(fact) if isinstance(fact, torch.SymBool) else fact
 

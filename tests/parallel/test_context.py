@@ -28,7 +28,7 @@ ENTERING = {
     "add_bias_kv": "0 (HeadwayAttention) has add_bias_kv, a key that belongs to no token",
     "another thread": "the model is in a context of another thread",
 }
-OUTSIDE = "the positions are those of a shard"
+OUTSIDE = "the positions belong to a shard"
 CALLING = {
     "outside": OUTSIDE,
     "outside, without an encoding": OUTSIDE,
@@ -55,7 +55,7 @@ CALLING = {
     "numbers in a mask": "a mask adds numbers to the scores of the whole sequence",
     "weights": "layers.0.self_attn is called with need_weights=",
     "statistics": "ForgettingGate reads the layer's input and takes the queries as the last of the keys",
-    "torch.func": "runs in eager mode alone",
+    "torch.func": "runs only in eager mode",
     "second derivatives": "attention over several processes has no second derivatives",
 }
 HUGGING_FACE = {

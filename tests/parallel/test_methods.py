@@ -233,15 +233,15 @@ def test_a_ring_sends_no_key_that_nobody_sees(pool: Pool) -> None:
 
 TWICE = "attention over several processes has no second derivatives: leave create_graph out"
 SAID = {
-    "plain": "positions are those of a shard",
-    "plain masked": "positions are those of a shard",
-    "appended": "cannot be continued",
+    "plain": "positions belong to a shard",
+    "plain masked": "positions belong to a shard",
+    "appended": "cannot append to a shard",
     "other shards": "tokens but rank",
     "no tokens": "a rank or a run without tokens",
     "some of a shard": "those of other shards",
     "unknown method": "rign",
     "replaced positions": "position was replaced in the coordinates of a shard",
-    "encoding outside": "positions are those of a shard",
+    "encoding outside": "positions belong to a shard",
     "undeclared": "does not declare across_shards = True",
     "pairs": "a tensor of all pairs",
     "whole": "give what Shards.take returns",
@@ -253,9 +253,9 @@ SAID = {
     "twice, by gather": TWICE,
     "twice, of a sum": TWICE,
     "batched gradients": "cannot be batched: leave is_grads_batched out",
-    "forward mode": "runs in eager mode alone",
-    "torch.func": "runs in eager mode alone",
-    "compiled": "runs in eager mode alone",
+    "forward mode": "runs only in eager mode",
+    "torch.func": "runs only in eager mode",
+    "compiled": "runs only in eager mode",
 }
 
 

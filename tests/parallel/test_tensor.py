@@ -28,7 +28,7 @@ def test_every_encoding(pool: Pool) -> None:
         assert found.keys() == set(names)
         refused = {name for name, one in found.items() if isinstance(one, str)}
         assert refused == MIXING
-        assert all("function of the scores of all heads" in str(found[name]) for name in refused)
+        assert all("maps the scores of all heads" in str(found[name]) for name in refused)
         assert {name: one for name, one in found.items() if name not in refused and one > CLOSE} == {}
 
 
@@ -46,7 +46,9 @@ def test_every_encoding_on_a_mesh_of_sequence_and_heads(pool: Pool, method: str)
     for found in pool.run(4, tensor_cases.sweep_on_mesh, names, method):
         refused = {name: one for name, one in found.items() if isinstance(one, str)}
         assert refused.keys() >= MIXING.intersection(names)
-        assert all("function" in one or "do not divide by 2" in one for one in refused.values()), refused
+        assert all(
+            "function" in one or "maps the scores" in one or "do not divide by 2" in one for one in refused.values()
+        ), refused
         assert len(refused) < len(names) / 3
         assert {name: one for name, one in found.items() if name not in refused and one > CLOSE} == {}
 
@@ -108,7 +110,7 @@ def test_an_encoding_that_mixes_heads_is_refused() -> None:
     whole = hw.attention(q, q, q, encoding=apart)
     part = hw.attention(q[:, :2], q[:, :2], q[:, :2], encoding=apart, head_shard=HeadShard(0, 2, 4))
     torch.testing.assert_close(part, whole[:, :2])
-    with pytest.raises(hw.HeadwayError, match="what Centered makes of a query depends on the other heads"):
+    with pytest.raises(hw.HeadwayError, match="Centered prepares a query of one head from those of other heads"):
         hw.attention(q[:, :2], q[:, :2], q[:, :2], encoding=Centered(1), head_shard=HeadShard(0, 2, 4))
 
 

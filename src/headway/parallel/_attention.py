@@ -155,7 +155,7 @@ def computed(
         return _observed_here(call, note)
     if watched() or forward_mode():
         raise HeadwayError(
-            "attention over several processes runs in eager mode alone: leave torch.compile, torch.export, torch.func "
+            "attention over several processes runs only in eager mode: leave torch.compile, torch.export, torch.func "
             "and forward-mode differentiation out, or compile what stands around it"
         )
     _need_method(name)
