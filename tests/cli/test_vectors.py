@@ -298,7 +298,7 @@ def test_bad_input_is_one_line(text: Path, vectors: Path, tmp_path: Path, capsys
         capsys, "train", "word2vec", rare, "--out", out
     )
     assert "is empty" in refused(capsys, "train", "one-hot", empty, "--out", out)
-    assert "blanks alone" in refused(capsys, "train", "one-hot", blank, "--out", out)
+    assert "has only blanks" in refused(capsys, "train", "one-hot", blank, "--out", out)
     assert "did you mean 'one-hot'?" in refused(capsys, "train", "two-hot", text, "--out", out)
     assert "give a file in a folder that exists" in refused(
         capsys, "train", "one-hot", text, "--out", tmp_path / "no" / "method.safetensors"

@@ -78,7 +78,7 @@ def test_an_id_of_10_to_the_9_is_refused(tmp_path: Path) -> None:
 
 def test_what_leaves_something_out_is_refused(tmp_path: Path) -> None:
     tokens = Tokens.named(tokenizer_file(tmp_path / "lower.json", normalizer={"type": "Lowercase"}), b"")
-    with pytest.raises(HeadwayError, match=r"lower\.json does not give the text back"):
+    with pytest.raises(HeadwayError, match=r"lower\.json does not restore the text"):
         tokens.encode(b"The Same")
 
 

@@ -165,8 +165,8 @@ def test_a_failure_leaves_what_was_there(table: Pretrained, tmp_path: Path, monk
 ABOUT = {"format": "headway.vectors", "method": "pretrained", "options": "{}", "tokenizer": '{"words": {}}'}
 HELD = {"vectors": torch.ones(2, 3), "words": ["a", "b"]}
 OURS: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
-    "bare": ({"format": "pt"}, {}, "it holds the tensors vectors, words and not which words they are of"),
-    "without words": ({}, {"words": None}, "it holds the tensors vectors and not which words they are of"),
+    "bare": ({"format": "pt"}, {}, "it holds the tensors vectors, words but not their words"),
+    "without words": ({}, {"words": None}, "it holds the tensors vectors but not their words"),
     "another method": ({"method": "elmo"}, {}, "its method is 'elmo', headway has one-hot, "),
     "no method": ({"method": ""}, {}, "its method is '', headway has one-hot, "),
     "options of another": ({"method": "one-hot", "options": '{"wings": 2}'}, {}, "its words or options cannot be read"),
@@ -174,12 +174,12 @@ OURS: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "options that are none": ({"options": "[1]"}, {}, "its words or options cannot be read"),
     "options that are no JSON": ({"options": "dim=3"}, {}, "its words or options cannot be read"),
     "another tokenizer": ({"tokenizer": '{"spacy": {}}'}, {}, "its words or options cannot be read"),
-    "a word twice": ({}, {"words": ["a", "a"]}, "its words are not each once there"),
-    "words that are none": ({}, {"words": ["a", 7]}, "its words are not each once there"),
-    "no words at all": ({}, {"words": []}, "its words are not each once there"),
+    "a word twice": ({}, {"words": ["a", "a"]}, "a word is not there exactly once"),
+    "words that are none": ({}, {"words": ["a", 7]}, "a word is not there exactly once"),
+    "no words at all": ({}, {"words": []}, "a word is not there exactly once"),
     "words that are numbers": ({}, {"words": torch.arange(2)}, "its words or options cannot be read"),
-    "other counts": ({}, {"counts": torch.arange(3)}, "its words are not each once there, or their counts not"),
-    "counts that are none": ({}, {"counts": torch.ones(2)}, "its words are not each once there, or their counts not"),
+    "other counts": ({}, {"counts": torch.arange(3)}, "exactly once, or the counts do not fit"),
+    "counts that are none": ({}, {"counts": torch.ones(2)}, "exactly once, or the counts do not fit"),
     "fewer vectors": ({}, {"vectors": torch.ones(1, 3)}, r"the vectors have shape (1, 3) and there are 2 words"),
     "no vectors": ({}, {"vectors": None}, "the vectors have shape None and there are 2 words"),
 }
@@ -215,7 +215,7 @@ def test_a_damaged_file_is_said(table: Pretrained, tmp_path: Path) -> None:
     whole = path.read_bytes()
     for damaged in (whole[:-1], whole[:40], b"\xff" * 7 + whole[7:], b"no safetensors"):
         path.write_bytes(damaged)
-        with pytest.raises(HeadwayError, match=r"v.safetensors: it is no safetensors file that is whole"):
+        with pytest.raises(HeadwayError, match=r"v.safetensors: it is not a complete safetensors file"):
             load(path)
 
 

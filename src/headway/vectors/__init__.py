@@ -1,4 +1,4 @@
-"""Words into vectors: counted, learned from what stands around them, or read in their sentence."""
+"""Vectors of words: counted, learned from neighbouring words, or read in their sentence."""
 
 from .._common.training import Diverged as Diverged
 from ._base import MatrixVectors as MatrixVectors

@@ -238,24 +238,24 @@ class Vectors(ABC):
         return self._nearest(vector, count, out)
 
     def neighbours(self, words: Sequence[str], count: int = 10) -> list[Neighbours]:
-        """Returns the words nearest to each of several words, with what speaks against them.
+        """Returns the words nearest to each of several words, with doubts about them.
 
         ``doubt`` of a result is a sentence if ``margin`` is not above zero or the word occurs fewer than 5 times, and
-        otherwise None. ``margin`` compares the largest cosine c₁ and the tenth c₁₀ with those of N unrelated words,
-        whose directions share the mean m of all words and the direction p of their largest variance λ, and are random
-        otherwise; v and all words are scaled to length one:
+        otherwise None. ``margin`` compares the largest cosine c₁ and the tenth c₁₀ with those of N unrelated words. The
+        directions of unrelated words share the mean m of all words and the direction p of their largest variance λ;
+        otherwise they are random. v and all words are scaled to length one:
 
             margin(v) = max over k = 1, 10 of  cₖ − tₖ,   P(C > tₖ) = λₖ/N,   P(Poisson(λₖ) ≥ k) = 0.025
             (1 + C)/2 has a beta distribution,   E C = m·v,   Var C = (p·v)²·λ + (1 − |m|² − λ)/dim
 
-        C is the cosine of random directions exactly if m and λ are 0, and never exceeds 1. Of words with random
-        directions, at most one in twenty has a margin above zero. Mean and direction of largest variance are no
-        evidence, since vectors hold there how often words occur, whatever they mean (Mu and Viswanath 2018). The test
-        is strict where words share a direction almost wholly, as those of sub-words do. It cannot see that GloVe and
-        the counts of documents fit accidents of a small text exactly; docs/word-vectors.md has how often it errs.
+        If m and λ are 0, C is exactly the cosine of random directions; it never exceeds 1. Among words with random
+        directions, at most one in twenty has a margin above zero. The mean and the direction of largest variance are no
+        evidence, since they mostly show how often words occur, whatever they mean (Mu and Viswanath 2018). The test is
+        strict if words share a direction almost wholly, as with sub-words. It does not notice that GloVe and the counts
+        of documents fit accidents of a small text exactly; docs/word-vectors.md says how often it errs.
 
         Args:
-            words: the words. One without a vector has no neighbours, and the spellings that are nearest to it.
+            words: the words. The result of a word without a vector has no neighbours, but the spellings nearest to it.
             count: the number of neighbours to return.
 
         Returns:
@@ -293,8 +293,8 @@ class Vectors(ABC):
     ) -> list[tuple[str, float]]:
         """Returns which words are to c as b is to a, the nearest to b − a + c.
 
-        The three vectors are scaled to length one. By default the three words are left out of the result (3CosAdd): the
-        nearest word of all is often b itself, so that an answer found without them proves little.
+        The three vectors are scaled to length one. By default the three words are left out of the result (3CosAdd). The
+        nearest word of all is often b itself, so an answer that is found without them proves little.
 
         Args:
             a: a word, such as "man".

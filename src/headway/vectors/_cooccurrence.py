@@ -23,7 +23,7 @@ def cooccurrences(
     symmetric   also where it stands behind
     pairs       of tokens that are counted at a time
 
-    Nothing is counted from one document into the next. Returns rows and columns, int32 [entries], and X, float64
+    Pairs do not reach from one document into the next. Returns rows and columns, int32 [entries], and X, float64
     [entries]; without ``symmetric`` sorted by row, then by column.
     """
     words, tokens = len(corpus.words), len(corpus.ids)

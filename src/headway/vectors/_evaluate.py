@@ -83,8 +83,8 @@ def word_similarity(
         spearman = pearson(rank(cos(v(a), v(b))), rank(score)), ranks of equal numbers averaged
 
     Case is ignored; of words that differ only in case, the first counts. Pairs with a word without a vector are left
-    out, which ``coverage`` shows; FastText and Bert also have vectors for words outside the vocabulary. The numbers are
-    those of gensim's evaluate_word_pairs.
+    out; ``coverage`` shows how many remain. FastText and Bert also have vectors for words outside the vocabulary. The
+    numbers are those of gensim's evaluate_word_pairs.
 
     Args:
         vectors: the vectors.
@@ -180,11 +180,11 @@ def _correlation(x: Tensor, y: Tensor) -> float:
 def word_analogies(
     vectors: Vectors, questions: str | Path | Iterable[Sequence[str]], *, limit: int | None = 300_000
 ) -> Analogies:
-    """Returns how often the word nearest to v(b) − v(a) + v(c) is the d that is to c as b is to a.
+    """Returns how often the word nearest to v(b) − v(a) + v(c) is d, which is to c as b is to a.
 
-    Vectors are scaled to length one; a, b and c are no answers. Case is ignored; of words that differ only in case, the
-    first counts. Questions with a word outside the vocabulary are left out, which ``used`` shows. The numbers are those
-    of gensim's evaluate_word_analogies.
+    Vectors are scaled to length one; a, b and c do not count as answers. Case is ignored; of words that differ only in
+    case, the first counts. Questions with a word outside the vocabulary are left out, which ``used`` shows. The numbers
+    are those of gensim's evaluate_word_analogies.
 
     Args:
         vectors: the vectors.

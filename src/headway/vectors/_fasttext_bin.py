@@ -32,7 +32,7 @@ CLASSIFIER = 3
 
 @dataclass(frozen=True)
 class Model:
-    """What such a file holds of words and n-grams.
+    """The words and n-grams of such a file.
 
     words     their bytes, since fastText hashes those: published files hold some that are no UTF-8
     counts    int64 [words]: how often each occurred
@@ -53,7 +53,7 @@ class Model:
 
 
 def read(path: Path, limit: int | None) -> Model:
-    """Every size that the file states is compared with the file's own before memory is taken for it."""
+    """Compares every size that the file states with the size of the file before it takes memory."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         at = len(MAGIC)
         (version,), at = _unpack(struct.Struct("<i"), mapped, at)
@@ -123,7 +123,7 @@ def _matrix(path: Path, at: int, rows: int, columns: int) -> Tensor:
 
 
 def write(model: Model, stream: IO[bytes]) -> None:
-    """The table of the predicted words, which only further training would need, was not kept: zeros stand for it."""
+    """Writes zeros for the table of the predicted words, which was not kept and which only further training needs."""
     count, dim = model.own.shape
     options = model.options
     architecture = next(number for number, name in ARCHITECTURES.items() if name == options["architecture"])

@@ -76,7 +76,7 @@ FORMATS: dict[str, Format] = {
 def load(
     path: str | Path, *, tokenizer: Tokenizer | None = None, limit: int | None = None, encoding: str = "utf-8"
 ) -> Vectors:
-    """Reads vectors from a file of any known format, which is recognised by its content.
+    """Reads vectors from a file of any known format, which it recognises by the content.
 
         load("vectors.safetensors")                      # written by save() → the method that it was
         load("GoogleNews-vectors-negative300.bin.gz")    # word2vec binary → Pretrained
@@ -86,10 +86,10 @@ def load(
         load("sentence-transformers/all-MiniLM-L6-v2")   # an encoder on the Hugging Face hub → Bert
 
     Text and word2vec's binary may be compressed (.gz, .bz2, .xz), and text may begin with a byte-order mark. If a word
-    occurs twice, its first row is kept, which belongs to the more frequent one. Some published files have such words. A
-    word may have spaces, such as "1 000" in some files of GloVe: a row with one number too many is read as a word with
-    a space where that number is a whole one and no other is. Bytes that are not in the encoding, in at most one word of
-    a hundred, are read as escapes such as \\xe4.
+    occurs twice, as in some published files, the first row is kept, which belongs to the more frequent one. A word may
+    have spaces, such as "1 000" in some files of GloVe: if a row has one number too many and only that number is a
+    whole one, it belongs to the word. Bytes that are not in the encoding, in at most one word of a hundred, are read as
+    escapes such as \\xe4.
 
     Args:
         path: the file; the folder of a BERT; or its id on the Hugging Face hub, as for ``headway.load``.
@@ -169,7 +169,7 @@ def _read(stream: IO[bytes], start: bytes, encoding: str, limit: int | None) -> 
         return _formats.read_binary(stream, limit, encoding)
     if not header and b"\0" in start:
         raise HeadwayError(
-            "it has none of the formats that are read, which are headway's safetensors, word2vec's text and binary, "
+            "it has no known format; these are headway's safetensors, word2vec's text and binary, "
             "GloVe's text and fastText's .bin (since 2017)"
         )
     return _formats.read_text(stream, header is not None, limit, encoding)
@@ -234,18 +234,18 @@ def write(vectors: Vectors, path: str | Path, format: str | None = None) -> None
         write(vectors, "glove.txt.gz", format="glove")           # compressed
         write(vectors, "vectors.bin", format="fasttext")         # FastText with its n-grams
 
-    If writing fails, an existing file stays as it was. Numbers are read back exactly. In fastText's file the table of
-    predicted words, which only further training needs, is zeros.
+    If writing fails, an existing file stays as it was. Numbers are read back exactly. In fastText's file, the table of
+    predicted words is zeros; only further training needs it.
 
     Args:
         vectors: the vectors.
         path: the file.
-        format: "word2vec", "word2vec-binary", "glove" or "fasttext"; chosen by the ending if None, which only .vec
+        format: "word2vec", "word2vec-binary", "glove" or "fasttext"; if None, the ending decides, which only .vec
             allows.
 
     Raises:
-        HeadwayError: if the format is unknown or the ending allows several, a word does not fit the format (as one with
-            a space), or n-grams are wanted of a method without them.
+        HeadwayError: if the format is unknown or the ending allows several, a word does not fit the format (such as one
+            with a space), or the format needs n-grams and the method has none.
     """
     path = Path(path)
     vectors._need_fitted()

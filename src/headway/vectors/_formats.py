@@ -56,7 +56,7 @@ def header_of(line: bytes) -> tuple[int, int] | None:
 
 
 def is_text(start: bytes, dim: int) -> bool:
-    """Whether what starts so, behind a header, was written to be read, and is not floats as they are in memory."""
+    """Whether the bytes after a header are text and not floats as in memory."""
     fields = start.partition(b"\n")[0].split()
     if len(fields) > dim and _number(fields[-1]) is not None:
         return True
@@ -75,7 +75,7 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 
 
 def read_text(stream: IO[bytes], header: bool, limit: int | None, encoding: str) -> tuple[list[str], Tensor]:
-    """Lines of a word and its numbers; behind a line that says how many, if there is a header."""
+    """Reads lines of a word and its numbers, after the header if there is one."""
     line = 1
     count, dim = _believed(header_of(stream.readline())) if header else (None, None)
     line += header
@@ -107,7 +107,7 @@ def read_text(stream: IO[bytes], header: bool, limit: int | None, encoding: str)
 
 
 def _lines_of(stream: IO[bytes]) -> Iterator[list[bytes]]:
-    """Yields lines in blocks; raises HeadwayError where none ends, as in 10⁹ bytes that were compressed to few."""
+    """Yields lines in blocks; raises HeadwayError if no line ends, as in 10⁹ bytes that were compressed to few."""
     rest = b""
     while block := stream.read(BLOCK):
         *lines, rest = (rest + block).split(b"\n")
@@ -181,7 +181,7 @@ def _space_of(line: bytes) -> bytes | None:
 
 
 def _in_word(fields: Sequence[bytes], more: int) -> bool:
-    """Whether a number behind a word's first part belongs to it: 000 of "1 000" and 10 of "windows 10", before 0.25."""
+    """Whether a number after a word's first part belongs to the word: 000 of "1 000", 10 of "windows 10", not 0.25."""
     return fields[more].isdigit() and not any(number.isdigit() for number in fields[more + 1 :])
 
 

@@ -1,4 +1,4 @@
-"""A map of words in two dimensions, with what it keeps of the vectors."""
+"""A map of words in two dimensions, and how well it keeps the neighbourhoods of the vectors."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class WordMap:
         groups: the group of each word; "" if no groups were given.
         points: the place of each word, float64 [words, 2].
         method: "t-sne" or "pca".
-        trustworthiness: 0 … 1, how far the nearest words on the map are also near by their vectors; 1 if no word is
-            near on the map alone, and about 0.5 for random places (Venna and Kaski 2001).
-        neighbours: how many nearest words it is about.
+        trustworthiness: 0 … 1, how far the nearest words on the map are also near by their vectors: 1 if no word is
+            near only on the map, and about 0.5 for random places (Venna and Kaski 2001).
+        neighbours: the number of nearest words that count for it.
         variance: the share of the variance along each axis, for "pca"; None for "t-sne", whose axes mean nothing.
         without: the words that were left out, as they have no vector.
     """
@@ -59,8 +59,8 @@ class WordMap:
     def plot(self, path: str | Path | None = None, title: str | None = None) -> Figure:
         """Draws the map: each word with its name, each group in a colour and a shape of its own.
 
-        Names do not overprint. A name without room beside its point stands further away, with a line. A name without
-        any room is left out, and the picture says so. Below the title is what the map keeps of the vectors.
+        Names do not overlap. A name without room beside its point stands further away, with a line. A name without any
+        room is left out, and the picture says so. Below the title stands how well the map keeps neighbourhoods.
 
         Args:
             path: the file to write, .png, .pdf or .svg; none if None.
@@ -97,7 +97,7 @@ def word_map(
 ) -> WordMap:
     """Returns a map of words in two dimensions, by scikit-learn.
 
-    Vectors are scaled to length one first, so that distances follow cosines. The same seed gives the same map.
+    Vectors are first scaled to length one, so distances follow cosines. The same seed gives the same map.
 
     Args:
         vectors: the vectors.

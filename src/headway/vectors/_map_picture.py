@@ -1,4 +1,4 @@
-"""The picture of a map of words, and names of points that do not overprint."""
+"""The picture of a map of words, and names of points that do not overlap."""
 
 from __future__ import annotations
 

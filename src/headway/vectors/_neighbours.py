@@ -1,4 +1,4 @@
-"""The nearest words of a word, and whether they say more than those of unrelated words would."""
+"""The nearest words of a word, and whether they are nearer than those of unrelated words would be."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Neighbours:
 
     @property
     def doubt(self) -> str | None:
-        """Why the neighbours may be noise, in a sentence; None if nothing speaks for it."""
+        """Why the neighbours may be noise, in a sentence; None if there is no reason to think so."""
         if self.margin <= 0 and self.chance > ONE_DIRECTION:
             return (
                 "all words have almost the same direction, as after too few epochs on a small text: these neighbours "

@@ -20,7 +20,7 @@ OURS = "headway.vectors"
 
 @dataclass(frozen=True)
 class Saved:
-    """What a file says of itself, and the tensors that it holds.
+    """The metadata and the tensors of a file.
 
     tokenizer   as ``described`` puts it; None for one of the user's own
     counts      int64 [words], where they are known
@@ -55,10 +55,10 @@ def read(path: Path) -> Saved:
             about: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (library.SafetensorError, OSError) as error:
-        raise HeadwayError(f"it is no safetensors file that is whole ({error}): get it again") from error
+        raise HeadwayError(f"it is not a complete safetensors file ({error}): get it again") from error
     if about.get("format") != OURS or "words" not in tensors:
         raise HeadwayError(
-            f"it holds the tensors {_some(sorted(tensors))} and not which words they are of: give a file that "
+            f"it holds the tensors {_some(sorted(tensors))} but not their words: give a file that "
             "headway's save wrote, or make Pretrained.of(words, matrix)"
         )
     try:
@@ -68,7 +68,7 @@ def read(path: Path) -> Saved:
         raise unreadable(error) from error
     counts = tensors.pop("counts", None)
     if not _are_words(words) or not (counts is None or (counts.dtype, counts.shape) == (torch.int64, (len(words),))):
-        raise HeadwayError("its words are not each once there, or their counts not: get it again")
+        raise HeadwayError("a word is not there exactly once, or the counts do not fit: get it again")
     return Saved(about.get("method", ""), options, about.get("tokenizer"), words, counts, tensors)
 
 

@@ -46,13 +46,14 @@ class Words:
     """Cuts a text into its words: runs of letters, digits and the marks on them, with the apostrophes inside them.
 
     They are those of ``headway.inspection.texts.words_in`` without signs, each in one form (Unicode's NFC; letters of
-    usual width; ' for ’), however a text writes it. Chinese words of jieba's dictionary, and of a user's
+    usual width; ' for ’), however a text writes it. Chinese words of jieba's dictionary, and those that you add by
     ``jieba.add_word``, may have other letters, such as T恤.
 
     Args:
         lower: whether words are converted to lower case.
         chinese: "words" cuts Chinese into words with jieba (the extra ``chinese``); "characters" into single
-            characters; "" is the first if jieba is installed, and otherwise the second. The attribute has which.
+            characters; "" is the first if jieba is installed, and otherwise the second. The attribute has the value in
+            use.
 
     Raises:
         HeadwayError: if ``chinese`` has another value; calls raise it for Chinese text if jieba is not installed.
@@ -156,7 +157,7 @@ class SubWords:
 
 
 def described(tokenizer: Tokenizer) -> str | None:
-    """A tokenizer in words that ``tokenizer_from`` reads again; None for one that is neither Words nor SubWords."""
+    """A tokenizer as text, which ``tokenizer_from`` reads; None for one that is neither Words nor SubWords."""
     if isinstance(tokenizer, Words):
         return json.dumps({"words": asdict(tokenizer)})
     if isinstance(tokenizer, SubWords):
@@ -165,7 +166,7 @@ def described(tokenizer: Tokenizer) -> str | None:
 
 
 def tokenizer_from(description: str) -> Tokenizer:
-    """The tokenizer that ``described`` put in words."""
+    """The tokenizer that ``described`` has written."""
     [(kind, what)] = json.loads(description).items()
     if kind == "words":
         return Words(**what)
@@ -323,7 +324,7 @@ class WordCorpus:
 
 
 def need_texts(texts: Iterable[str]) -> None:
-    """Raises HeadwayError for what is one text, or no texts at all."""
+    """Raises HeadwayError for a single text, and for anything that is not a list of texts."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise HeadwayError(f"texts is a {type(texts).__name__}: give a list of texts, such as [text]")
 

@@ -44,7 +44,7 @@ SETTINGS, STATE, RESULTS = "training.json", "training.pt", "training.jsonl"
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides how training goes; raises HeadwayError for what is out of range."""
+    """The settings of a training; raises HeadwayError for one that is out of range."""
 
     vocab_size: int
     embed_dim: int
@@ -68,7 +68,7 @@ class Settings:
 
     @property
     def std(self) -> float:
-        """The deviation of first values, which keeps what a layer puts out as large as at the paper's width."""
+        """The standard deviation of initial values, which keeps a layer's output as large as at the paper's width."""
         return STD * (WIDTH / self.embed_dim) ** 0.5
 
     def config(self, vocab_size: int) -> dict[str, Any]:
@@ -114,18 +114,18 @@ def train_bert(
     Pieces of words are learned from the texts (WordPiece, in lower case without accents, Chinese character by
     character). The texts are joined with [SEP] between them; a row is [CLS], length − 2 tokens from anywhere in
     them, [SEP]. 15 % of its tokens are to be predicted: 80 % of those are replaced by [MASK], 10 % by another token
-    at random, 10 % are kept. One row of twenty is held out. The optimizer is AdamW with decay 0.01 of matrices
-    alone; the learning rate rises linearly for a tenth of the steps and falls linearly to 0; gradients are clipped
-    at 1.
+    at random, 10 % are kept. One row of twenty is held out. The optimizer is AdamW with a weight decay of 0.01 for
+    matrices only; the learning rate rises linearly for a tenth of the steps and falls linearly to 0; gradients are
+    clipped at 1.
 
-    Four things differ from the paper, as a small model is trained for few steps: matrices are initialised as
-    N(0, 0.02²·768/embed_dim), which is the paper's at its width of 768; the table of positions with sines and cosines
-    (Vaswani et al. 2017); the head's bias with the logarithms of the tokens' frequencies; and there is no dropout
+    Four things differ from the paper, as a small model is trained for few steps. Matrices are initialised from N(0,
+    0.02²·768/embed_dim), which is the paper's at its width of 768. The table of positions starts with sines and cosines
+    (Vaswani et al. 2017). The head's bias starts with the logarithms of the tokens' frequencies. There is no dropout
     (Geiping and Goldstein 2023) and no prediction of the next sentence (Liu et al. 2019).
 
     ``out/training.jsonl`` has a line for each tenth of the steps: step, seconds, the losses of training and of the
-    held-out rows in nats, the share of their hidden tokens that is predicted rightly (``accuracy``), and in
-    ``unigram_loss`` and ``unigram_accuracy`` what a prediction by the tokens' frequencies would reach.
+    held-out rows in nats, the share of their hidden tokens that is predicted correctly (``accuracy``), and the same
+    numbers of a prediction by the tokens' frequencies (``unigram_loss`` and ``unigram_accuracy``).
 
     A call that was stopped continues from the last checkpoint in ``out`` when it is repeated, with the same bits on the
     same CPU; one that is finished loads the model. The same seed gives the same model.
@@ -141,7 +141,7 @@ def train_bert(
         steps: the number of steps.
         batch: the number of rows of a step; training reads steps·batch·length tokens.
         learning_rate: the highest rate.
-        seed: of parameters, rows and hidden tokens.
+        seed: the seed of parameters, rows and hidden tokens.
         watch: called with the share of the work that is done, 0 … 1.
 
     Raises:
@@ -182,7 +182,8 @@ def train_bert(
 def hide(ids: Tensor, vocab_size: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
     """Rows of ids with some hidden, int64 [batch, n], and which are to be guessed, bool [batch, n].
 
-    15 % are to be guessed, special tokens never; of those 80 % become [MASK], 10 % any other but special token.
+    15 % are to be guessed, never special tokens. Of these, 80 % become [MASK], and 10 % another token that is not
+    special.
 
     References:
         Devlin et al. 2019, section 3.1 and appendix A.1.

@@ -44,17 +44,17 @@ TRAINING = 0.8
 
 
 class Bert(MatrixVectors):
-    """Vectors that are hidden states of an encoder, so that a word has another vector in every sentence.
+    """Vectors that are hidden states of an encoder, so a word has a different vector in every sentence.
 
         v(w, text) = mean over the pieces t of w of hidden[t],   hidden = encoder([CLS] text [SEP])
         v(w)       = mean over the occurrences of w in the fitted texts of v(w, text)
 
     The encoder reads the text unchanged. The tokenizer finds the words in it, and each word gets the mean of the pieces
-    that stand where it stands. Pieces unknown to the encoder's tokenizer do not count, and a word of nothing else has
-    no vector. ``vector`` returns v(w) for words of the vocabulary, and v(w, w) for any other word. ``document`` is the
-    mean over all tokens, special ones included, which sentence encoders are trained for. A text longer than the model
-    reads is cut into windows that overlap by a quarter; each token is taken from the window in which it is further from
-    the edge. The same seed and texts give the same vectors.
+    that stand where it stands. Pieces unknown to the encoder's tokenizer do not count, and a word that consists only of
+    these has no vector. ``vector`` returns v(w) for words of the vocabulary, and v(w, w) for any other word.
+    ``document`` is the mean over all tokens, special ones included, which sentence encoders are trained for. A text
+    longer than the model reads is cut into windows that overlap by a quarter. Each token comes from the window in which
+    it is further from the edge. The same seed and texts give the same vectors.
 
     Args:
         path: the folder of a checkpoint that ``headway.load`` reads as an encoder, such as BERT, MiniLM or RoBERTa,
@@ -66,7 +66,7 @@ class Bert(MatrixVectors):
         occurrences: the largest number of occurrences of a word that are read, evenly spread. More of them make better
             static vectors (Bommasani et al. 2020).
         out: the folder in which training works, and continues after a stop; a temporary one if None.
-        dim: the width of the encoder that is trained; without effect if ``path`` is given, as are the next eight.
+        dim: the width of the encoder to train; this and the next eight options have no effect if ``path`` is given.
         num_layers: its number of layers.
         num_heads: its number of heads.
         vocab_size: its largest number of pieces.
@@ -74,7 +74,7 @@ class Bert(MatrixVectors):
         steps: the number of steps of training.
         batch: the number of rows of a step.
         learning_rate: the highest rate.
-        seed: of parameters, rows and hidden tokens.
+        seed: the seed of parameters, rows and hidden tokens.
         min_count: words that occur less often are left out.
         max_words: only this many words are kept, the most frequent; all of them if None.
         tokenizer: cuts a text into words; ``Words()`` if None.
@@ -138,8 +138,8 @@ class Bert(MatrixVectors):
         """Sets a model and the tokenizer of its folder or id; raises HeadwayError if they cannot be used."""
         if not isinstance(model, Encoder):
             raise HeadwayError(
-                f"{folder} is a {type(model).__name__}, in which words do not see those after them or texts are "
-                "written: give an encoder such as BERT, or architecture= for the encoder of a whole model"
+                f"{folder} is a {type(model).__name__}, in which words do not see later words or which writes "
+                "texts: give an encoder such as BERT, or architecture= for the encoder of a whole model"
             )
         self._check_layer(len(model.stack.layers))
         self._pieces = checkpoints.tokenizer(folder)
@@ -241,7 +241,7 @@ class Bert(MatrixVectors):
     def vector(self, word: str) -> Tensor:
         """Returns the mean vector of a word over the fitted texts.
 
-        A word outside the vocabulary is read alone, without a sentence.
+        A word outside the vocabulary is read by itself, without a sentence.
 
         Args:
             word: any word.
@@ -289,7 +289,7 @@ class Bert(MatrixVectors):
         return sums[0]
 
     def encode(self, text: str) -> Tensor:
-        """Returns the vector that each word of a text has in it.
+        """Returns the vector that each word of a text has there.
 
         Args:
             text: any text.
@@ -347,7 +347,7 @@ class Bert(MatrixVectors):
     # ---------------------------------------------------------------- reading
 
     def _aligned(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[str], list[list[int]]]]:
-        """Yields for each text the ids of its pieces, its words, and the pieces of each word."""
+        """Yields, for each text, the ids of its pieces, its words, and the pieces of each word."""
         for text, encoding in zip(texts, self._pieces.encode_batch(list(texts), add_special_tokens=False), strict=True):
             words, spans = spans_of(text, self.tokenizer)
             pieces = [
@@ -358,7 +358,7 @@ class Bert(MatrixVectors):
             yield encoding.ids, words, _overlaps(spans, pieces)
 
     def _add(self, sums: Tensor, asked: Sequence[_Asked], watch: Share | None = None) -> None:
-        """Adds weight·hidden[place] to sums[target] for all that is asked, with windows of similar length together."""
+        """Adds weight·hidden[place] to sums[target] for every request, with windows of similar length together."""
         room = self._longest - len(self._before) - len(self._behind)
         windows = []
         for one in asked:
@@ -479,7 +479,7 @@ class Bert(MatrixVectors):
 
 @dataclass(frozen=True)
 class _Asked:
-    """The pieces of a text, and what is asked of them.
+    """The pieces of a text, and the requests for them.
 
     Each link has the row of the sums, the place of the token after the special tokens at the start, and the weight.
     """

@@ -39,9 +39,9 @@ class FastText(NegativeSampling):
 
     Args:
         min_n: the smallest number of letters of an n-gram, "<" and ">" included. If None, 1 if at least half of the
-            words of the texts are Chinese or Japanese, and otherwise 3, fastText's own default: with 3, the n-grams of
-            a Chinese word of two characters all contain both, so that no unseen word shares one. The attribute has the
-            number that is in use.
+            words of the texts are Chinese or Japanese, and otherwise 3, fastText's own default. With 3, all n-grams of
+            a Chinese word of two characters contain both characters, so an unseen word shares none. The attribute has
+            the number in use.
         max_n: the largest; 0 for no n-grams.
         bucket: n-grams whose hashes agree modulo this share a row. Only the rows that n-grams of the vocabulary use are
             kept and saved, about 10 for each word. The other rows are never trained: they count as zeros here, where
@@ -281,7 +281,8 @@ class FastText(NegativeSampling):
 def ngrams_of(words: Sequence[str], min_n: int, max_n: int) -> tuple[Tensor, Tensor]:
     """The number of its word and the hash of every n-gram of "<word>", word by word, int64 [k] both.
 
-    All at once: from each letter of each word a hash goes on byte by byte, and is kept where it ends a letter.
+    It computes all at once: from each letter of each word a hash continues byte by byte, and is kept where a letter
+    ends.
     """
     octets = [b"" if word == END_OF_SENTENCE else _octets(f"<{word}>") for word in words]
     joined = b"".join(octets)

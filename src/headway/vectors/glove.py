@@ -48,8 +48,9 @@ class GloVe(MatrixVectors):
         alpha: the exponent of f.
         epochs: the number of passes over the entries of X. The paper uses 50, and 100 for dim ≥ 300.
         learning_rate: η.
-        batch: the number of entries of X in a step; smaller in a small corpus, so that an epoch has 64 steps.
-        seed: of the initial vectors and of the order. It gives the same vectors again on one kind of processor.
+        batch: the number of entries of X in a step; smaller in a small corpus, where an epoch has 64 steps.
+        seed: the seed of the initial vectors and of the order. It gives the same vectors again on one kind of
+            processor.
         min_count: words that occur less often are left out.
         max_words: only this many words are kept, the most frequent; all of them if None.
         tokenizer: cuts a text into tokens; ``Words()`` if None.

@@ -16,7 +16,7 @@ class OneHot(Vectors):
 
         v(w)_i = 1 if i = w else 0
 
-    dim is the number of words. All pairs of words are orthogonal, so that ``most_similar`` and ``analogy`` raise
+    dim is the number of words. All pairs of words are orthogonal, so ``most_similar`` and ``analogy`` raise
     HeadwayError. A linear map of these vectors is a lookup table: W·v(w) is the w-th column of W, which
     ``torch.nn.Embedding`` computes without the zeros.
 
