@@ -1,4 +1,4 @@
-"""The command line, with a module for each command."""
+"""The command line; each command has its own module."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ GONE = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line, by default that of the process, and returns its exit code.
 
-    The code is 0, or 130 after an interruption. With one line on standard error it is 2 if the input is wrong, and 1 if
-    standard output cannot be written.
+    The code is 0 after success and 130 after an interruption. It is 2 if the input is wrong and 1 if standard output
+    cannot be written; one line on standard error then says why.
     """
     from .._common import language
     from .._common.extras import PACKAGES
@@ -145,8 +145,8 @@ def _called(given: list[str]) -> int:
 def _open_streams() -> None:
     """Opens the null device in place of closed standard streams.
 
-    Otherwise the next file that is opened would get the number of a closed stream, to which libraries write. Standard
-    output stays None, so that ``main`` can refuse it.
+    Otherwise the next file that is opened would get the number of a closed stream, and libraries would write into it.
+    Standard output stays None, so that ``main`` can refuse it.
     """
     for number in range(3):
         try:
@@ -171,7 +171,7 @@ def _need_decoded(given: Sequence[str]) -> None:
 
 
 def _refuses(stream: TextIO, more: str = "") -> bool:
-    """Whether a stream cannot be flushed; the rest then goes to the null device, so that Python prints no error."""
+    """Whether a stream cannot be flushed; its rest then goes to the null device, so that Python prints no error."""
     try:
         stream.write(more)
         stream.flush()
@@ -188,13 +188,13 @@ def _needs(package: str | None, what: str, extra: str) -> str:
 
 
 def _option_of_a_method(error: Any, path: str) -> str:
-    """The hint that an option may belong to the method, which --option sets."""
+    """The hint that an option may be one of the method, set by --option."""
     name = (getattr(error, "option_name", None) or "").lstrip("-")
     return f"if {name} is an option of the method, give --option {name}=…; " if name and path.endswith(" train") else ""
 
 
 def _option_of_another(error: Any) -> str:
-    """The commands that have an option which this one lacks, unless it has one of a similar name."""
+    """The commands that have an option which this command lacks, unless it has one of a similar name."""
     from ._app import command_of
 
     name = getattr(error, "option_name", None)

@@ -1,4 +1,4 @@
-"""The command line as a typer app. A command's module is imported when the command is called, not to list it."""
+"""The command line as a typer app. A command's module is imported only when the command is called."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def app_of(commands: Mapping[str, tuple[str, str]], resolve: Callable[[str, str]
 
 
 def command_of(name: str, module: str) -> Any:
-    """Imports a command: the ``run`` of its module, which is a function or a typer app of several."""
+    """Imports a command: the ``run`` of its module, which is a function or a typer app with several commands."""
     run = import_module(module).run
     if not isinstance(run, typer.Typer):
         function, run = run, typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -60,8 +60,8 @@ def command_of(name: str, module: str) -> Any:
 def readable(command: Any) -> Any:
     """Corrects the help and the errors of a command for the terminal, and returns the command.
 
-    Rich would drop words in brackets as markup, and typer would break the lines of a paragraph where the source does.
-    Examples move to the end. Errors name the command's options.
+    Rich would drop words in brackets as markup, and typer would keep the line breaks of the source within a paragraph.
+    Examples are moved to the end. Errors name the command's options.
     """
     from rich.markup import escape
 

@@ -1,7 +1,7 @@
-"""Completion without torch: a shell asks at each press of Tab, and importing the commands takes seconds.
+"""Completion without torch: a shell asks at each press of Tab, but importing the commands takes seconds.
 
-The facts that completion needs, the commands with their options and values, are kept in a file in the user's cache. The
-file is written again when a source file has changed.
+Completion needs the commands with their options and values. These facts are kept in a file in the user's cache, which
+is written again when a source file has changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def complete(commands: Mapping[str, tuple[str, str]]) -> None:
-    """Prints what completes the command line that the shell has put into the environment, and exits."""
+    """Prints the completions of the command line that the shell has put into the environment, and exits."""
     app_of(commands, lambda name, _: command_from(name, facts(commands)[name])).main(prog_name="headway")
 
 
@@ -55,7 +55,7 @@ def facts(commands: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
 
 
 def cached() -> Path:
-    """Returns the file of the facts; each installation has its own."""
+    """Returns the file with the facts; each installation has its own."""
     return cache_folder() / f"completion-{zlib.crc32(str(PACKAGE).encode()):08x}.json"
 
 
@@ -66,7 +66,7 @@ def state_of_the_sources() -> str:
 
 
 def facts_of(command: Any) -> dict[str, Any]:
-    """Returns what completes a command: its help, its parameters with their values, and the commands below it."""
+    """Returns the facts that complete a command: its help, its parameters with their values, and its subcommands."""
     context = typer.Context(command)
     below = getattr(command, "commands", {})
     return {
@@ -89,7 +89,7 @@ def _parameter(one: Any, context: Any) -> dict[str, Any]:
 
 
 def command_from(name: str, known: Mapping[str, Any]) -> Any:
-    """Returns a command that does nothing, and completes like the one whose facts (``facts_of``) are given."""
+    """Returns a command that does nothing but complete like the one whose facts (``facts_of``) are given."""
 
     def nothing(**_: Any) -> None: ...
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def console(**options: Any) -> Console:
-    """Returns the terminal; for a file or a pipe, a console of 120 columns, or as many as COLUMNS says.
+    """Returns the terminal; for a file or a pipe, a console with 120 columns or the number in COLUMNS.
 
     ``options`` are rich's, such as stderr.
     """
@@ -38,7 +38,7 @@ def console(**options: Any) -> Console:
 def consoles(as_json: bool, quiet: bool = False) -> tuple[Console, Console]:
     """Returns the consoles for results and for progress.
 
-    With ``as_json`` results are printed by ``print_json`` alone, and progress on standard error.
+    With ``as_json`` only ``print_json`` prints results, and progress goes to standard error.
     """
     return console(quiet=as_json), console(stderr=as_json, quiet=quiet)
 
@@ -77,7 +77,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def going_on(out: str | Path) -> Iterator[None]:
-    """Runs work that can be resumed from ``out``. An interruption prints how, and exits with 130."""
+    """Runs work that can be resumed from ``out``; an interruption prints how, and exits with 130."""
     try:
         yield
     except KeyboardInterrupt:
@@ -93,7 +93,7 @@ def heading(out: Console, title: str, sentences: Sequence[str]) -> None:
 
 
 def points(out: Console, sentences: Sequence[str], style: str = "") -> None:
-    """Prints a list with a bullet for each sentence, whose further lines are indented."""
+    """Prints a list with a bullet for each sentence; further lines of a sentence are indented."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -153,7 +153,7 @@ class Screen(ProgressListener):
         self.show(doing, share)
 
     def show(self, doing: str, share: float) -> None:
-        """Shows what is done at the moment, and the ``share`` of all work that is done, on a terminal alone."""
+        """Shows the current step and the ``share`` of all work that is done, only on a terminal."""
         self.doing, self.share = doing, share
         self.bar.update(self.task, completed=share, description=doing, left=self.left())
 

@@ -1,4 +1,4 @@
-"""Checks an installation: what it has, whether it computes correctly, and how to repair it. It needs only torch."""
+"""Checks an installation: what it has, whether it computes correctly, and how to repair it. Needs only torch."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ def kernels() -> Section:
 
 
 def tables() -> Section:
-    """What `headway tune` verified and measured on each device."""
+    """The results of `headway tune` for each device."""
     found = Section()
     for place in ("cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))):
         own, shipped, dropped = _tuned.known(place)
@@ -445,7 +445,7 @@ def files() -> Section:
 
 
 def _not_writable(folder: Path) -> str | None:
-    """Why a folder, or the one in which it would be made, cannot be written to; None if it can."""
+    """Why a folder, or the folder that would contain it, cannot be written to; None if it can."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir():
         return said("{there} is a file", there=there)

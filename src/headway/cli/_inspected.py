@@ -92,9 +92,9 @@ def published(name: str) -> Inspected:
 
 
 def small_model(language: str | None, given: Sequence[AnnotatedText], train: bool, tell: Tell) -> Inspected:
-    """Returns a small model of planted relations: the one that comes with headway, or one trained here.
+    """Returns a small model that knows planted relations: the one that comes with headway, or one trained here.
 
-    The default language is that of the given texts, and Chinese without a text.
+    The default language is that of the given texts; without a text, Chinese.
     """
     from .._common.scripts import is_han
     from ..study import planted

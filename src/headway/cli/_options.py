@@ -21,7 +21,7 @@ N = TypeVar("N", int, float)
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Returns a function that completes one of some names, or the last of several separated by commas."""
+    """Returns a function that completes one of the names, or the last of several names separated by commas."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -51,7 +51,7 @@ DTYPES = ("float32", "bfloat16")
 
 
 def _in_english(as_json: bool) -> bool:
-    """Programs read JSON, whose notes do not depend on the environment."""
+    """Sets English, since programs read JSON, and its notes must not depend on the environment."""
     if as_json:
         choose("en")
     return as_json
@@ -67,18 +67,18 @@ Json = Annotated[
         "standard error.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print the results alone, without progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the results, without progress.")]
 Device = Annotated[
     str,
     typer.Option(
-        help="Where the model runs: cpu, cuda, cuda:1 …; auto takes a GPU if there is one (in a comparison only if "
+        help="Where the model runs: cpu, cuda, cuda:1 …; auto takes a GPU if there is one (but in a comparison only if "
         "a fused kernel trains every encoding there).",
         autocompletion=completing(lambda: DEVICES),
     ),
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option(help="float32 or bfloat16. Default: that of the file.", autocompletion=completing(lambda: DTYPES)),
+    typer.Option(help="float32 or bfloat16. Default: as in the file.", autocompletion=completing(lambda: DTYPES)),
 ]
 OutFolder = Annotated[str, typer.Option(help="Folder for the results; the same command resumes from it.")]
 
@@ -86,10 +86,10 @@ OutFolder = Annotated[str, typer.Option(help="Folder for the results; the same c
 def options_of(settings: Any, **own: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command whose function takes ``**settings`` an option for each field of a dataclass.
 
-    Names, types and defaults are those of the fields. The help comes from the docstring of the dataclass, with
-    "--names" in place of ``names``. Several values are a text with commas. The metadata of a field may have an
-    "option", in place of its name, and "choices". ``own`` replaces the annotations of some fields. The options --out,
-    --json and --quiet come last.
+    The options have the names, types and defaults of the fields. The help comes from the docstring of the dataclass,
+    with "--names" in place of ``names``. Several values are written as one text, separated by commas. The metadata of a
+    field may have "choices", and an "option" to be used in place of the field's name. ``own`` replaces the annotations
+    of some fields. The options --out, --json and --quiet come last.
     """
     kinds = get_type_hints(settings)
     entries = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(settings) or "", re.MULTILINE)

@@ -52,9 +52,10 @@ def typed_in(value: object) -> Iterator[str]:
 def in_options(message: str, options: Mapping[str, str], typed: Iterable[str] = ()) -> str:
     """Returns an error's message with the options of a command in place of Python's arguments.
 
-    ``options`` are the options by the names of arguments, such as {"top_k": "--top-k"}. An option that ends with "=",
-    such as "--option window=", is followed by its value without a space. An argument without an option is named as one
-    of Python, so that nobody looks for it on the command line. What the user ``typed`` stays unchanged.
+    ``options`` has the option for each name of an argument, such as {"top_k": "--top-k"}. An option that ends with "=",
+    such as "--option window=", is followed by its value without a space. The message says of an argument without an
+    option that it is one of Python, so that nobody looks for it on the command line. What the user ``typed`` stays
+    unchanged.
     """
     if message.startswith("--"):  # the command's own
         return message
@@ -109,7 +110,7 @@ def telling_options(command: Any) -> Callable[[Any], Any]:
 
 @contextmanager
 def with_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Adds options, as for ``in_options``, to those that errors raised in the block name."""
+    """Adds options, as for ``in_options``, to those that errors raised in the block can name."""
     try:
         yield
     except HeadwayError as error:

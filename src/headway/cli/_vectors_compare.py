@@ -40,8 +40,10 @@ def compare(
         str | None,
         typer.Option(help="Words whose neighbours are shown, separated by commas. Default: some frequent ones."),
     ] = None,
-    dim: Annotated[int, typer.Option(help="Numbers in a vector, if the method lets one choose.")] = Protocol.dim,
-    min_count: Annotated[int, typer.Option(help="Leave out words that occur less often.")] = Protocol.min_count,
+    dim: Annotated[int, typer.Option(help="Numbers in a vector, for methods that let you choose.")] = Protocol.dim,
+    min_count: Annotated[
+        int, typer.Option(help="Leave out words that occur fewer times than this.")
+    ] = Protocol.min_count,
     steps: Annotated[
         int | None,
         typer.Option(
@@ -65,7 +67,7 @@ def compare(
     seeds: Annotated[int, typer.Option(help="Number of seeds. Differences need several seeds to be reliable.")] = 1,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Take a few minutes in all: fewer training steps. The report says so."),
+        typer.Option("--quick", help="Use fewer training steps: a few minutes in all. The report says so."),
     ] = False,
     out: OutFolder = "headway-vectors",
     as_json: Json = False,

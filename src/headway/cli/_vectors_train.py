@@ -1,4 +1,4 @@
-"""``headway vectors train``: word vectors of a text, by one of the methods."""
+"""``headway vectors train``: computes word vectors of a text by one of the methods."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def train(
     corpus: Annotated[Path, typer.Argument(help="A file of UTF-8 text, with blank lines between documents.")],
     out: Annotated[
         Path,
-        typer.Option(help="File to write, .safetensors, or a folder for bert; one that exists is replaced."),
+        typer.Option(help="File to write, .safetensors, or a folder for bert. An existing one is replaced."),
     ],
     dim: Annotated[
         int | None,
-        typer.Option(help="Numbers in a vector, if the method lets one choose. Default: that of the method."),
+        typer.Option(help="Numbers in a vector, for methods that let you choose. Default: that of the method."),
     ] = None,
     chinese: Annotated[
         str | None,
@@ -52,15 +52,15 @@ def train(
     option: Annotated[
         list[str] | None,
         typer.Option(
-            help="Any other option of the method, name=value, such as window=10; may be given several times. "
+            help="Another option of the method as name=value, such as window=10; may be given several times. "
             "Default: those of the method."
         ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Compute the vectors of the words of a text, by one of the seven methods.
+    """Compute vectors for the words of a text, by one of the seven methods.
 
-    A bert that was stopped in training goes on when the same command is repeated.
+    If the training of a bert is stopped, repeat the same command to continue it.
 
     Examples:
         headway vectors train glove text.txt --out words.safetensors
@@ -135,9 +135,9 @@ class _Training(LockedFolder):
 
 @contextmanager
 def _kept_training(made: Vectors, out: Path) -> Iterator[None]:
-    """A block in which a BERT that names no folder of its own trains in one beside ``out``, removed once it is saved.
+    """A block in which a BERT without a folder of its own trains in one beside ``out``, removed once it is saved.
 
-    An error, a stop or a kill leaves it, and the next training goes on from there.
+    After an error, a stop or a kill the folder stays, and the next training goes on from it.
     """
     from ..vectors import Bert
 
@@ -152,7 +152,7 @@ def _kept_training(made: Vectors, out: Path) -> Iterator[None]:
 
 
 def _option(method: type[Vectors], text: str) -> tuple[str, Any]:
-    """The name and the value of "name=value"; the value is a Python literal if it can be read as one, else a string."""
+    """The name and the value of "name=value"; a value that is no Python literal is a string."""
     name, equals, value = text.partition("=")
     name = name.strip().replace("-", "_")
     known = method().options

@@ -32,7 +32,7 @@ def run(
     models: Annotated[
         Path | None,
         typer.Option(
-            help="Measure whole models against transformers instead. DIR has the weights, in minilm/ and smollm2/; "
+            help="Measure whole models against transformers instead. DIR has the weights in minilm/ and smollm2/; "
             "`make weights` in a checkout downloads them. Default: attention is measured, not models.",
             metavar="DIR",
         ),
@@ -85,9 +85,9 @@ def run(
         float | None, typer.Option(help="Seconds for each side of a case. Default: 1; with --quick 0.2.")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="The fewest runs of each side. Default: 5; with --models 3.")
+        int | None, typer.Option(help="Minimum number of runs of each side. Default: 5; with --models 3.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again the cases that --out has already.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure cases again that --out already has.")] = False,
     out: OutFolder = "headway-bench",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -95,11 +95,11 @@ def run(
     """Measure the speed and memory of attention against torch and against the processor's limit (the roof).
 
     Writes rows.jsonl, bench.md and roof.png to --out. A kernel that fails its checks gets no number. All cases take an
-    hour or two, --quick a few minutes.
+    hour or two; with --quick it takes a few minutes.
 
-    With --models: measures published models and a training step of T5 against transformers, and training steps of small
-    language models against torch and x-transformers; writes models.jsonl and models.md to --out. Takes ten minutes or
-    more.
+    With --models, it measures published models and a training step of T5 against transformers, and training steps of
+    small language models against torch and x-transformers. It then writes models.jsonl and models.md to --out, and
+    takes ten minutes or more.
 
     Examples:
         headway bench --quick
@@ -160,7 +160,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 
 def _typed(context: typer.Context) -> str:
-    """The command with the options that were given."""
+    """The command with its given options."""
     words = ["headway", "bench"]
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")

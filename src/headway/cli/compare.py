@@ -81,7 +81,7 @@ def run(
         str | None,
         typer.Option(
             help="In place of a text: tasks of symbols, separated by commas, such as copy,parity or mine.py:Mine; help "
-            "lists them. With them go --encodings, --seeds, --steps, --jobs and --out.",
+            "lists them. Can be combined with --encodings, --seeds, --steps, --jobs and --out.",
             autocompletion=completing(_tasks),
         ),
     ] = None,
@@ -95,7 +95,7 @@ def run(
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Trainings at once, each in a process of its own. Default: as many as there are processors, or GPUs; "
+            help="Trainings that run at once, each in its own process. Default: one for each processor or GPU; "
             "1 if a text takes less than a minute; with --on slurm or ray://address 64."
         ),
     ] = None,
@@ -125,7 +125,7 @@ def run(
     log: Annotated[
         str | None,
         typer.Option(
-            help="Losses and results for tensorboard, wandb or mlflow too, through its own library. Default: none.",
+            help="Losses and results also go to tensorboard, wandb or mlflow, through its own library. Default: none.",
             autocompletion=completing(_loggers),
         ),
     ] = None,
@@ -133,7 +133,7 @@ def run(
         Path | None,
         typer.Option(
             "--settings",
-            help="The settings.json of an earlier comparison, whose settings are used again, except for --device. "
+            help="The settings.json of an earlier comparison: use its settings again, except for --device. "
             "Default: none.",
         ),
     ] = None,
@@ -145,7 +145,7 @@ def run(
     """Train a small Transformer for each position encoding, and measure it at the trained length and beyond.
 
     Writes results.jsonl, report.html, pictures (PNG, SVG) and tables (CSV, Markdown, LaTeX) to --out. On two processor
-    cores the defaults take about half an hour, and --quick a few minutes.
+    cores the defaults take about half an hour; with --quick it takes a few minutes.
 
     Examples:
         headway compare book.txt --encodings rope,alibi,mine.py:Mine --minutes 20
@@ -205,7 +205,7 @@ def _tell(say: Console, results: ComparisonResults, out: str, as_json: bool) -> 
 
 
 def _given(context: typer.Context, name: str) -> bool:
-    """Whether an option is given, which may be what is its default."""
+    """Whether an option is given, even if its value is the default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -217,7 +217,7 @@ OF_SUITES = ("tasks", "suite", "encodings", "seeds", "steps", "jobs", "on", "sha
 
 
 def _refuse_others(context: typer.Context, fitting: Sequence[str], flags: str) -> None:
-    """Raises HeadwayError if an option is given that does not go with some others."""
+    """Raises HeadwayError if an option is given that cannot be combined with some others."""
     for one in context.command.params:
         name = one.name or ""
         if name not in fitting and _given(context, name):
@@ -296,12 +296,12 @@ def _run_suite(
 
 
 def at_once(on: str | None) -> int:
-    """Returns the trainings at once, unless --jobs is given, on the machines of --on."""
+    """Returns how many trainings run at once on the machines of --on, unless --jobs is given."""
     return processors() if on in (None, "ray") else JOBS_OF_A_CLUSTER
 
 
 def share_named(text: str | None) -> tuple[int, int]:
-    """Returns the share that --share names, such as 2/5; all of it if there is none."""
+    """Returns the share that --share names, such as 2/5; the whole without the option."""
     if text is None:
         return 1, 1
     parts = re.fullmatch(r"(\d+)/(\d+)", text.strip())
@@ -377,7 +377,7 @@ def _list_tasks(say: Console, as_json: bool) -> None:
 
 
 def _again(path: Path, given: Mapping[str, Any], context: typer.Context) -> Protocol:
-    """The settings of an earlier comparison. Raises HeadwayError if one of them is given as an option too."""
+    """The settings of an earlier comparison; raises HeadwayError if one of them is also given as an option."""
     for one in fields(Protocol):
         if one.name != "device" and _given(context, one.name):
             flag = one.metadata.get("option", f"--{one.name.replace('_', '-')}")
@@ -386,7 +386,7 @@ def _again(path: Path, given: Mapping[str, Any], context: typer.Context) -> Prot
 
 
 def seeds_named(text: str) -> int | list[int]:
-    """Returns the seeds that --seeds names: a number of seeds, such as 3, or the seeds of 3-5 or 0,2."""
+    """Returns the seeds that --seeds names: as many as a number such as 3 says, or those of 3-5 or 0,2."""
     if text.strip().isdecimal():
         return int(text)
     seeds: list[int] = []
@@ -401,7 +401,7 @@ def seeds_named(text: str) -> int | list[int]:
 def rows_of(results: ComparisonResults) -> list[dict[str, Any]]:
     """Returns the means over the seeds at each length, as --json prints them.
 
-    Encodings, baselines and counted n-gram models have the same fields; those that a model does not have are None.
+    Encodings, baselines and counted n-gram models have the same fields; fields that do not apply to a model are None.
     """
     means = ("bits_per_byte", "recall", "steps", "tokens_per_second", "peak_memory_bytes")
     facts = ("parameters", "kernel")
@@ -491,7 +491,7 @@ def conclude(say: Console, results: ComparisonResults, out: str) -> None:
 
 
 def _written(results: ComparisonResults, out: str) -> str:
-    """All files that were written; those that differ in their endings alone are one, as in loss.{png,svg}."""
+    """All files that were written; files that differ only in their endings are joined, as in loss.{png,svg}."""
     from ..study import report
 
     kinds: dict[str, list[str]] = {}

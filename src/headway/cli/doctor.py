@@ -1,4 +1,4 @@
-"""``headway doctor``: what this installation has, whether it works, and what to do about the rest."""
+"""``headway doctor``: what this installation has, whether it works, and how to repair what does not."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def run(
 ) -> None:
     """Show versions, kernels, threads and caches, check what the kernels compute, and say what is missing.
 
-    Each fault has the command that mends it. The exit code is 0 if everything that is installed works, and 1 if
-    something is broken. Put the output into a bug report.
+    For each fault it prints the command that repairs it. The exit code is 0 if everything that is installed works, and
+    1 if something is broken. Include the output in a bug report.
 
     Examples:
         headway doctor

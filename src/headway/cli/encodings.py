@@ -1,4 +1,4 @@
-"""``headway encodings``: the list of the position encodings, or one of them in detail."""
+"""``headway encodings``: lists the position encodings, or shows one of them in detail."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="File for a picture of the encoding, a PNG; one that exists is replaced. Default: none."),
+        typer.Option(help="PNG file for a picture of the encoding. An existing file is replaced. Default: none."),
     ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the list as Markdown.")] = False,
     as_json: Json = False,

@@ -1,4 +1,4 @@
-"""``headway extend``: published models beyond the length that they were trained for."""
+"""``headway extend``: runs published models beyond the length that they were trained for."""
 
 from __future__ import annotations
 
@@ -47,19 +47,21 @@ def run(
             autocompletion=completing(_methods),
         ),
     ] = None,
-    factor: Annotated[float, typer.Option(help="How many times the trained window is to be read.")] = 4.0,
+    factor: Annotated[float, typer.Option(help="How many times as long as the trained window the new one is.")] = 4.0,
     text: Annotated[
         Path | None, typer.Option(help="A file of UTF-8 text to measure perplexity on. Default: none.")
     ] = None,
     window: Annotated[
         int | None,
-        typer.Option(help="Tokens that the model was trained for. Default: the config's max_position_embeddings."),
+        typer.Option(
+            help="Length in tokens that the model was trained for. Default: the config's max_position_embeddings."
+        ),
     ] = None,
     length: Annotated[
         int | None,
         typer.Option(help="Tokens in a window of text. Default: factor × window; with --quick at most 2 × window."),
     ] = None,
-    windows: Annotated[int, typer.Option(help="The most windows of text.")] = 1,
+    windows: Annotated[int, typer.Option(help="Maximum number of windows of text.")] = 1,
     dtype: Dtype = None,
     device: Device = "auto",
     quick: Annotated[
@@ -70,8 +72,8 @@ def run(
     save: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to save the rescaled model to, with one --method, for headway.load and transformers. A folder "
-            "that has files is refused. Default: none."
+            help="Folder to save the rescaled model to, with one --method, for headway.load and transformers. It must "
+            "not have files. Default: none."
         ),
     ] = None,
     as_json: Json = False,
@@ -161,7 +163,7 @@ def rows_of(found: Extension) -> list[dict[str, Any]]:
 
 
 def _tokens(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
-    """The tokens of the text, and those that the model puts in front of a text."""
+    """The tokens of the text, and the tokens that the model puts in front of a text."""
     plain = tokenizer.encode("a", add_special_tokens=False).ids
     whole = tokenizer.encode("a").ids
     before = whole[: whole.index(plain[0])]

@@ -1,4 +1,4 @@
-"""``headway generate``: published models continue a text, or answer questions."""
+"""``headway generate``: continues a text or answers questions with a published model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(
     prompt: Annotated[
         str | None,
         typer.Argument(
-            help="The text to continue, in quotes. Default: a conversation, with questions read line by line."
+            help="The text to continue, in quotes. Default: a conversation that reads one question on each line."
         ),
     ] = None,
     chat: Annotated[
@@ -40,9 +40,11 @@ def run(
             "which is continued as it is. Default: --plain, or without a prompt --chat.",
         ),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="The most tokens to generate.")] = 256,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", help="Maximum number of tokens to generate.")
+    ] = 256,
     temperature: Annotated[
-        float, typer.Option(help="Temperature of the random draws; 0 takes the most likely token.")
+        float, typer.Option(help="Temperature of the random draws; 0 always takes the most likely token.")
     ] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Draw from the k most likely tokens. Default: from all.")] = None,
     top_p: Annotated[
@@ -55,7 +57,7 @@ def run(
 ) -> None:
     """Continue a text or answer questions with a published model.
 
-    Models: BLOOM, GPT-2, GPT-NeoX, LLaMA, SmolLM, Qwen and others; docs/models.md has all.
+    Models: BLOOM, GPT-2, GPT-NeoX, LLaMA, SmolLM, Qwen and others; docs/models.md lists all of them.
 
     Examples:
         headway generate openai-community/gpt2 "The sea was" -n 40

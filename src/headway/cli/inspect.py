@@ -1,4 +1,4 @@
-"""``headway inspect``: what each head of a model does, on texts of one's own."""
+"""``headway inspect``: shows what each head of a model does, on your own texts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(
         str | None,
         typer.Argument(
             help="A text, a file, or - for standard input. Files: .conllu (treebank), .tsv (GAP), .conll (CoNLL-2012) "
-            "or plain text with a text in each paragraph. Default: none, roles alone."
+            "or plain text with a text in each paragraph. Default: none; only roles are shown."
         ),
     ] = None,
     roles: Annotated[
@@ -81,14 +81,14 @@ def run(
     statistics: Annotated[
         str | None,
         typer.Option(
-            help="Statistics to print for each head too, separated by commas, such as entropy. Default: none.",
+            help="Statistics to print for each head as well, separated by commas, such as entropy. Default: none.",
             autocompletion=completing(lambda: _known("STATISTICS")),
         ),
     ] = None,
     language: Annotated[
         str | None,
         typer.Option(
-            help="Language of the small model: chinese or english. Default: that of the text.",
+            help="Language of the small model: chinese or english. Default: the language of the text.",
             autocompletion=completing(lambda: ("chinese", "english")),
         ),
     ] = None,
@@ -96,41 +96,41 @@ def run(
         bool,
         typer.Option(
             "--train",
-            help="Train the small model here instead, the first time in some minutes: seeds are tried until one meets "
-            "the criteria. Default: the one that comes with headway.",
+            help="Train the small model here instead: seeds are tried until one meets the criteria, which takes some "
+            "minutes the first time. Default: the model that comes with headway.",
         ),
     ] = False,
     too_long: Annotated[
         str,
         typer.Option(
-            help="What is done about a text with more tokens than the model reads: raise, which is an error, or 'leave "
-            "out', which says how many were left out.",
+            help="What to do with texts of more tokens than the model reads: raise, which is an error, or 'leave out', "
+            "which says how many were left out.",
             autocompletion=completing(_answers_to_long_texts),
         ),
     ] = "raise",
     device: Device = "auto",
     out: Annotated[
-        Path | None, typer.Option(help="Folder for pictures; those of an earlier run are replaced. Default: none.")
+        Path | None, typer.Option(help="Folder for pictures. Pictures of an earlier run are replaced. Default: none.")
     ] = None,
     csv: Annotated[
         Path | None,
-        typer.Option("--csv", help="File for a row of each head, as CSV; one that exists is replaced. Default: none."),
+        typer.Option("--csv", help="CSV file with a row for each head. An existing file is replaced. Default: none."),
     ] = None,
     report: Annotated[
         Path | None,
         typer.Option(
-            help="File for a page that shows the attention of all heads to the text, offline, as HTML; one that exists "
-            "is replaced. Default: none."
+            help="HTML file for a page that shows the attention of all heads to the text, offline. An existing file is "
+            "replaced. Default: none."
         ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
     seed: Annotated[int, typer.Option(help="Seed of random texts and of the intervals.")] = SEED,
 ) -> None:
-    """Show what each head of a model does: its role with figure, interval and baseline, and its links in a text.
+    """Show what each head of a model does: its role with score, interval and baseline, and its links in a text.
 
-    Roles are measured on the texts that are given, or if these are fewer than 20, on sentences of Python's manual. Half
-    of the texts choose heads, the other half gives the figures.
+    Roles are measured on the given texts, or on sentences of Python's manual if there are fewer than 20 texts. One half
+    of the texts selects the heads, and the scores are computed on the other half.
 
     Examples:
         headway inspect "The cat that the dogs saw was asleep ."
@@ -228,7 +228,7 @@ def _measured(
     seed: int,
     progress: Screen,
 ) -> HeadRoles:
-    """The roles of a model on some texts, or on those that it comes with, on which they may be known already."""
+    """The roles of a model on some texts, or on its own texts, for which they may be known already."""
     from ..inspection import head_roles
 
     if inspected.roles is not None and texts is None and seed == SEED:
@@ -369,7 +369,7 @@ def _device_of(model: nn.Module) -> torch.device:
 
 
 def telling_heads(measured: HeadRoles, most: int = SHOWN) -> list[tuple[str, str, int]]:
-    """Returns at most so many heads that say most about a text: role, layer and number, the largest figures first."""
+    """Returns the few heads that say most about a text: role, layer and number, the largest figures first."""
     chosen: dict[tuple[str, int], str] = {}
     telling = [role for role in measured.roles if role not in SILENT]
     for role in telling or measured.roles:
@@ -382,7 +382,7 @@ def telling_heads(measured: HeadRoles, most: int = SHOWN) -> list[tuple[str, str
 
 
 def _unknown_words(tokenizer: Any, texts: Sequence[EncodedText]) -> str:
-    """A warning of tokens that the model does not know, all of which it reads as the same one; empty if it has none."""
+    """A warning about tokens that the model does not know and reads as one and the same; empty if there are none."""
     words = [one.tokens[i] for one in texts for i in _unknown(tokenizer, one)]
     if not words:
         return ""
@@ -405,7 +405,7 @@ def _unknown(tokenizer: Any, text: EncodedText) -> list[int]:
 
 
 def _marked(tokenizer: Any, text: EncodedText) -> EncodedText:
-    """The text with a question mark at each token that the model does not know, for tables and pictures."""
+    """The text for tables and pictures, with a question mark at each token that the model does not know."""
     unknown_ones = set(_unknown(tokenizer, text))
     return replace(text, tokens=tuple(f"{one} (?)" if i in unknown_ones else one for i, one in enumerate(text.tokens)))
 

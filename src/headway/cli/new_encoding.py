@@ -1,4 +1,4 @@
-"""``headway new-encoding``: a file with an encoding to start from, and its test."""
+"""``headway new-encoding``: writes a file with an encoding to start from, and its test."""
 
 from __future__ import annotations
 
@@ -51,11 +51,9 @@ def run(
             "from the tokens."
         ),
     ] = Kind.bias,
-    out: Annotated[
-        Path, typer.Option(help="Folder to write both files to; files that exist are not replaced.")
-    ] = Path(),
+    out: Annotated[Path, typer.Option(help="Folder to write both files to. Existing files are not replaced.")] = Path(),
 ) -> None:
-    """Write a file with a position encoding that works, to be changed into your own, and its test.
+    """Write a file with a working position encoding, to be changed into your own, and its test.
 
     Examples:
         headway new-encoding my-bias

@@ -1,4 +1,4 @@
-"""``headway plan``: what the attention of a long sequence costs on several processes."""
+"""``headway plan``: computes what the attention of a long sequence costs on several processes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ._options import Json, completing
 
 
 def run(
-    tokens: Annotated[str, typer.Option(help="The tokens of a sequence: a number, 32k or 1M (powers of 1,024).")],
-    heads: Annotated[int, typer.Option(help="The number of query heads.")],
-    head_dim: Annotated[int, typer.Option(help="The width of each head.")],
-    ranks: Annotated[int, typer.Option(help="The processes that share the sequence.")],
-    kv_heads: Annotated[int | None, typer.Option(help="The number of key heads. Default: that of --heads.")] = None,
-    batch: Annotated[int, typer.Option(help="The sequences of a call.")] = 1,
+    tokens: Annotated[str, typer.Option(help="Number of tokens in a sequence: a number, 32k or 1M (powers of 1,024).")],
+    heads: Annotated[int, typer.Option(help="Number of query heads.")],
+    head_dim: Annotated[int, typer.Option(help="Width of each head.")],
+    ranks: Annotated[int, typer.Option(help="Number of processes that share the sequence.")],
+    kv_heads: Annotated[int | None, typer.Option(help="Number of key heads. Default: that of --heads.")] = None,
+    batch: Annotated[int, typer.Option(help="Number of sequences in a call.")] = 1,
     dtype: Annotated[
         str,
         typer.Option(
@@ -34,20 +34,20 @@ def run(
     flops: Annotated[
         str | None,
         typer.Option(
-            help="The floating point operations of a rank in a second, such as 400T, as its kernel reaches them; a100, "
-            "h100 and h200 stand for the peaks that NVIDIA states. Default: none, and no speed of a link.",
+            help="Floating point operations per second that the kernel of a rank reaches, such as 400T; a100, h100 and "
+            "h200 stand for the peaks that NVIDIA states. Default: none, and no speed of a link is computed.",
             autocompletion=completing(lambda: ("a100", "h100", "h200")),
         ),
     ] = None,
     link: Annotated[
         str | None,
-        typer.Option(help="The bytes that a rank sends in a second, such as 50G. Default: none, and no times."),
+        typer.Option(help="Bytes per second that a rank sends, such as 50G. Default: none, and no times are computed."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compute what attention over several processes costs by each method: bytes, memory, the link it needs.
+    """Compute what attention over several processes costs with each method: bytes, memory, and the link it needs.
 
-    It runs nothing. The figures are those of one layer, on the rank that sends most.
+    Nothing is run. The figures are for one layer, on the rank that sends the most.
 
     Examples:
         headway plan --tokens 1M --heads 32 --head-dim 128 --ranks 64

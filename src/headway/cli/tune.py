@@ -18,23 +18,25 @@ from ._options import Json, Quiet
 def run(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …; auto takes a GPU if there is one.")] = "auto",
     minutes: Annotated[
-        float | None, typer.Option(help="The time for all of it, at most. Default: 3 on a CPU, 5 on a GPU.")
+        float | None, typer.Option(help="Maximum time for the whole run. Default: 3 on a CPU, 5 on a GPU.")
     ] = None,
     export: Annotated[
         Path | None,
-        typer.Option(help="Write the table of this machine into a file, for others of its kind. Default: tune."),
+        typer.Option(
+            help="In place of tuning, write the table of this machine to a file, for other machines of its kind."
+        ),
     ] = None,
     given: Annotated[
         Path | None,
-        typer.Option("--import", help="Take over a table that --export wrote elsewhere. Default: tune."),
+        typer.Option("--import", help="In place of tuning, use a table that --export wrote elsewhere."),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Check what the kernels compute on this machine and time them, so that "auto" takes the fastest right one.
 
-    The table is written into the cache folder, or where HEADWAY_TUNED says. Without it, headway takes what was measured
-    on other machines, and on a GPU neither the kernel triton nor flex.
+    The table is written to the cache folder, or to the place that HEADWAY_TUNED names. Without a table, headway relies
+    on measurements from other machines, and on a GPU it takes neither the kernel triton nor flex.
 
     Examples:
         headway tune

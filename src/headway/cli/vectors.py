@@ -1,4 +1,4 @@
-"""``headway vectors``: word vectors, and a comparison of the methods for them."""
+"""``headway vectors``: computes and uses word vectors, and compares the methods for them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 File = Annotated[
     str,
     typer.Argument(
-        help="A file of vectors, by headway vectors train or of word2vec, GloVe or fastText; or a BERT, as a folder or "
-        "by its id on the Hugging Face hub, such as intfloat/e5-small-v2."
+        help="A file of vectors from headway vectors train, word2vec, GloVe or fastText; or a BERT, as a folder or an "
+        "id on the Hugging Face hub, such as intfloat/e5-small-v2."
     ),
 ]
-Count = Annotated[int, typer.Option(help="The number of words to print for each.")]
+Count = Annotated[int, typer.Option(help="Number of words to print for each word.")]
 SHOWN = 6
 """Numbers of a vector that are printed."""
 MOST_FREQUENT = 60
@@ -67,9 +67,9 @@ def similar(
     count: Count = 10,
     as_json: Json = False,
 ) -> None:
-    """Print the words nearest to each word, with their cosines; words without a vector and doubts go to stderr.
+    """Print the words nearest to each word, with their cosines; words without a vector and warnings go to stderr.
 
-    The exit code is 0 if all words have a vector, 1 if some have none, 2 if none has.
+    The exit code is 0 if all words have a vector, 1 if some have none, and 2 if none has one.
 
     Examples:
         headway vectors similar words.safetensors king queen --count 5
@@ -104,14 +104,14 @@ def analogy(
     file: File,
     a: Annotated[str, typer.Argument(help="The first word, such as man.")],
     b: Annotated[str, typer.Argument(help="What the first word is to, such as king.")],
-    c: Annotated[str, typer.Argument(help="The word whose counterpart is asked for, such as woman.")],
+    c: Annotated[str, typer.Argument(help="The word whose counterpart is wanted, such as woman.")],
     count: Count = 5,
     keep_question: Annotated[
-        bool, typer.Option("--keep-question", help="Let A, B and C be answers too. Default: they are left out.")
+        bool, typer.Option("--keep-question", help="Allow A, B and C as answers. Default: they are left out.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print which words are to C as B is to A: `man king woman` asks for the queen.
+    """Print the words that are to C as B is to A: `man king woman` asks for the queen.
 
     A, B and C are left out of the answers, as is usual; the nearest word of all is often B.
 
@@ -139,13 +139,13 @@ def encode(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="File for all numbers, [tokens, dim]: .npy or .safetensors; one that exists is replaced. Default: "
+            help="File for all numbers, [tokens, dim]: .npy or .safetensors. An existing file is replaced. Default: "
             "none."
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the vector of each token of a text, as a Transformer gets them; of one without a vector, zeros.
+    """Print the vector of each token of a text, as a Transformer gets it; zeros for a token without a vector.
 
     Examples:
         headway vectors encode words.safetensors "the king of France" --out rows.npy
@@ -183,7 +183,7 @@ def encode(
 @run.command("map")
 def draw(
     file: File,
-    out: Annotated[Path, typer.Option(help="File for the picture: .png, .pdf or .svg; one that exists is replaced.")],
+    out: Annotated[Path, typer.Option(help="File for the picture: .png, .pdf or .svg. An existing file is replaced.")],
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -194,19 +194,19 @@ def draw(
     file_of_words: Annotated[
         Path | None,
         typer.Option(
-            "--words", help="File of words in UTF-8; a line such as `animals: dog cat` is a group. Default: none."
+            "--words", help="UTF-8 file with words; a line such as `animals: dog cat` is a group. Default: none."
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help="How words get two dimensions: t-sne or pca.")] = "t-sne",
+    method: Annotated[str, typer.Option(help="How the vectors are reduced to two dimensions: t-sne or pca.")] = "t-sne",
     seed: Annotated[int, typer.Option(help="The seed of t-SNE; the same seed gives the same map.")] = 0,
     title: Annotated[
         str | None,
         typer.Option(help="The title of the picture. Default: the name of the file of vectors.", show_default=False),
     ] = None,
 ) -> None:
-    """Draw words in two dimensions, near words near each other, and say how far the map can be trusted.
+    """Draw words in two dimensions, similar words near each other, and say how far the map can be trusted.
 
-    Words without a vector are named on stderr; the exit code is then 1.
+    If words have no vector, stderr names them and the exit code is 1.
 
     Examples:
         headway vectors map words.safetensors --out map.png
@@ -250,7 +250,7 @@ def evaluate(
 ) -> None:
     """Compare the vectors with human judgements of pairs of words, and test them on analogies.
 
-    The default tests are English, and left out for vectors of Chinese or Japanese words.
+    The default tests are in English. They are left out for vectors of Chinese or Japanese words.
 
     Examples:
         headway vectors evaluate words.safetensors
@@ -310,13 +310,13 @@ def convert(
     out: Annotated[
         Path,
         typer.Argument(
-            help="The file to write: .safetensors is headway's format, .vec is word2vec's text; one that exists is "
+            help="The file to write: .safetensors is headway's format, .vec is word2vec's text. An existing file is "
             "replaced."
         ),
     ],
     format: Annotated[
         str | None,
-        typer.Option(help="word2vec, word2vec-binary, glove or fasttext. Default: by the ending of the file."),
+        typer.Option(help="word2vec, word2vec-binary, glove or fasttext. Default: chosen by the ending of the file."),
     ] = None,
 ) -> None:
     """Write vectors in another format.
@@ -348,7 +348,7 @@ def _load(file: str) -> Vectors:
 
 
 def _as_written(found: Vectors, word: str) -> str:
-    """The word as the tokenizer writes it, such as in lower case, if it is in the vocabulary only so."""
+    """The word as the tokenizer writes it, for instance in lower case, if the vocabulary has only that form."""
     if word in found.index:
         return word
     tokens = found.tokenizer(word)
@@ -356,7 +356,7 @@ def _as_written(found: Vectors, word: str) -> str:
 
 
 def _made_of_parts(found: Vectors, words: Sequence[str]) -> list[str]:
-    """What is to be said of words whose vectors are made of their parts, since they are not in the vocabulary."""
+    """Notes on words that are not in the vocabulary, so that their vectors are made of their parts."""
     return [
         said(
             "{word} is not in the vocabulary: its vector is made of its sub-words, so that words spelt like it are "
@@ -369,7 +369,7 @@ def _made_of_parts(found: Vectors, words: Sequence[str]) -> list[str]:
 
 
 def _groups_of(given: Sequence[str], file: Path | None) -> dict[str, list[str]]:
-    """The words of each group, of arguments such as `animals=dog,cat` and of a file; other words are of group ""."""
+    """The words of each group, from arguments such as `animals=dog,cat` and a file; other words have group ""."""
     lines = []
     for one in given:
         group, equals, its = one.partition("=")

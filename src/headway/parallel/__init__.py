@@ -1,4 +1,4 @@
-"""A model over several processes of torch.distributed: its tokens, its heads, and what both cost."""
+"""Runs a model in several processes of torch.distributed that share its tokens or heads, and computes the costs."""
 
 from ..heads import HeadShard as HeadShard
 from ._attention import Explanation as Explanation

@@ -20,16 +20,17 @@ SHOWN = 160
 def agree(group: Group, facts: Mapping[str, object]) -> None:
     """Checks that the ranks of a group agree on a call.
 
-    Sizes that differ would end the process or mix up numbers, ranks that run other encodings would merge what does not
-    belong together, and ranks that run other methods would wait for one another. On a CPU each call is checked, by 16
-    bytes. Reading them would wait for a GPU, so that only the first call of each kind is checked there.
+    If sizes differed, the process would end or numbers would be mixed up. Ranks with different encodings would merge
+    results that do not belong together, and ranks with different methods would wait for one another. On a CPU each call
+    is checked, which takes 16 bytes. On a GPU, reading them would mean waiting for the device, so only the first call
+    of each kind is checked.
 
     Args:
         group: the processes.
-        facts: what must be the same on each of them, by name.
+        facts: what must be the same on every rank, by name.
 
     Raises:
-        HeadwayError: on every rank, if one differs. The message has the ranks and the values.
+        HeadwayError: on every rank, if one fact differs. The message names the ranks and the values.
     """
     if group.size == 1:
         return

@@ -1,4 +1,4 @@
-"""Attention of a sequence that several processes share."""
+"""Computes the attention of a sequence that several processes share."""
 
 from __future__ import annotations
 
@@ -70,36 +70,36 @@ def attention(
     head_shard: HeadShard | None = None,
     **others: Never,
 ) -> Any:
-    """Computes the attention of a whole sequence, of which each process has its own tokens.
+    """Computes the attention of a whole sequence whose tokens are divided among processes.
 
         shards = hw.parallel.Shards.zigzag(32768, mesh["sequence"])
         q, k, v, at = shards.take(q, k, v, dim=2)
         out = hw.parallel.attention(q, k, v, shards=shards, encoding=rope, mask=hw.masks.Causal())
 
-    Every process of the group makes the same call, and its backward pass, with its own tokens. The numbers are those of
-    one process that has all of them, up to rounding. Gradients of parameters are this rank's part of a sum over the
-    ranks, as ``DistributedDataParallel`` reduces them.
+    Every process of the group makes the same call with its own tokens, and runs the same backward pass. The results
+    equal those of one process with all tokens, up to rounding. The gradients of parameters are this rank's part of a
+    sum over the ranks, which ``DistributedDataParallel`` reduces.
 
     Args:
         q: this rank's queries, [batch, heads, n, head_dim].
         k: this rank's keys, [batch, kv_heads, m, head_dim].
         v: this rank's values, [batch, kv_heads, m, v_dim].
         shards: which tokens each rank has.
-        method: "ring", "gather" or "heads", which then never falls back, or "auto": of the methods that can compute the
-            call, gather up to 1,024 tokens of a rank, and else ring before heads before gather.
-        k_shards: which keys each rank has, in cross-attention. Default: ``shards``. Those of this process alone,
-            ``Shards.contiguous(m, None)``, if every rank has all keys: nothing is sent then.
+        method: "ring", "gather" or "heads", without a fallback, or "auto". "auto" takes the first method that can
+            compute the call: gather if a rank has up to 1,024 tokens, otherwise ring, then heads, then gather.
+        k_shards: which keys each rank has, in cross-attention. Default: ``shards``. If every rank has all keys, give
+            ``Shards.contiguous(m, None)``, the shards of this process alone: nothing is sent then.
         return_lse: whether to return the log-sum-exp too.
         encoding: as for ``headway.attention``.
         terms: further terms, of this rank's queries and keys.
-        mask: the mask of the whole sequence. Tensors in it are those of all queries and keys.
+        mask: the mask of the whole sequence. Its tensors cover all queries and keys.
         scale: as for ``headway.attention``.
-        dropout: likewise. The same weights are dropped as in one process with the same seed.
+        dropout: as for ``headway.attention``. The same weights are dropped as in one process with the same seed.
         sink: a logit for each head, [heads], or for each of this rank's queries, [batch, heads, n].
         soft_cap: as for ``headway.attention``.
         q_positions: positions of this rank's queries: a tensor, or the coordinates that ``Shards.take`` returns.
             Default: 0 … n − 1 over the whole sequence.
-        k_positions: those of the keys. Default: those of the queries, unless there are ``k_shards``.
+        k_positions: positions of this rank's keys. Default: those of the queries, unless there are ``k_shards``.
         q_input: the layer's input for this rank's queries, [batch, n, embed_dim].
         k_input: the layer's input for this rank's keys, [batch, m, embed_dim].
         dropout_seed: as for ``headway.attention``; the same on every rank. Default: drawn by the first rank.
@@ -111,9 +111,9 @@ def attention(
         their log-sum-exp, [batch, heads, n] in float32 (float64 for float64).
 
     Raises:
-        HeadwayError: as ``headway.attention`` does, if the method cannot compute the call, and if the processes
-            disagree on it, which is checked in each call on a CPU, with positions, documents and small tensors of
-            masks, and in the first one of each kind on GPUs. A backward pass that is itself differentiated is refused.
+        HeadwayError: as ``headway.attention`` does; if the method cannot compute the call; if the backward pass is
+            itself differentiated; and if the processes disagree on the call. On a CPU this is checked in each call,
+            including positions, documents and small tensors of masks; on GPUs in the first call of each kind.
         RuntimeError: if another process died, or does not answer within the timeout of its group.
 
     References:
@@ -191,7 +191,7 @@ def _observed_here(call: SharedCall, note: Callable[[str, Traffic], None] | None
 
 
 def _with_weights(call: SharedCall, facts: dict[str, object]) -> Call:
-    """Returns the call of this rank's queries and all keys, which every rank gets, so that it has their weights.
+    """Returns the call of this rank's queries and all keys, which every rank gets in order to compute the weights.
 
     Args:
         call: the call.
@@ -208,7 +208,7 @@ def _with_weights(call: SharedCall, facts: dict[str, object]) -> Call:
 def call_with_weights(
     q: Tensor, k: Tensor, v: Tensor, shards: Shards, wanted: Sequence[str], kernel: str, arguments: Arguments
 ) -> Call:
-    """Returns the call of this rank's queries and all keys, whose weights are those of one process.
+    """Returns the call of this rank's queries and all keys, which gives the same weights as one process.
 
     Args:
         q: this rank's queries.
@@ -220,8 +220,7 @@ def call_with_weights(
         arguments: the other arguments of ``headway.attention``, as ``attention`` of this room takes them.
 
     Raises:
-        HeadwayError: as ``attention`` does; for keys that are prepared, and for an encoding that reads the layer's
-            input.
+        HeadwayError: as ``attention`` does; for prepared keys; for an encoding that reads the layer's input.
     """
     given: dict[str, Any] = {**arguments}
     if others := given.keys() - {*SIDES, *OPTIONS, "dropout_seed", "prepared_by"}:
@@ -248,7 +247,7 @@ def _chosen(call: SharedCall, name: str) -> Method:
     """Returns the method of a call.
 
     Raises:
-        HeadwayError: if the one that is asked for cannot compute it, or none can.
+        HeadwayError: if the requested method cannot compute the call, or no method can.
     """
     if name != "auto":
         if (why := METHODS[name].why_not(call)) is not None:
@@ -266,7 +265,7 @@ def _chosen(call: SharedCall, name: str) -> Method:
 
 
 def _in_order(call: SharedCall) -> Sequence[Method]:
-    """The methods in the order in which "auto" asks them."""
+    """The methods in the order in which "auto" tries them."""
     longest = max(map(tokens_in, (*call.q_shards.layout, *call.k_shards.layout)))
     return sorted(METHODS.values(), key=lambda method: longest <= SHORT and method.name != "gather")
 
@@ -309,7 +308,7 @@ def _facts(call: SharedCall, method: Method) -> dict[str, object]:
 
 
 def _contents(call: SharedCall) -> dict[str, object]:
-    """Returns the seed, and checksums of what decides which keys are sent, as far as it is on a CPU."""
+    """Returns the seed and checksums of the data that decide which keys are sent, as far as these are on a CPU."""
     seed = call.options["dropout_seed"]
     facts: dict[str, object] = {
         "dropout_seed": seed if isinstance(seed, int) else None,
@@ -342,7 +341,7 @@ def _checksum(call: SharedCall, tensors: Sequence[Tensor]) -> str:
 
 
 def _requiring(call: SharedCall) -> list[str]:
-    """The names of what requires a gradient, by which messages of the backward pass differ."""
+    """The names of the inputs that require a gradient, on which the messages of the backward pass depend."""
     named: dict[str, Tensor | None] = {"q": call.q, "k": call.k, "v": call.v}
     if call.encoding is not None:
         named |= dict(call.encoding.named_parameters())
@@ -363,7 +362,7 @@ def _spelled(mask: Mask) -> str:
 
 
 def _with_seeds(call: SharedCall) -> SharedCall:
-    """Returns the call with seeds that all ranks have, where something is drawn."""
+    """Returns the call with seeds that all ranks share, where something is drawn."""
     options, seed = call.options, None
     if options["dropout"] and options["dropout_seed"] is None:
         options = {**options, "dropout_seed": same_seed(call.group, call.q.device)}
@@ -376,7 +375,7 @@ def _with_seeds(call: SharedCall) -> SharedCall:
 
 
 def need_shards(shards: object) -> None:
-    """Raises HeadwayError for anything but shards."""
+    """Raises HeadwayError unless it is given shards."""
     if not isinstance(shards, Shards):
         raise HeadwayError("shards is no Shards: give headway.parallel.Shards.zigzag(n, mesh) or another layout")
 
@@ -436,7 +435,7 @@ def whole_coordinates(
         name: what messages call the positions.
 
     Raises:
-        HeadwayError: for coordinates of no shard, of other shards, or that were changed after they were taken.
+        HeadwayError: for coordinates that belong to no shard or to other shards, or were changed after they were taken.
     """
     if positions is None:
         return shards.span(device)
@@ -465,9 +464,9 @@ class Explanation:
     """The method of a call, what it sends, and the reasons against the others.
 
     Attributes:
-        method: the name of the method; None if the one that was asked for cannot compute the call, or none can.
-        traffic: what this rank sends by each method that can.
-        reasons: why each of the others cannot.
+        method: the name of the method; None if the requested one cannot compute the call, or none can.
+        traffic: what this rank sends, for each method that can compute the call.
+        reasons: why each other method cannot compute it.
         shards: the shards of the queries.
     """
 
@@ -529,7 +528,7 @@ def explain(
 ) -> Explanation:
     """Explains which method ``attention`` would choose for a call, what it sends, and why not the others.
 
-    Nothing is sent, so that a single process of a group may ask. The arguments are those of ``attention``.
+    Nothing is sent, so a single process of a group may call it. The arguments are those of ``attention``.
 
     Args:
         q: this rank's queries.
@@ -558,8 +557,8 @@ def explain(
         The explanation, which prints as a table.
 
     Raises:
-        HeadwayError: if the arguments do not fit one another, or positions are tensors, of which the other processes
-            have their part.
+        HeadwayError: if the arguments do not fit one another, or positions are tensors, since the other processes have
+            other parts of these.
     """
     if others:
         refuse("explain", explain, others)

@@ -1,4 +1,4 @@
-"""A call of attention of which each process has its tokens, with what all processes know of the whole."""
+"""A call of attention whose tokens are divided among processes, and the facts about the whole that all of them know."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SharedCall:
         q_shards: which queries each rank has.
         k_shards: which keys each rank has.
         q_at: coordinates of all queries.
-        k_at: coordinates of all keys; the same object if both sides are one.
+        k_at: coordinates of all keys; the same object if queries and keys are the same tokens.
         encoding: the encoding.
         mask: the mask of all queries, keys and heads, which hides padding.
         terms: further terms, of this rank's queries and keys.
@@ -43,10 +43,10 @@ class SharedCall:
         options: scale, dropout, dropout_seed, sink, soft_cap and head_shard, as ``attention`` takes them.
         kernel: "auto", or the name of the kernel.
         wants_lse: whether the log-sum-exp is wanted.
-        given_mask: the mask as it was given, by which facts about it are found again.
+        given_mask: the mask as it was given, under which facts about it are stored.
         seed: decides what the encoding draws in training, the same on every rank.
         layer: the name of the layer that calls; empty without one.
-        number: how many contexts this process has entered with that of the layer; 0 outside of contexts.
+        number: how many contexts this process has entered, the layer's included; 0 outside of contexts.
     """
 
     q: Tensor
@@ -76,12 +76,12 @@ class SharedCall:
 
     @property
     def has_all_keys(self) -> bool:
-        """Whether every rank has all keys, while it has its part of the queries."""
+        """Whether every rank has all keys, but only its part of the queries."""
         return self.k_shards.group.size == 1 < self.group.size
 
     @property
     def itself(self) -> bool:
-        """Whether queries and keys are the same tokens, with the same coordinates."""
+        """Whether queries and keys are the same tokens with the same coordinates."""
         return self.q_at is self.k_at and self.q_shards is self.k_shards
 
     def drawing(self) -> AbstractContextManager[None]:
@@ -130,10 +130,11 @@ class SharedCall:
     def encoded(self) -> tuple[Call, bool]:
         """Returns the call of this rank's queries and keys, without a mask.
 
-        What the encoding takes of earlier tokens comes from the processes that have them.
+        What the encoding needs from earlier tokens comes from the processes that have them.
 
         Returns:
-            The call, and whether positions depend on more than the coordinates, so that other ranks do not know them.
+            The call, and whether positions depend on more than the coordinates, in which case other ranks do not know
+            them.
         """
         q_at, k_at = self.located()
         q_side = self._shard(q_at, self.q_shards)
@@ -152,7 +153,7 @@ class SharedCall:
         return side._with(shard=side.shard._with(scans=GroupScans(shards)))
 
     def why_not_apart(self) -> str | None:
-        """Returns what keeps ranks from encoding their own queries and keys and exchanging the results; else None."""
+        """Returns why ranks cannot encode their own queries and keys and exchange the results; None if they can."""
         call = self.probe()
         why = why_not_in_parts(call) or why_not_pairs(call.terms)
         if why is None and self.encoding is not None and (part := _undeclared(self.encoding)) is not None:
@@ -163,16 +164,16 @@ class SharedCall:
         return why
 
     def probe(self) -> Call:
-        """Returns the call of a few tokens, whose terms are of the same kinds, with its rotations applied."""
+        """Returns the call of a few tokens with terms of the same kinds, after its rotations."""
         with torch.no_grad():
             return self._of_few(None)[0]
 
     def rehearsal(self) -> tuple[Call, bool, ScanBytes]:
-        """Returns the call of a few tokens, as ``encoded`` makes that of all where all inputs require gradients.
+        """Returns the call of a few tokens as ``encoded`` would make it of all, if all inputs required gradients.
 
         Returns:
-            The call, with its rotations applied, whether positions depend on more than the coordinates, and what its
-            encoding sends.
+            The call after its rotations, whether positions depend on more than the coordinates, and what its encoding
+            sends.
         """
         scans = ScanBytes(self.q_shards)
         # torch.utils.checkpoint counts the tensors that are saved within it, and recomputes without this call
@@ -180,7 +181,7 @@ class SharedCall:
             return *self._of_few(scans), scans
 
     def _of_few(self, scans: ScanBytes | None) -> tuple[Call, bool]:
-        """The call of a few tokens and whether it moves them; with ``scans`` they know the shards, and have leaves."""
+        """The call of a few tokens and whether it moves them; with ``scans`` they know the shards and have leaves."""
 
         def first(x: Tensor | None, dim: int, count: int) -> Tensor | None:
             if x is None:
@@ -221,13 +222,13 @@ def _as_it_is(x: Tensor) -> Tensor:
 
 
 def _moves(call: Call, q_side: Coordinates, k_side: Coordinates) -> bool:
-    """Whether a call has other positions than its coordinates, or positions that were computed of its inputs."""
+    """Whether a call has positions that differ from its coordinates or were computed from its inputs."""
     sides = ((call.q_coordinates, q_side), (call.k_coordinates, k_side))
     return any(now.position is not before.position or now.position.requires_grad for now, before in sides)
 
 
 def why_not_pairs(terms: Sequence[Term]) -> str | None:
-    """Returns which of some terms holds a tensor of all pairs, of which no rank has its part; else None.
+    """Returns the name of a term that holds a tensor of all pairs, which ranks cannot divide; None if there is none.
 
     Args:
         terms: the terms.
@@ -248,7 +249,7 @@ def why_not_pairs(terms: Sequence[Term]) -> str | None:
 
 @contextmanager
 def drawing_with(seed: int | None, device: torch.device) -> Iterator[None]:
-    """A context in which torch's generator draws by a seed, and which leaves it as it is.
+    """A context in which torch's generator draws from a seed; its state is restored afterwards.
 
     Args:
         seed: the seed; None to draw as outside of it.

@@ -1,4 +1,4 @@
-"""Layers and whole models whose sequence several processes share."""
+"""Runs layers and whole models on a sequence that several processes share."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _lock = threading.Lock()
 def context(
     model: nn.Module, shards: Shards, *, method: str = "auto", context_shards: Shards | None = None
 ) -> Iterator[Context]:
-    """Makes every attention of a model that of a whole sequence, of which each process has its own tokens.
+    """Makes every attention layer of a model attend to a whole sequence whose tokens are divided among processes.
 
         mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("data", "sequence"))
         shards = hw.parallel.Shards.zigzag(32768, mesh["sequence"])
@@ -54,41 +54,42 @@ def context(
             loss.backward()
         print(shared)                                        # the method of each layer, and what it sends
 
-    The outputs, and the gradients summed over the processes, are those of one process with all tokens, up to rounding.
-    It holds for ``MultiHeadAttention``, ``Block``, ``Stack``, the models of ``headway.models``, layers that
-    ``swap_attention`` has swapped, and models of transformers with ``attn_implementation="headway"``.
+    The outputs, and the gradients summed over the processes, equal those of one process with all tokens, up to
+    rounding. A context works with ``MultiHeadAttention``, ``Block``, ``Stack``, the models of ``headway.models``,
+    layers that ``swap_attention`` has swapped, and models of transformers with ``attn_implementation="headway"``.
 
-    Positions are those of this process's tokens: a tensor, or the coordinates that ``Shards.take`` returns. Without
-    positions, the tokens stand at their places 0 … n − 1 in the whole sequence. Tensors in masks are those of all
-    tokens. Models of transformers take positions as ``position_ids``, which start again for packed documents.
+    Give the positions of this process's tokens: a tensor, or the coordinates that ``Shards.take`` returns. Without
+    positions, the tokens stand at their places 0 … n − 1 in the whole sequence. Tensors in masks cover all tokens.
+    Models of transformers take positions as ``position_ids``, which start at 0 again for each packed document.
 
-    Cross-attention reads a context of which every process has the whole, or its tokens by ``context_shards``. These are
-    then the tokens of the encoder of an ``EncoderDecoder`` or ``nn.Transformer``, too.
+    In cross-attention, every process has either the whole context or, with ``context_shards``, some of its tokens. The
+    encoder of an ``EncoderDecoder`` or ``nn.Transformer`` then has the same tokens.
 
-    A loss is a sum over this process's tokens. Gradients of parameters are this process's part of a sum, which
-    ``DistributedDataParallel`` and ``fully_shard`` average, hence ``world``, the number of processes that they reduce
-    over. ``tokens`` counts the targets of all of them. Every process draws its own dropout outside of attention.
+    A loss is a sum over this process's tokens. The gradients of parameters are this process's part of a sum.
+    ``DistributedDataParallel`` and ``fully_shard`` average them, hence the factor ``world``, the number of processes
+    that they reduce over. ``tokens`` counts the targets of all processes. Outside of attention, every process draws its
+    own dropout.
 
-    Layers that ``torch.utils.checkpoint`` computes again are in the context then, also after the block. The previous
-    state is restored at the end, also after an error. Contexts nest: the inner one counts. Inside, a model takes
-    no memory, and is not compiled.
+    Layers that ``torch.utils.checkpoint`` computes again are in the context then, even after the block. The end of the
+    block restores the previous state, even after an error. If contexts are nested, the inner one applies. Inside a
+    context, a model takes no memory and must not be compiled.
 
-    With a cache, the first call has this process's tokens of the prompt. Later ones have the tokens that follow, the
+    With a cache, the first call gets this process's tokens of the prompt. Later calls get the tokens that follow, the
     same on every process. Keys stay where they were computed. ``generate`` takes the whole prompt on every process.
 
     Args:
         model: the model, or one layer.
         shards: which tokens each process has.
         method: "ring", "gather", "heads" or "auto", as for ``headway.parallel.attention``.
-        context_shards: which tokens of the context of cross-attention each process has. Default: every process has
-            all of them.
+        context_shards: which tokens of the context in cross-attention each process has. Default: every process has all
+            of them.
 
     Yields:
         The context, which prints as a table of the layers that have been called.
 
     Raises:
-        HeadwayError: if the model has no attention, or has layers that a context does not reach, which the message
-            names; if it is compiled, or in the context of another thread; if a method is unknown.
+        HeadwayError: if the model has no attention; if a context does not reach some of its layers, which the message
+            names; if the model is compiled or in the context of another thread; if a method is unknown.
     """
     with _sharing(Context, model, shards, method, context_shards) as one:
         yield one
@@ -101,7 +102,7 @@ C = TypeVar("C", bound="Context")
 def _sharing(
     kind: type[C], model: nn.Module, shards: Shards, method: str, context_shards: Shards | None
 ) -> Iterator[C]:
-    """Makes the layers of a model ask a context of some kind."""
+    """Lets the layers of a model ask a context of some kind."""
     _check(model, shards, method, context_shards)
     one = kind(shards, method, context_shards)
     of_context = _modules_of_context(model)
@@ -136,15 +137,15 @@ def _sharing(
 
 
 class Context:
-    """Layers whose attention is that of a sequence that several processes share, as ``context`` enters them.
+    """The layers of a ``context``, whose attention covers a sequence that several processes share.
 
     Args:
         shards: which tokens each process has.
         method: the method, or "auto".
-        context_shards: which tokens of the context of cross-attention each process has; None if it has all of them.
+        context_shards: which tokens of the context in cross-attention each process has; None if it has all of them.
 
     Attributes:
-        rows: for each layer that has been called, by its name, the method of its first call and what that sends.
+        rows: for each layer that has been called, by its name, the method of its first call and what it sends.
     """
 
     def __init__(self, shards: Shards, method: str, context_shards: Shards | None) -> None:
@@ -176,8 +177,8 @@ class Context:
                 place in the whole sequence.
 
         Raises:
-            HeadwayError: as ``headway.parallel.attention`` does, and if ranks that have the whole context have
-                different ones.
+            HeadwayError: as ``headway.parallel.attention`` does, and if ranks have different contexts that should be
+                the same.
         """
         name = self._name(layer)
 
@@ -203,7 +204,7 @@ class Context:
 
     @property
     def tokens(self) -> Shards:
-        """Which tokens each rank has, as the context was given it."""
+        """Which tokens each rank has, as given to the context."""
         return self.shards
 
     def cached_attention(
@@ -212,8 +213,8 @@ class Context:
     ) -> Tensor:  # fmt: skip
         """Returns the attention to a cache in which each rank keeps the keys of its tokens.
 
-        The call that fills it has this rank's tokens of the prompt. Later ones have the tokens that follow, the same on
-        every rank; the rank of the last token of the prompt appends their keys.
+        The call that fills the cache gets this rank's tokens of the prompt. Later calls get the tokens that follow, the
+        same on every rank; the rank with the last token of the prompt appends their keys.
 
         Args:
             layer: the layer that calls.
@@ -226,7 +227,7 @@ class Context:
             **arguments: those of ``headway.attention``, with coordinates of all keys.
 
         Raises:
-            HeadwayError: for an encoding that takes something of other tokens or may draw positions, for gradients, for
+            HeadwayError: for an encoding that depends on other tokens or may draw positions, for gradients, for
                 dropout, and for steps that inspection observes.
         """
         encoding, mask, q_at, k_at = (arguments[name] for name in ("encoding", "mask", "q_positions", "k_positions"))
@@ -269,11 +270,11 @@ class Context:
         return own, local
 
     def common(self, x: Tensor, *, of_last: bool) -> Tensor:
-        """Returns a tensor of one rank on every rank, which all have one of its shape.
+        """Returns one rank's tensor on every rank; all ranks give a tensor of the same shape.
 
         Args:
             x: this rank's.
-            of_last: whether it is that of the rank of the last token; else that of the first rank.
+            of_last: whether to take that of the rank with the last token; otherwise that of the first rank.
         """
         group, source = self.shards.group, last_rank(self.shards) if of_last else 0
         found = x.clone()
@@ -290,12 +291,12 @@ class Context:
             device: where they are.
 
         Raises:
-            HeadwayError: for another number of tokens than the rank has, and for positions of no shard.
+            HeadwayError: for another number of tokens than the rank has, and for positions that belong to no shard.
         """
         return _of_shard(positions, self.shards, count, device, "positions")
 
     def context_coordinates(self, positions: Tensor | Coordinates | None, context: Tensor) -> Coordinates:
-        """Returns the coordinates of this rank's tokens of the context of cross-attention.
+        """Returns the coordinates of this rank's tokens of the context in cross-attention.
 
         Args:
             positions: the positions of these tokens; None for their place in the whole context.
@@ -308,7 +309,7 @@ class Context:
         return _of_shard(positions, shards, context.shape[1], context.device, "context_positions")
 
     def whole_sizes(self, n: int, m: int, *, cross: bool) -> tuple[int, int]:
-        """Returns the numbers of queries and keys of the whole of a call.
+        """Returns the total numbers of queries and keys of a call.
 
         Args:
             n: the queries of this rank.
@@ -321,7 +322,7 @@ class Context:
     def placed(self, encoding: PositionEncoding, at: Coordinates) -> Coordinates:
         """Returns where an encoding sees the tokens of a stack.
 
-        It places the whole stream, so that what it draws is the same on every rank, and this rank's tokens are cut out.
+        The whole stream is placed, so that every rank draws the same numbers; then this rank's tokens are cut out.
 
         Args:
             encoding: the encoding.
@@ -336,7 +337,7 @@ class Context:
             return located_by(encoding, at.shard.whole).take(at.shard.runs)
 
     def refuse(self, layer: nn.Module, **parts: object) -> None:
-        """Checks that arguments that layers of a context do not support are not given.
+        """Refuses arguments that layers of a context do not support.
 
         Args:
             layer: the layer that calls.
@@ -355,17 +356,17 @@ class Context:
     # ------------------------------------------------------------
 
     def _follow(self, other: Self) -> None:
-        """Writes what is noted of layers to another context, too."""
+        """Writes the notes about layers to another context too."""
         self._names, self.rows = other._names, other.rows
 
     def _begin(self) -> None:
-        """Counts the context, so that ranks notice if they are in different ones."""
+        """Counts the context, so that ranks notice if they are in different contexts."""
         group = self.shards.group
         group.contexts += 1
         self._number = group.contexts
 
     def _left_by(self, error: BaseException) -> None:
-        """Tells the other processes of an error, and adds to it what these have told."""
+        """Tells the other processes of an error, and adds to it what they have told."""
         group = self.shards.group
         group.tell(error)
         # one of torch's own exchanges, such as those of data parallelism, says nothing of its cause
@@ -378,14 +379,14 @@ class Context:
             setattr(error, "__notes__", notes)  # noqa: B010 -- as ``add_note`` of Python 3.11 does
 
     def _seed(self, device: torch.device) -> int:
-        """A seed that all ranks have."""
+        """A seed that all ranks share."""
         return same_seed(self.shards.group, device)
 
     def _name(self, layer: nn.Module) -> str:
         return self._names.get(id(layer), "") or type(layer).__name__
 
     def _need_same_context(self, layer: nn.Module, k: Tensor) -> None:
-        """Checks, in the first call, that every rank has the same keys, as it does if each has the whole context."""
+        """Checks in the first call that every rank has the same keys, which must hold if each has the whole context."""
         group = self.shards.group
         if self._compared or group.size == 1:
             return
@@ -407,7 +408,7 @@ class Context:
 
 @dataclass(frozen=True)
 class ModelExplanation:
-    """How the layers of a model would share their attention, which prints as a table.
+    """How the layers of a model would share their attention; prints as a table.
 
     Attributes:
         layers: for each layer that a call reaches, by its name, the explanation of its first call.
@@ -419,7 +420,7 @@ class ModelExplanation:
 
     @property
     def traffic(self) -> Traffic:
-        """What this process sends in all layers together, by the methods that are chosen."""
+        """What this process sends in all layers together, with the chosen methods."""
         chosen = [one.traffic[one.method] for one in self.layers.values() if one.method in one.traffic]
         return Traffic(*map(sum, zip(*chosen, strict=True))) if chosen else Traffic(0, 0)
 
@@ -439,14 +440,14 @@ def explain_model(
     context_shards: Shards | None = None,
     **arguments: Any,
 ) -> ModelExplanation:
-    """Explains how each layer of a model would share its attention in a ``context``, before anything is sent.
+    """Explains how each layer of a model would share its attention in a ``context``, without sending anything.
 
         ids, at = shards.take(ids)
         print(hw.parallel.explain_model(model, shards, ids, positions=at, mask=hw.masks.Causal()))
 
     The model is called with this process's tokens, without gradients. Its layers compute everything but attention,
-    whose output is 0. A single process may ask, unless the call of the model is one of all processes, as that of
-    ``fully_shard`` is.
+    whose output is 0. A single process may call it, unless all processes must call the model together, as with
+    ``fully_shard``.
 
     Args:
         model: the model, or one layer.
@@ -460,8 +461,8 @@ def explain_model(
         The explanation of each layer, which prints as a table.
 
     Raises:
-        HeadwayError: as ``context`` does; for positions that are tensors, of which the other processes have their part;
-            and for a cache.
+        HeadwayError: as ``context`` does; for a cache; and for positions that are tensors, since the other processes
+            have other parts of these.
     """
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
     with (
@@ -474,7 +475,7 @@ def explain_model(
 
 
 class _Rehearsal(Context):
-    """A context that explains attention in place of computing it. It sends nothing."""
+    """A context that explains attention instead of computing it. It sends nothing."""
 
     def __init__(self, shards: Shards, method: str, context_shards: Shards | None) -> None:
         super().__init__(shards, method, context_shards)
@@ -506,7 +507,7 @@ class _Rehearsal(Context):
         return 0
 
     def _begin(self) -> None:
-        """It is not counted, since a process may rehearse alone."""
+        """A rehearsal is not counted, since a process may rehearse alone."""
 
     def _left_by(self, error: BaseException) -> None:
         """No other process waits for a rehearsal."""
@@ -517,7 +518,7 @@ class _Rehearsal(Context):
 
 
 def _projected(k: Tensor) -> Tensor:
-    """Returns the number of keys, their norm, and a few random projections, which differ by about the norm of a gap."""
+    """Returns the number of keys, their norm and a few random projections, in which different keys differ."""
     generator = torch.Generator().manual_seed(0)
     x = k.detach().transpose(1, 2).flatten(2).float().sum(0)
     by_token, by_feature = (torch.randn(PROJECTIONS, size, generator=generator).to(x.device) for size in x.shape)
@@ -528,7 +529,7 @@ def _projected(k: Tensor) -> Tensor:
 def _of_shard(
     positions: Tensor | Coordinates | None, shards: Shards, count: int, device: torch.device, name: str
 ) -> Coordinates:
-    """Returns the coordinates of this rank's tokens, which know the whole."""
+    """Returns the coordinates of this rank's tokens, which know the whole sequence."""
     if count != shards.length:
         raise HeadwayError(
             f"there are {count} tokens but rank {shards.group.rank} has {shards.length} of {shards.whole}: give what "
@@ -556,8 +557,8 @@ def _check(model: nn.Module, shards: Shards, method: str, context_shards: Shards
     for name, module in model.named_modules():
         if is_compiled(module):
             raise HeadwayError(
-                f"{name or type(module).__name__} is compiled, and attention over several processes runs in eager mode "
-                "alone: give the model before torch.compile"
+                f"{name or type(module).__name__} is compiled, but attention over several processes runs only in eager "
+                "mode: give the model before torch.compile"
             )
 
 
@@ -571,10 +572,10 @@ def _need_reach(model: nn.Module, without: set[int]) -> None:
 
 
 def _modules_of_context(model: nn.Module) -> set[int]:
-    """The ids of the modules that compute the context of cross-attention, whose tokens are those of the context.
+    """The ids of the modules that compute the context of cross-attention, and so have its tokens.
 
     Raises:
-        HeadwayError: if the rest of the model has one of their attention layers, too, whose tokens would be unknown.
+        HeadwayError: if the rest of the model shares one of their attention layers, whose tokens would then be unknown.
     """
     parts: list[nn.Module] = []
     for module in model.modules():
@@ -591,7 +592,7 @@ def _modules_of_context(model: nn.Module) -> set[int]:
 
 
 def _apart(model: nn.Module, parts: set[int], name: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The modules of a model, with their names, except for those that are within some parts alone."""
+    """The modules of a model, with their names, except those that are only within some parts."""
     yield name, model
     for child, module in model.named_children():
         if id(module) not in parts:

@@ -1,7 +1,7 @@
-"""Attention of new tokens, which every rank has, to a cache whose keys the ranks share.
+"""Computes the attention of new tokens, which every rank has, to a cache whose keys the ranks share.
 
-Each rank attends to its own keys, and the results merge by row_max and row_sum, in the order of the ranks. The rank of
-the last token of the prompt appends the new keys, so that its last run grows and the others stay.
+Each rank attends to its own keys, and the results are merged by row_max and row_sum, in the order of the ranks. The
+rank with the last token of the prompt appends the new keys, so only its last run grows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ._shards import Shards
 
 
 def last_rank(shards: Shards) -> int:
-    """Returns the rank that has the last token of the prompt, and takes the keys of new tokens.
+    """Returns the rank that has the last token of the prompt and takes the keys of new tokens.
 
     Args:
         shards: the tokens of the prompt.
@@ -37,16 +37,16 @@ def last_rank(shards: Shards) -> int:
 
 
 def need_decodes(encoding: PositionEncoding | None, dropout: float, fills: bool) -> None:
-    """Checks that keys can stay where they are while new tokens follow.
+    """Checks that keys can stay on their ranks while new tokens follow.
 
     Args:
         encoding: the encoding.
         dropout: the share of the weights that is dropped.
-        fills: whether the call is that of the prompt.
+        fills: whether the call processes the prompt.
 
     Raises:
-        HeadwayError: if the encoding takes something of other tokens or may draw positions, for gradients, for dropout,
-            and for a later call that inspection observes.
+        HeadwayError: if the encoding depends on other tokens or may draw positions, for gradients, for dropout, and for
+            a later call that inspection observes.
     """
     if observers() and not fills:  # no process has the weights of all keys
         raise HeadwayError(

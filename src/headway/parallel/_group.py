@@ -1,7 +1,7 @@
-"""A group of processes, and the few exchanges that shards of a sequence need.
+"""A group of processes and the few exchanges that shards of a sequence need.
 
-Every exchange that autograd records has the same node on every process, so that all of them take part in its backward
-pass. Sums are in the order of the ranks: the same bits in every run.
+Every exchange that autograd records has the same node on every process, so that all processes take part in its backward
+pass. Sums are computed in the order of the ranks, so they have the same bits in every run.
 """
 
 from __future__ import annotations
@@ -62,14 +62,15 @@ class Group:
     """The processes that share a sequence.
 
     Args:
-        group: the process group; None for this process alone. In place of that of all processes, the group has one of
-            its own, so that messages do not mix with those of data parallelism.
+        group: the process group; None for this process alone. If it is the group of all processes, a new group of the
+            same processes is made, so that messages do not mix with those of data parallelism.
 
     Attributes:
         rank: the number of this process in the group.
         size: the number of processes.
-        sent: the bytes that this process has sent to others, without those by which ranks agree on a call.
-        agreed: signatures of calls on which all ranks are known to agree, where not each call is checked.
+        sent: the bytes that this process has sent to others, without those of the check that ranks agree on a call.
+        agreed: signatures of calls on which all ranks are known to agree, for devices on which not each call is
+            checked.
         place: what this process computes; None outside of calls.
         exchanges: the number of exchanges so far, the same on every rank at the same place of a program.
         contexts: the number of contexts that were entered.
@@ -108,7 +109,7 @@ class Group:
 
     @staticmethod
     def of(mesh: DeviceMesh | dist.ProcessGroup | None) -> Group:
-        """Returns the group of a mesh, the same for every use of it.
+        """Returns the group of a mesh, always the same one for a mesh.
 
         Args:
             mesh: a mesh of one dimension, a process group, or None for this process alone.
@@ -134,7 +135,7 @@ class Group:
 
     @property
     def device(self) -> torch.device | None:
-        """The device whose tensors the group exchanges; None if it takes those of a CPU."""
+        """The device whose tensors the group exchanges; None if it exchanges those of a CPU."""
         kinds = [] if self._own is None else devices_of(self._own)
         if not kinds or "cpu" in kinds:
             return None
@@ -147,7 +148,7 @@ class Group:
             device: the device.
 
         Raises:
-            HeadwayError: if it has no backend for them, or one that takes them in collectives alone.
+            HeadwayError: if it has no backend for them, or one that takes them only in collectives.
         """
         if self._own is None or device.type in self._able:
             return
@@ -166,7 +167,7 @@ class Group:
 
     @contextmanager
     def during(self, place: Place) -> Iterator[None]:
-        """A block that computes something of a sequence; an error that leaves it is told to the other processes.
+        """A block that computes something of a sequence; if an error leaves the block, the other processes are told.
 
         Args:
             place: what it computes.
@@ -191,7 +192,7 @@ class Group:
             self.place = replace(self.place, method=self.place.method if method is None else method, step=step)
 
     def tell(self, error: BaseException) -> None:
-        """Leaves word of an error for processes that will wait for this one in vain.
+        """Leaves a message about an error for processes that will wait for this one in vain.
 
         Args:
             error: the error. The first one stays until all processes agree on a later call.
@@ -223,16 +224,16 @@ class Group:
             )
 
     def agreed_on_call(self) -> None:
-        """Takes back word of an error that all processes have survived, since they agree on a later call."""
+        """Withdraws the message about an error that all processes have survived, since they agree on a later call."""
         if self._told:
             self._write("")
             self._told = False
 
     def told(self, *, causes: bool = True) -> str:
-        """Returns which errors others have left word of, in words; empty without any.
+        """Returns in words which errors the others have reported; empty if there are none.
 
         Args:
-            causes: whether to leave out errors that have their cause in another process, even if there are no others.
+            causes: whether to leave out errors whose cause is in another process, even if there are no others.
         """
         found = []
         for rank in range(self.size):
@@ -280,8 +281,8 @@ class Group:
         """Sends a tensor to each other rank and receives one from each.
 
         Args:
-            outgoing: for each rank what is sent to it; None, or without numbers, for nothing.
-            incoming: for each rank where what it sends is written, likewise.
+            outgoing: for each rank the tensor that is sent to it; None or an empty tensor to send nothing.
+            incoming: for each rank the tensor that its message is written to, likewise.
         """
         messages = []
         for step in range(1, self.size):  # every rank meets another one in each step
@@ -290,7 +291,7 @@ class Group:
         self.finish(self.post([(sends, rank, x) for sends, rank, x in messages if x is not None]))
 
     def all_of(self, x: Tensor) -> list[Tensor]:
-        """Returns a tensor of each rank, in the order of the ranks, which all have one of its shape.
+        """Returns the tensors of all ranks, in the order of the ranks; all have the same shape.
 
         Args:
             x: this rank's, contiguous.
@@ -304,8 +305,8 @@ class Group:
         """Starts to send and receive tensors; ``finish`` waits for all of them.
 
         Args:
-            messages: whether a tensor is sent, the other rank, and the tensor. Two ranks must name what they send one
-                another in the same order.
+            messages: for each message whether it is sent, the other rank, and the tensor. Two ranks must list their
+                messages to one another in the same order.
         """
         messages = [one for one in messages if one[2].numel()]
         self.exchanges += 1
@@ -323,7 +324,7 @@ class Group:
             raise self._lost([rank for _, rank, _ in messages], error) from error
 
     def finish(self, started: Any) -> None:
-        """Waits for what ``start`` has started.
+        """Waits for the transfers that ``start`` has begun.
 
         Raises:
             RuntimeError: if another process has died or does not answer within the timeout of the group.
@@ -352,14 +353,14 @@ class Group:
 
 
 class LostError(RuntimeError):
-    """Raised for another process that has died, or has not answered within the timeout of the group."""
+    """Raised if another process has died or has not answered within the timeout of the group."""
 
 
 E = TypeVar("E", bound=Exception)
 
 
 def of_others(error: E) -> E:
-    """Marks an error that has its cause in another process, which is what the others should be told."""
+    """Marks an error whose cause is in another process; the others should be told that cause."""
     error._headway_of_others = True  # type: ignore[attr-defined]
     return error
 
@@ -368,9 +369,10 @@ def of_others(error: E) -> E:
 
 
 def once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
-    """Wraps the backward pass of a Function, so that gradients that are differentiated again raise an error.
+    """Wraps the backward pass of a Function, so that differentiating its gradients again raises an error.
 
-    Where the gradient of the output is a constant, torch's ``once_differentiable`` would let them pass as constants.
+    If the gradient of the output is a constant, torch's ``once_differentiable`` would treat them as constants without
+    an error.
 
     Args:
         backward: the backward pass, which is computed without a graph.
@@ -443,7 +445,7 @@ def _like(x: Tensor, dim: int, size: int) -> Tensor:
 
 
 def gathered(x: Tensor, group: Group, layout: Sequence[Runs], dim: int) -> Tensor:
-    """Returns the whole of a tensor whose tokens several processes share, in the order of the stream.
+    """Returns the whole tensor whose tokens are divided among processes, in the order of the stream.
 
     Its gradient is the sum of those of all processes.
 
@@ -500,7 +502,7 @@ def summed_over(group: Group, x: Tensor) -> Tensor:
 
 
 def bytes_of_gathered(of_one: int, counts: Sequence[int], rank: int) -> tuple[int, int]:
-    """Returns what a rank sends when all of a tensor is gathered, and in the backward pass of that.
+    """Returns what a rank sends when a whole tensor is gathered, and in the backward pass of that.
 
     Args:
         of_one: the bytes of one token.
@@ -511,7 +513,7 @@ def bytes_of_gathered(of_one: int, counts: Sequence[int], rank: int) -> tuple[in
 
 
 def bytes_by_heads(of_one: int, counts: Sequence[int], rank: int) -> tuple[int, int]:
-    """Returns what a rank sends when it gets all tokens of its share of the heads, and in the backward pass of that.
+    """Returns what a rank sends, forward and backward, when each rank gets all tokens of its share of the heads.
 
     Args:
         of_one: the bytes of one token of all heads, which divide by the ranks.
@@ -523,7 +525,7 @@ def bytes_by_heads(of_one: int, counts: Sequence[int], rank: int) -> tuple[int, 
 
 
 def whole_by_heads(x: Tensor, group: Group, layout: Sequence[Runs], heads: int, tokens: int) -> Tensor:
-    """Returns all tokens of this rank's share of the heads, of a tensor with this rank's tokens of all heads.
+    """Turns this rank's tokens of all heads into all tokens of this rank's share of the heads.
 
     Args:
         x: this rank's tokens.
@@ -543,7 +545,7 @@ def shard_by_tokens(x: Tensor, group: Group, layout: Sequence[Runs], heads: int,
 
 
 class _Exchanged(torch.autograd.Function):
-    """All-to-all between heads and tokens; the gradient of either direction is the other one."""
+    """All-to-all between heads and tokens; the gradient of each direction is the other direction."""
 
     @staticmethod
     def forward(
@@ -583,7 +585,7 @@ def _to_shard(x: Tensor, group: Group, layout: Sequence[Runs], heads: int, token
 
 
 def same_seed(group: Group, device: torch.device) -> int:
-    """Returns a number drawn from the generator of the first rank, where every rank draws one.
+    """Returns the number drawn from the generator of the first rank; every rank draws one.
 
     Args:
         group: the processes.

@@ -1,4 +1,4 @@
-"""Several tensors of a run of tokens in one buffer, which is one message, and buffers that are used again."""
+"""Packs several tensors of a run of tokens into one buffer, which is one message, and keeps buffers for reuse."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Packing:
     """The layout of tensors of some tokens in a buffer.
 
     Args:
-        shapes: their shapes; that of the tokens may be any number.
+        shapes: their shapes; the size of the token dimension may be any number.
         dims: the dimension of the tokens of each.
         dtypes: their dtypes.
     """
@@ -31,7 +31,7 @@ class Packing:
         return Packing(tuple(tuple(x.shape) for x in tensors), tuple(dims), tuple(x.dtype for x in tensors))
 
     def of_gradients(self, wanted: Sequence[bool]) -> Packing:
-        """The layout of the gradients of those tensors that require one, in float32 or wider."""
+        """The layout of the gradients of the tensors that require one, in float32 or wider."""
         parts = [
             one for one, want in zip(zip(self.shapes, self.dims, self.dtypes, strict=True), wanted, strict=True) if want
         ]
@@ -54,7 +54,7 @@ class Packing:
         return found
 
     def _parts(self, tokens: int) -> list[tuple[tuple[int, ...], int, int]]:
-        """The shape of each tensor, its bytes, and the bytes with what aligns the next one."""
+        """The shape of each tensor, its bytes, and its bytes with the padding that aligns the next one."""
         found = []
         for shape, dim, dtype in zip(self.shapes, self.dims, self.dtypes, strict=True):
             shape = (*shape[:dim], tokens, *shape[dim + 1 :])
@@ -66,7 +66,7 @@ class Packing:
 
 
 class Buffers:
-    """Buffers of a call, which are used again.
+    """Buffers of a call, for reuse.
 
     Args:
         device: where they are.
@@ -77,7 +77,7 @@ class Buffers:
         self._free: dict[int, list[Tensor]] = {}
 
     def take(self, size: int) -> Tensor:
-        """Returns a buffer of some bytes, with any contents."""
+        """Returns a buffer of some bytes; its contents are undefined."""
         free = self._free.get(size)
         return free.pop() if free else torch.empty(size, dtype=torch.uint8, device=self.device)
 

@@ -1,4 +1,4 @@
-"""What the attention of a long sequence costs on each rank, by the methods that share it: bytes, memory and time."""
+"""What the attention of a long sequence costs on each rank with each method: bytes, memory and time."""
 
 from __future__ import annotations
 
@@ -67,17 +67,18 @@ def _scaled(text: float | str, name: str, base: int, such_as: str) -> float:
 
 @dataclass(frozen=True)
 class MethodCost:
-    """What a method costs on the rank that sends most, for the attention of one layer.
+    """What a method costs for the attention of one layer, on the rank that sends the most.
 
     Attributes:
         method: "ring", "gather" or "heads".
         forward: the bytes that a rank sends in the forward pass.
         backward: those of the backward pass.
-        memory: the bytes that a rank needs at the peak of both, beyond its own q, k and v.
+        memory: the bytes that a rank needs at the peak of both passes, beyond its own q, k and v.
         reason: why the method cannot compute the layer; None if it can.
-        hides_from: the link, in bytes/s, from which on communication takes no time of its own. None for a method that
-            does not overlap the two, and without ``flops``.
-        small_from: the link from which on communication takes a tenth of the time of computing; None without ``flops``.
+        hides_from: the speed of the link, in bytes/s, from which communication takes no extra time. None without
+            ``flops`` and for a method that does not overlap communication and computation.
+        small_from: the speed of the link from which communication takes a tenth of the time of computation; None
+            without ``flops``.
         seconds: the time of forward and backward; None without ``flops`` and ``link``.
     """
 
@@ -93,14 +94,14 @@ class MethodCost:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the attention of one layer costs on each rank by each method, which prints as a table.
+    """What the attention of one layer costs on each rank with each method; prints as a table.
 
     Attributes:
         tokens: the tokens of a sequence.
         ranks: the processes that share it.
         held: the bytes of a rank's own q, k, v and output, which each layer holds for its backward pass.
         costs: the cost of each method.
-        choice: the method that is right, or None if none can compute the layer.
+        choice: the recommended method, or None if none can compute the layer.
         because: why, in one sentence.
     """
 
@@ -118,7 +119,7 @@ class Plan:
 
     @property
     def notes(self) -> list[str]:
-        """What the table does not show, in sentences."""
+        """Facts that the table does not show, in sentences."""
         tokens = self.tokens / self.ranks
         return [
             self.because,
@@ -194,19 +195,19 @@ def in_seconds(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class _Rank:
-    """The bytes of what the rank with most tokens has, of one layer, and what it sends and needs by each method.
+    """The bytes of one layer on the rank with the most tokens, and what it sends and needs with each method.
 
-    A rank needs what torch has allocated at the peak of forward and backward, with the output and all gradients. On a
-    CPU a ring needs less for long shards, of which it computes some of the heads at a time.
+    A rank needs the memory that torch has allocated at the peak of forward and backward, with the output and all
+    gradients. On a CPU a ring needs less for long shards, since it computes some of the heads at a time.
 
     Attributes:
         ranks: the processes.
         q: its queries; the output has as many.
         kv: its keys and values.
-        wide: a number in float32 or wider, as a share of one in the dtype of the layer.
+        wide: the bytes of a number in float32 or wider, divided by those of a number in the dtype of the layer.
         causal: whether the mask is causal, with shards in zig-zag.
-        read: the layer's input for its tokens, if the encoding reads it, which it does in float64.
-        read_wide: that in float64.
+        read: the layer's input for its tokens, if the encoding reads it.
+        read_wide: the same in float64, in which the encoding reads it.
     """
 
     ranks: int
@@ -219,7 +220,7 @@ class _Rank:
 
     @property
     def gradients(self) -> int:
-        """The gradients of a rank's keys and values, which parts of them are added to."""
+        """The gradients of a rank's keys and values, in which the gradients of parts are summed."""
         return self.kv * self.wide
 
     def ring(self) -> tuple[int, int, int]:
@@ -257,21 +258,21 @@ def plan(
     flops: float | str | None = None,
     link: float | str | None = None,
 ) -> Plan:
-    """Computes what the attention of a long sequence costs on each rank, by each method, before anything runs.
+    """Computes what the attention of a long sequence would cost on each rank with each method, without running it.
 
         print(hw.parallel.plan("1M", heads=32, head_dim=128, ranks=64, flops="400T", link="50G"))
 
-    Bytes are what a rank sends of keys, values, queries and outputs in one layer. R ranks have keys and values of S
-    bytes each:
+    Bytes are what a rank sends in one layer, of keys, values, queries and outputs. With R ranks, each with keys and
+    values of S bytes, a rank sends:
 
         ring:    forward (R − 1)·S                 backward (R − 1)·(S + G), for gradients of G bytes in float32
         gather:  forward (R − 1)·S                 backward (R − 1)·S
         heads:   forward (R − 1)/R·(q + S + out)   backward as much
 
-    Under a causal mask a ring sends G/2 less, and under one that hides whole shards, such as a window, less than that.
-    An encoding that reads the layer's input lets gather send that too. Biases of tokens, such as those of forgetting
-    gates, are not counted: they are head_dim times as small as keys. Forward computes 4·tokens²·heads·head_dim
-    floating point operations, half of them under a causal mask, and backward 2.5 times as many.
+    Under a causal mask a ring sends G/2 less, and under a mask that hides whole shards, such as a window, even less. If
+    the encoding reads the layer's input, gather sends that too. Biases of tokens, such as those of forgetting gates,
+    are not counted, since keys are head_dim times as large. Forward computes 4·tokens²·heads·head_dim floating point
+    operations, half of them under a causal mask, and backward 2.5 times as many.
 
     Args:
         tokens: the tokens of a sequence: a number, or a text such as "32k" or "1M", with powers of 1,024.
@@ -282,15 +283,15 @@ def plan(
         batch: the sequences of a call.
         dtype: the dtype of q, k and v: "bfloat16", "float16", "float32" or "float64".
         causal: whether the mask is causal, with shards in zig-zag.
-        reads_input: whether the encoding reads the layer's input, as ``forgetting`` and ``cope`` do, whose width is
+        reads_input: whether the encoding reads the layer's input, as ``forgetting`` and ``cope`` do. Its width is
             heads·head_dim.
-        flops: the floating point operations of a rank in a second, as its kernel reaches them: a number or a text such
-            as "400T". "a100", "h100" and "h200" stand for the peaks that NVIDIA states, which no kernel reaches.
-        link: the bytes that a rank sends in a second: a number or a text such as "50G".
+        flops: the floating point operations per second that a rank's kernel reaches: a number or a text such as "400T".
+            "a100", "h100" and "h200" stand for the peaks that NVIDIA states, which no kernel reaches.
+        link: the bytes per second that a rank sends: a number or a text such as "50G".
 
     Returns:
-        The plan. With ``flops`` it has the speed of a link from which on communication hides behind computing; with
-        ``link``, too, times, by which it chooses.
+        The plan. With ``flops`` it states the speed of the link from which computation hides communication. With
+        ``flops`` and ``link`` it also has times, and chooses the method by them.
 
     Raises:
         HeadwayError: if a size is below 1, not whole or does not fit, or a text is no number.

@@ -1,4 +1,4 @@
-"""Which layers of a model compute their attention where a context can share it."""
+"""Finds the layers of a model whose attention a context can share."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FOREIGN = (
 
 
 def unreached(model: nn.Module, without: Collection[int] = ()) -> tuple[int, list[str]]:
-    """Returns how many attention layers a context reaches, and the others, each with its name and the reason.
+    """Returns how many attention layers a context reaches, and the name of each other one with the reason.
 
-    A class says by a method ``why_not_shared``, which returns a reason or None, whether a context reaches it.
+    A class may have a method ``why_not_shared``, which returns the reason why a context does not reach it, or None.
 
     Args:
         model: the model.
@@ -46,7 +46,7 @@ def unreached(model: nn.Module, without: Collection[int] = ()) -> tuple[int, lis
 
 
 def _mixing(module: nn.Module) -> str | None:
-    """Returns by what a layer takes from other tokens besides attention; None if it does not."""
+    """Returns how a layer mixes tokens besides attention; None if it does not."""
     if isinstance(module, nn.RNNBase):
         return "carries a state from token to token: leave it out of the context"
     if isinstance(module, nn.Conv1d) and module.kernel_size != (1,):
@@ -55,7 +55,7 @@ def _mixing(module: nn.Module) -> str | None:
 
 
 def _called_by(module: nn.Module) -> str | None:
-    """Returns what a layer calls that a context does not share, or the name of a library; None if it calls nothing."""
+    """Returns which call of a layer a context does not share, or the name of a library; None if there is none."""
     for kind in type(module).__mro__:
         if kind is nn.Module or "why_not_shared" in vars(kind):
             return None
@@ -74,7 +74,7 @@ def _called_by(module: nn.Module) -> str | None:
 
 
 def _called(code: CodeType, known: dict[str, object]) -> str | None:
-    """The name of an attention function that code calls, as far as its names tell."""
+    """The name of an attention function that code calls, judged by the names in the code."""
     for one in _codes(code):
         names = set(one.co_names)
         for name in FOREIGN:

@@ -1,4 +1,4 @@
-"""What tokens of a shard take of earlier tokens: sums over all of them, and the few before each run."""
+"""What tokens of a shard need from earlier tokens: sums over all of them, and the few before each run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._shards import Shards
 
 
 class GroupScans:
-    """Scans over the stream of some shards; every rank makes the same ones, in the same order.
+    """Scans over the stream of some shards; every rank makes the same scans in the same order.
 
     Args:
         shards: which tokens each rank has.
@@ -31,7 +31,7 @@ class GroupScans:
         return torch.cat(found, dim=1)
 
     def preceding(self, x: Tensor, count: int) -> list[Tensor]:
-        """Returns what x [batch, n, …] is for the ``count`` tokens before each run of the shard, 0 before the first."""
+        """Returns x [batch, n, …] for the ``count`` tokens before each run of the shard; 0 before the first token."""
         if not count:
             return [x[:, :0] for _ in self.shards.runs]
         runs = x.split([stop - start for start, stop in self.shards.runs], dim=1)
@@ -67,7 +67,7 @@ def _last(run: Tensor, count: int) -> Tensor:
 
 
 class ScanBytes:
-    """Scans over a few tokens of a shard, which count the bytes of those over all of its tokens and send nothing.
+    """Scans over a few tokens of a shard; count what scans over all of its tokens would send, and send nothing.
 
     Args:
         shards: which tokens each rank has.
@@ -81,7 +81,7 @@ class ScanBytes:
         self.shards, self.forward, self.backward = shards, 0, 0
 
     def side(self, at: Coordinates) -> Coordinates:
-        """Returns a few tokens as those of a shard that is the whole stream."""
+        """Returns a few tokens as if they were a shard that is the whole stream."""
         return at._with(shard=Shard(at, ((0, at.index.shape[1]),), at, self))
 
     def summed(self, steps: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How far keys travel in a ring, to the last rank whose queries may attend to them, and what one call computes."""
+"""Plans a ring: how far keys travel, to the last rank whose queries may attend to them, and what one call computes."""
 
 from __future__ import annotations
 
@@ -36,12 +36,11 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """What a mask leaves of a ring.
+    """The steps of a ring that a mask leaves.
 
     Attributes:
-        parts: for each rank the calls of this rank's queries and of that rank's keys.
-        hops: how many ranks each run of keys of each rank passes after its own, hops[rank][key run], the same on every
-            rank.
+        parts: for each rank the calls with this rank's queries and that rank's keys.
+        hops: how many ranks each run of keys passes after its own, hops[rank][key run], the same on every rank.
         steps: the largest of the hops.
     """
 
@@ -53,7 +52,7 @@ class Schedule:
         return max((max(runs, default=0) for runs in self.hops), default=0)
 
     def held(self, rank: int, step: int, size: int) -> tuple[int, tuple[int, ...]]:
-        """Returns whose keys a rank has after some steps, and the numbers of their runs that have come so far.
+        """Returns whose keys a rank has after some steps, and the numbers of the runs that have come so far.
 
         Args:
             rank: the rank.
@@ -65,7 +64,7 @@ class Schedule:
 
 
 def schedule_of(call: SharedCall) -> Schedule:
-    """Returns the schedule of a call, which is computed once for a mask and the coordinates until these are written to.
+    """Returns the schedule of a call, computed once for a mask and coordinates until these are written to.
 
     Args:
         call: the call.
@@ -109,12 +108,12 @@ def _sees(call: SharedCall, queries: tuple[int, int], keys: tuple[int, int]) -> 
 
 
 def _parts(call: SharedCall, owner: int, visible: list[list[bool]]) -> list[Part]:
-    """The calls of this rank's queries and of one rank's keys, as few as the mask allows.
+    """The calls with this rank's queries and one rank's keys, as few as the mask allows.
 
     Args:
         call: the call.
         owner: the rank whose keys they are.
-        visible: for each run of queries and each run of keys whether any query may attend to any key.
+        visible: for each pair of a run of queries and a run of keys whether any query may attend to any key.
     """
     count = len(call.k_shards.layout[owner])
     spans = [(j, j + 1) for j in range(count)]
@@ -138,7 +137,7 @@ def _of_one_run(call: SharedCall, i: int, owner: int, j: int) -> Part:
 
 
 def _part(call: SharedCall, queries: Span, owner: int, keys: Span) -> Part | None:
-    """The call of several runs; None unless each query sees one interval of the keys, as they follow one another."""
+    """The call of several runs; None unless each query sees one interval of the keys in their order."""
     q_runs, k_runs = call.q_shards.runs[slice(*queries)], call.k_shards.layout[owner][slice(*keys)]
     masks = [[call.part_of_mask(q_run, k_run) for k_run in k_runs] for q_run in q_runs]
     q_at, k_at = ([at.rows(*run) for run in runs] for at, runs in ((call.q_at, q_runs), (call.k_at, k_runs)))

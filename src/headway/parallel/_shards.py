@@ -37,10 +37,11 @@ class Shards:
         whole = shards.join(logits, dim=1)                   # the whole sequence again
 
     Every process makes the shards of a sequence in the same way. ``contiguous``, ``zigzag`` and ``balanced`` make them
-    for any number of tokens, which need not divide by that of the processes.
+    for any number of tokens; it need not be a multiple of the number of processes.
 
     Args:
-        layout: for each rank of the group its tokens, as rising ranges (start, stop). Together they are 0 … n − 1.
+        layout: for each rank of the group its tokens, as ascending ranges (start, stop). All of them together cover 0 …
+            n − 1.
         mesh: the processes: a ``DeviceMesh`` of one dimension, a process group, or None for this process alone.
 
     Attributes:
@@ -48,7 +49,8 @@ class Shards:
         group: the processes, with a communicator of their own.
 
     Raises:
-        HeadwayError: if the layout is not that of as many ranks, its runs are not all tokens once, or a rank has none.
+        HeadwayError: if the layout has another number of ranks, its runs do not cover every token once, or a rank has
+            none.
     """
 
     def __init__(self, layout: Sequence[Sequence[tuple[int, int]]], mesh: Mesh) -> None:
@@ -73,7 +75,7 @@ class Shards:
 
     @classmethod
     def contiguous(cls, n: int, mesh: Mesh) -> Shards:
-        """Shards of tokens that follow one another, n/R for each of R processes.
+        """Shards of consecutive tokens, n/R for each of R processes.
 
         Args:
             n: the number of tokens.
@@ -106,13 +108,13 @@ class Shards:
 
     @classmethod
     def balanced(cls, lengths: Sequence[int], mask: AnyMask, mesh: Mesh) -> Shards:
-        """Shards of packed documents with as many tokens on each process, and about as many visible pairs.
+        """Shards of packed documents, with equally many tokens and about equally many visible pairs on each process.
 
-        Chunks of the stream are given, those with most pairs first, to the rank that has fewest pairs.
+        Each chunk of the stream, in descending order of pairs, goes to the rank that has the fewest pairs so far.
 
         Args:
             lengths: the tokens of each document.
-            mask: the mask of the calls. Only masks that are intervals of keys have pairs to be balanced.
+            mask: the mask of the calls. Pairs are balanced only for masks that are intervals of keys.
             mesh: the processes.
 
         Raises:
@@ -140,7 +142,7 @@ class Shards:
 
     @property
     def runs(self) -> Runs:
-        """This rank's tokens, as rising ranges (start, stop)."""
+        """This rank's tokens, as ascending ranges (start, stop)."""
         return self.layout[self.group.rank]
 
     @property
@@ -167,7 +169,7 @@ class Shards:
 
             ids, targets, at = shards.take(ids, targets, coordinates=Coordinates.packed(lengths))
 
-        Targets that are the next tokens are shifted before they are taken.
+        If targets are the next tokens, shift them before you take them.
 
         Args:
             *tensors: tensors of the whole sequence.
@@ -175,8 +177,8 @@ class Shards:
             coordinates: where all tokens are. Default: 0 … n − 1.
 
         Returns:
-            The tensors of this rank's tokens, followed by their ``Coordinates``, which know the whole. ``attention``
-            of this room takes these; a call of ``headway.attention`` with them is refused.
+            The tensors of this rank's tokens, followed by their ``Coordinates``, which know the whole sequence.
+            ``headway.parallel.attention`` takes these; ``headway.attention`` refuses them.
 
         Raises:
             HeadwayError: if a tensor or the coordinates have another number of tokens.
@@ -196,9 +198,9 @@ class Shards:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
     def join(self, x: Tensor, dim: int = 1) -> Tensor:
-        """Returns the whole of a tensor of which each process has its tokens, in order, on every process.
+        """Joins the tokens of all processes to the whole tensor, in order, on every process.
 
-        Gradients come back to the process that has the token, summed over all processes.
+        Gradients go back to the process that has the token, summed over all processes.
 
         Args:
             x: this rank's tokens.
@@ -242,7 +244,7 @@ class Shards:
             )
 
     def span(self, device: torch.device | str | None = None) -> Coordinates:
-        """Returns the coordinates 0 … n − 1 of the whole sequence, which are made once.
+        """Returns the coordinates 0 … n − 1 of the whole sequence, made only once.
 
         Args:
             device: where they are.
@@ -256,7 +258,7 @@ class Shards:
 
         Args:
             key: what the fact depends on.
-            about: the objects whose identity is in the key, which are kept alive.
+            about: the objects whose identity is in the key; they are kept alive.
             compute: computes it.
         """
         found = self._facts.get(key)
@@ -270,7 +272,7 @@ class Shards:
         return fact
 
     def attend(self, method: str = "auto") -> Callable[..., Tensor]:
-        """Returns ``attention`` on these shards, for a layer that takes the attention that it calls.
+        """Returns ``attention`` on these shards, for a layer whose attention function can be given.
 
         Args:
             method: the method, as for ``headway.parallel.attention``.
@@ -286,7 +288,7 @@ def _need_tokens(n: int, least: int) -> None:
 
 
 def _ranges(n: int, count: int) -> list[tuple[int, int]]:
-    """The ranges of n tokens in ``count`` parts that differ by at most one token; the first ones have it."""
+    """The ranges of n tokens in ``count`` parts that differ by at most one token; the first parts are longer."""
     short, longer = divmod(n, count)
     ends = [0]
     for number in range(count):
@@ -295,7 +297,7 @@ def _ranges(n: int, count: int) -> list[tuple[int, int]]:
 
 
 def _joined(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns the runs in order; those that follow one another are one."""
+    """Returns the runs in order, with adjacent runs joined."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(runs):
         if joined and joined[-1][1] == start:

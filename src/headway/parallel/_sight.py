@@ -1,4 +1,4 @@
-"""Which keys the queries of a run may attend to, as far as a mask tells without a tensor of all pairs."""
+"""Finds which keys the queries of a run may attend to, as far as possible without a tensor of all pairs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from ..masks import And, Boolean, Bound, Interval, Mask, Slot, parts_of
 
 
 def sight(mask: Mask | None, q: Coordinates, k: Coordinates) -> tuple[int, int]:
-    """Returns a range of key slots outside of which no query may attend to a key; an empty one if there is none.
+    """Returns a range of key slots that contains every key which a query may attend to; empty if there is no such key.
 
-    Tensors are read on a CPU only. Where they are on a device with streams, or the mask is no interval, it is all keys.
+    Tensors are only read on a CPU. If they are on a device with streams, or the mask is no interval, the range is all
+    keys.
 
     Args:
         mask: the mask of these queries and keys; None hides nothing.
@@ -47,7 +48,7 @@ def sight(mask: Mask | None, q: Coordinates, k: Coordinates) -> tuple[int, int]:
 
 
 def sees_all(mask: Mask | None, q: Coordinates, k: Coordinates) -> bool:
-    """Returns whether every query is known to see every key, as far as a mask is intervals.
+    """Returns whether every query is known to see every key; only masks that are intervals tell.
 
     Args:
         mask: the mask of these queries and keys; None hides nothing.
@@ -70,16 +71,16 @@ def sees_all(mask: Mask | None, q: Coordinates, k: Coordinates) -> bool:
 def as_one_interval(
     masks: Sequence[Sequence[Mask | None]], q: Sequence[Coordinates], k: Sequence[Coordinates]
 ) -> Interval | None:
-    """Returns the mask of several runs of queries and of keys, whose slots are those of the runs one after another.
+    """Returns the mask of several runs of queries and keys, with the slots of the runs one after another.
 
     Args:
-        masks: for each run of queries the mask of each run of keys; None hides nothing.
+        masks: for each run of queries the masks of the runs of keys; None hides nothing.
         q: coordinates of each run of queries.
         k: coordinates of each run of keys.
 
     Returns:
-        The mask, whose bounds are None if each query sees each key. None if some query does not see one interval, as
-        far as masks are intervals, and where reading these would wait for a device.
+        The mask; its bounds are None if each query sees each key. Returns None if a query does not see one interval, if
+        a mask is no interval, or if reading it would mean waiting for a device.
     """
     bounds = [_of_query_run(row, at, k) for row, at in zip(masks, q, strict=True)]
     each = [one for one in bounds if one is not None]
@@ -94,7 +95,7 @@ def as_one_interval(
 def _of_query_run(
     masks: Sequence[Mask | None], q: Coordinates, keys: Sequence[Coordinates]
 ) -> tuple[Tensor, Tensor] | None:
-    """The one interval that each query of a run sees of all runs of keys, [b, n]; None if it is not one."""
+    """The interval that each query of a run sees of all runs of keys, [b, n]; None if it is not a single interval."""
     before, n = 0, q.index.shape[1]
     if not q.index.is_cpu:
         return None
@@ -125,7 +126,7 @@ def _of_values(values: Tensor, m: int) -> tuple[int, int]:
 
 
 def _seeing(bounds: tuple[Bound, Bound], n: int, m: int) -> Tensor | None:
-    """Which queries see a key, [b, 1 or n], where bounds are tensors that can be read; else None."""
+    """Which queries see a key, [b, 1 or n]; None if the bounds are no tensors that can be read."""
     start, stop = bounds
     if not any(isinstance(bound, Tensor) for bound in bounds):
         return None
@@ -159,7 +160,7 @@ def _extreme(bound: Bound, n: int, default: int, seeing: Tensor | None, *, lowes
 
 
 def pairs_of(mask: Mask | None, at: Coordinates) -> list[int]:
-    """Returns how many keys each token of one row may attend to, as far as the mask is intervals; else all of them.
+    """Returns how many keys each token of one row may attend to; parts of the mask that are no interval hide nothing.
 
     Args:
         mask: the mask; None hides nothing.

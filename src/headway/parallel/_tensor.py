@@ -18,12 +18,12 @@ from ..nn import CrossLayerAttention, FeedForward, MultiHeadAttention
 
 
 class HeadwiseParallel(ParallelStyle):
-    """Gives each process of a mesh some of the heads of a MultiHeadAttention, with the keys that these share.
+    """Gives each process of a mesh some of the query heads of a MultiHeadAttention, and their key heads.
 
-    The projections of queries, keys and values are sharded by their outputs, that of the output by its inputs. Inputs
-    and output are whole on each process: forward adds the outputs of the processes once, and backward adds the
-    gradients of each input once. An encoding, a sink and the norms of queries and keys stay whole on each
-    process, which takes its heads of what they give; backward adds their gradients.
+    The projections of queries, keys and values are sharded by their outputs, the output projection by its inputs.
+    Inputs and output are whole on each process: the forward pass sums the outputs of the processes once, and the
+    backward pass sums the gradients of each input once. The encoding, the sink and the norms of queries and keys stay
+    whole on each process, which uses their results for its own heads; the backward pass sums their gradients.
 
     References:
         Shoeybi et al. 2019, section 3.
@@ -50,12 +50,12 @@ class HeadwiseParallel(ParallelStyle):
 
 
 def _arrived(projection: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    """Returns a sum over processes as a plain tensor; that of torch waits for the sum in its first operation."""
+    """Returns a sum over processes as a plain tensor; torch's own tensor waits for the sum in its first operation."""
     return output if type(output) is Tensor else output.clone()
 
 
 def _shared(mesh: DeviceMesh, x: Tensor) -> Tensor:
-    """Returns a tensor that all processes read, whose gradient is the sum of theirs; of a sharded one, the own part."""
+    """Returns a tensor whose gradient is the sum over all processes; of a sharded one, this process's part."""
     if isinstance(x, DTensor):
         gradients: list[Placement] = [Partial() if one.is_replicate() else one for one in x.placements]
         return x.to_local(grad_placements=gradients)
@@ -66,15 +66,15 @@ def _shared(mesh: DeviceMesh, x: Tensor) -> Tensor:
 
 
 def tensor_plan(module: nn.Module, mesh: DeviceMesh) -> dict[str, ParallelStyle]:
-    """Returns how ``torch.distributed.tensor.parallel.parallelize_module`` shards headway's layers in a module.
+    """Returns the plan by which torch's ``parallelize_module`` shards headway's layers in a module.
 
         parallelize_module(model, mesh, tensor_plan(model, mesh))
 
-    Heads of each ``MultiHeadAttention`` and hidden features of each ``FeedForward`` are divided among the processes;
-    whatever else the module has stays whole on each. Outputs and gradients are those of one process, to rounding,
-    with any encoding that computes each head apart. One that is built for a number of heads and mixes their scores,
-    such as DAPE, is refused, in the first call. An encoding that transforms queries or keys by head, and not by a
-    rotation, does it for all heads on each process.
+    The heads of each ``MultiHeadAttention`` and the hidden features of each ``FeedForward`` are divided among the
+    processes; everything else stays whole on each. Outputs and gradients equal those of one process, up to rounding,
+    with any encoding that computes each head separately. An encoding that is built for a number of heads and mixes
+    their scores, such as DAPE, is refused in the first call. An encoding that transforms queries or keys by head, but
+    not by a rotation, does so for all heads on each process.
 
     Each process must get the same inputs, and the same seed where there is dropout.
 
@@ -84,11 +84,11 @@ def tensor_plan(module: nn.Module, mesh: DeviceMesh) -> dict[str, ParallelStyle]
             mesh_dim_names=("data", "tensor"))["tensor"]``.
 
     Returns:
-        The plan: a style for each submodule, by its name.
+        The plan for ``torch.distributed.tensor.parallel.parallelize_module``: a style for each submodule, by its name.
 
     Raises:
-        HeadwayError: if the mesh has several dimensions, heads or hidden features do not divide among its processes,
-            or the module has no layer to shard, or a CrossLayerAttention.
+        HeadwayError: if the mesh has several dimensions, heads or hidden features do not divide among its processes, or
+            the module has no layer to shard or has a CrossLayerAttention.
 
     References:
         Shoeybi et al. 2019.

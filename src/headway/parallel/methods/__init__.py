@@ -1,4 +1,4 @@
-"""The methods by which processes share the attention of a sequence."""
+"""The methods with which processes share the attention of a sequence."""
 
 from ._base import Method, Traffic
 from .gather import Gather

@@ -15,8 +15,8 @@ class Traffic(NamedTuple):
 
     Attributes:
         forward: the bytes of the forward pass.
-        backward: those of the backward pass, if q, k, v and the layer's input require gradients and are used.
-        skipped: the bytes of both that the mask makes needless.
+        backward: the bytes of the backward pass, if q, k, v and the layer's input require gradients and are used.
+        skipped: the bytes of both passes that the mask saves.
     """
 
     forward: int
@@ -25,9 +25,9 @@ class Traffic(NamedTuple):
 
 
 class Method(ABC):
-    """The base class of methods: ways to compute a call whose tokens several processes share.
+    """The base class of methods, which compute a call whose tokens are divided among processes.
 
-    A method knows shards, calls and their parts, never an encoding. It has a row in ``METHODS``.
+    A method knows shards, calls and their parts, but no particular encoding. It has a row in ``METHODS``.
     """
 
     name: ClassVar[str]
@@ -42,7 +42,7 @@ class Method(ABC):
 
     @abstractmethod
     def traffic(self, call: SharedCall) -> Traffic:
-        """Returns the bytes that this rank sends in a call, but for those by which ranks agree on it and on a seed.
+        """Returns the bytes that this rank sends in a call, without those by which ranks agree on it and on a seed.
 
         Args:
             call: the call.
@@ -50,7 +50,7 @@ class Method(ABC):
 
     @abstractmethod
     def run(self, call: SharedCall) -> tuple[Tensor, Tensor | None]:
-        """Computes a call for which ``why_not`` has no reason. Every rank of the group calls it.
+        """Computes a call for which ``why_not`` returns None. Every rank of the group must call it.
 
         Args:
             call: the call.

@@ -1,4 +1,4 @@
-"""Gather: every rank gets all keys and values, and computes its own queries as ordinary calls."""
+"""Gather: every rank gets all keys and values, and computes ordinary calls with its own queries."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from ._base import Method, Traffic
 
 
 class Gather(Method):
-    """Gathers keys, values and the layer's input before the encoding sees them.
+    """Gathers keys, values and the layer's input before the encoding transforms them.
 
-    Each run of queries is then a call of its own with all keys, or with those up to the last one that its mask shows,
-    so that the queries of a causal call are the last of its keys. Any encoding works, in memory for all keys.
+    Each run of queries is then computed by its own call with all keys, or with the keys up to the last one that its
+    mask shows, so that in a causal call the queries are the last of the keys. Any encoding works, but each rank needs
+    memory for all keys.
     """
 
     name = "gather"
@@ -68,7 +69,7 @@ def as_one_call(call: SharedCall) -> Call:
         call: the call.
 
     Raises:
-        HeadwayError: if the encoding takes the queries as the last of the keys, which those of a shard are not.
+        HeadwayError: if the encoding assumes that the queries are the last of the keys, which is not so in a shard.
     """
     if call.encoding is not None and call.encoding.reads_input:
         raise HeadwayError(
@@ -94,7 +95,7 @@ def _all_keys(call: SharedCall) -> tuple[Tensor, Tensor, tuple[Term, ...]]:
 
 
 def with_all_keys(call: SharedCall) -> tuple[Tensor, Tensor | None]:
-    """Computes a call of which every rank has all keys; the results are those of ``Method.run``.
+    """Computes a call whose keys every rank has; the results are as those of ``Method.run``.
 
     Args:
         call: the call.
@@ -105,7 +106,7 @@ def with_all_keys(call: SharedCall) -> tuple[Tensor, Tensor | None]:
 def _in_runs(
     call: SharedCall, k: Tensor, v: Tensor, k_input: Tensor | None, terms: tuple[Term, ...]
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention of this rank's queries, run by run, to all keys."""
+    """Computes the attention of this rank's queries to all keys, run by run."""
     q_at, k_at = call.located()
     outs, lses, at = [], [], 0
     for start, stop in call.q_shards.runs:
@@ -132,7 +133,7 @@ def _run(
     q_at: Coordinates,
     k_at: Coordinates,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention of one run of queries, ``own`` among those of the rank and ``queries`` among all."""
+    """Computes the attention of one run of queries: ``own`` is its place among the rank's, ``queries`` among all."""
     m, at = k_at.index.shape[1], q_at.rows(*queries)
     _, seen = sight(call.part_of_mask(queries, (0, m)), at, k_at.rows(0, m))
     options: dict[str, Any] = dict(call.options)

@@ -1,4 +1,4 @@
-"""Heads: every rank gets all tokens of its share of the heads, and sends the output back to the ranks of the tokens."""
+"""Heads: every rank gets all tokens of its share of the heads, and sends the output back to the tokens' ranks."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ HEADS = ("heads", "kv_heads")
 
 
 class Heads(Method):
-    """Exchanges prepared queries, keys and values by heads (DeepSpeed Ulysses). Each rank then computes one whole call.
+    """Exchanges prepared queries, keys and values by heads (DeepSpeed Ulysses); each rank then computes one whole call.
 
-    The heads of keys must divide by the number of ranks. What has no dimension of heads, such as the biases of tokens,
-    is gathered.
+    The number of key heads must be a multiple of the number of ranks. Tensors without a dimension of heads, such as the
+    biases of tokens, are gathered.
     """
 
     name = "heads"
@@ -113,7 +113,7 @@ def _moved(at: Coordinates, side: Coordinates, shards: Shards, call: SharedCall)
 
 
 def _exchanged(term: Term) -> list[tuple[Tensor, tuple[str, ...]]]:
-    """The tensors of a term that have queries or keys, each once, with the names of their dimensions."""
+    """The tensors of a term that have a dimension of queries or keys, each once, with the names of their dimensions."""
     found: dict[int, tuple[Tensor, tuple[str, ...]]] = {}
 
     def noted(x: Tensor, words: tuple[str, ...]) -> Tensor:
@@ -126,7 +126,7 @@ def _exchanged(term: Term) -> list[tuple[Tensor, tuple[str, ...]]]:
 
 
 def _bytes(call: SharedCall, counts: list[list[int]], x: Tensor, words: tuple[str, ...]) -> tuple[int, int]:
-    """What ``_term`` sends of a tensor of a few tokens, forward and backward."""
+    """The bytes that ``_term`` sends of a tensor of a few tokens, forward and backward."""
     name = "queries" if "queries" in words else "keys"
     dim, by_heads = words.index(name), any(word in words and x.shape[words.index(word)] > 1 for word in HEADS)
     found = (bytes_by_heads if by_heads else bytes_of_gathered)(
@@ -136,7 +136,7 @@ def _bytes(call: SharedCall, counts: list[list[int]], x: Tensor, words: tuple[st
 
 
 def _term(call: SharedCall, term: Term) -> Term:
-    """Returns a term of this rank's tokens as one of all tokens and of this rank's share of the heads."""
+    """Turns a term of this rank's tokens into a term of all tokens and of this rank's share of the heads."""
     group, done = call.group, set[int]()
     layouts = {"queries": call.q_shards.layout, "keys": call.k_shards.layout}
 

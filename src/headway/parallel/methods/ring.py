@@ -1,7 +1,8 @@
-"""Ring: keys and values pass round the ranks, and each merges what its queries take from them.
+"""Ring: keys and values pass round the ranks, and each rank merges what its queries take from them.
 
-While a rank computes with the keys that it has, the next ones arrive. In the backward pass keys pass round once more.
-The gradients of keys follow them: each rank adds its own, and the last one sends the sum home.
+While a rank computes with the keys that it has, the next ones arrive. In the backward pass the keys pass round once
+more, and their gradients follow them: each rank adds its part, and the last one sends the sum back to the rank of the
+keys.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from ._base import Method, Traffic
 class Ring(Method):
     """Passes prepared keys, values and biases of keys round the ranks that see them.
 
-    Memory beyond the inputs is that of two shards of keys and of one part of the call. Terms that are functions of all
-    keys at once cannot be cut into parts.
+    Beyond the inputs, a ring needs memory for two shards of keys and one part of the call. It refuses terms that are
+    functions of all keys at once, since they cannot be cut into parts.
     """
 
     name = "ring"
@@ -95,7 +96,7 @@ def keys_of(call: Call, moved: bool) -> tuple[list[Tensor], list[int]]:
 
     Args:
         call: the call, whose rotations have been applied.
-        moved: whether the positions of keys are among them.
+        moved: whether the positions of keys are among these tensors.
     """
     tensors, dims = [call.k, call.v], [2, 2]
 
@@ -123,19 +124,19 @@ def _with_keys(call: Call, keys: Sequence[Tensor], at: Coordinates, moved: bool)
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the ranks of a ring compute, without the tensors.
+    """What the ranks of a ring compute, apart from the tensors.
 
     Attributes:
         call: the shared call, for its mask and the coordinates.
         at: where the encoding sees all queries and all keys.
         structure: the call of this rank's queries, whose keys are empty.
-        of_queries: for each tensor of the structure its dimension of the queries; None for those that all share.
+        of_queries: for each tensor of the structure its dimension of the queries; None if all queries share the tensor.
         of_heads: its dimension of the heads, likewise.
         heads_of_keys: the dimension of the heads of each tensor of keys, likewise.
-        groups: the number of groups of heads that are computed one after the other, so that buffers are smaller.
+        groups: the number of groups of heads, which are computed one after the other so that buffers are smaller.
         packing: the tensors of keys of a group of heads, as a message.
         moved: whether positions are tensors of the structure, and travel with the keys.
-        schedule: who sees what.
+        schedule: which rank sees which keys.
         group: the processes.
     """
 
@@ -175,11 +176,11 @@ class _Plan:
         return self.call.k_shards.layout[rank][run]
 
     def of_group(self, x: Tensor, dim: int | None, group: int) -> Tensor:
-        """Returns what a tensor has for a group of heads."""
+        """Returns the part of a tensor for a group of heads."""
         return x if dim is None else x.chunk(self.groups, dim)[group]
 
     def of_runs(self, number: int, x: Tensor, queries: Span, group: int) -> Tensor:
-        """Returns what a tensor of the structure, or its gradient, has for runs of queries and a group of heads."""
+        """Returns the part of a tensor of the structure, or its gradient, for runs of queries and a group of heads."""
         tokens, dim = self.tokens(queries), self.of_queries[number]
         x = self.of_group(x, self.of_heads[number], group)
         return x if dim is None else x.narrow(dim, tokens.start, tokens.stop - tokens.start)
@@ -189,7 +190,7 @@ class _Plan:
         return [self.of_runs(number, x.detach(), queries, group) for number, x in enumerate(tensors)]
 
     def of_keys(self, tensors: Sequence[Tensor | None], runs: Span, group: int) -> list[Tensor]:
-        """Returns what tensors of this rank's keys, or their gradients, have for runs and a group of heads."""
+        """Returns the parts of tensors of this rank's keys, or of their gradients, for runs and a group of heads."""
         local = _local(self.call.k_shards.runs)
         start, stop = local[runs[0]][0], local[runs[1] - 1][1]
         dims = zip(tensors, self.packing.dims, self.heads_of_keys, strict=True)
@@ -198,7 +199,7 @@ class _Plan:
         ]
 
     def base(self, tensors: Sequence[Tensor], queries: Span, group: int) -> Call:
-        """Returns the call of runs of queries and a group of heads, whose keys are empty, of its tensors."""
+        """Returns the call of runs of queries and a group of heads from its tensors; its keys are empty."""
         call, position = unflatten(self.structure, tensors)
         side = _tokens_of(self.at[0], self.call.q_shards.runs[slice(*queries)])
         side = side._with(position=position) if self.moved else side
@@ -206,7 +207,7 @@ class _Plan:
         return made
 
     def call_of(self, part: Part, base: Call, group: int, tensors: Sequence[Tensor]) -> Call:
-        """Returns the call of a part for a group of heads, of the tensors of its keys."""
+        """Returns the call of a part for a group of heads from the tensors of its keys."""
         queries = self.call.q_shards.runs[slice(*part.queries)]
         keys = self.call.k_shards.layout[part.owner][slice(*part.keys)]
         mask = part.mask
@@ -266,7 +267,7 @@ def _plan(call: SharedCall, local: Call, moved: bool) -> tuple[_Plan, list[Tenso
 
 
 def _groups(call: SharedCall) -> int:
-    """The number of groups of heads, the same on every rank: one for short shards, and on a GPU, which heads fill."""
+    """The number of groups of heads, the same on every rank: one for short shards, and on GPUs, to use them fully."""
     longest = max(map(tokens_in, (*call.q_shards.layout, *call.k_shards.layout)))
     if not call.q.is_cpu or longest < GROUPED:
         return 1
@@ -281,7 +282,7 @@ Block = tuple[int, int]
 
 
 class _Passing:
-    """Keys that pass round: those of this rank first, then those of the rank before, and so on.
+    """The keys that pass round: first this rank's, then those of the rank before it, and so on.
 
     Args:
         plan: the plan.
@@ -338,7 +339,7 @@ class _Passing:
 
 
 class _Ring(torch.autograd.Function):
-    """Attention of this rank's queries; in the backward pass gradients of keys travel behind the keys."""
+    """Computes the attention of this rank's queries; in the backward pass the gradients of keys follow the keys."""
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -444,13 +445,13 @@ def _wide_zeros(x: Tensor) -> Tensor:
 
 
 class _Queries:
-    """Runs of this rank's queries in the backward pass. Their gradients are added to slices of those of the rank.
+    """Runs of this rank's queries in the backward pass; their gradients are added to slices of the rank's gradients.
 
     Args:
         plan: the plan.
         group: the group of heads.
         inputs: the tensors of the structure.
-        wanted: the numbers of those whose gradients are wanted.
+        wanted: the numbers of the tensors whose gradients are wanted.
         sums: these gradients.
         whole: the results of the forward pass.
         d_out: the gradient of the output.
@@ -496,7 +497,7 @@ class _Queries:
 
 
 class _Travelling:
-    """Gradients of keys, which follow the keys one step behind and come home from the last rank that sees them.
+    """The gradients of keys; they follow the keys one step behind, and the last rank that sees these sends them home.
 
     Args:
         plan: the plan.
@@ -534,7 +535,7 @@ class _Travelling:
         return self._views(block, self.held[block])
 
     def send(self, step: int, blocks: list[Block]) -> None:
-        """Adds what has come of earlier ranks, and starts to send the gradients of the step on, or home."""
+        """Adds what earlier ranks have sent, and starts to send the gradients of the step on or home."""
         group, schedule = self.plan.group, self.plan.schedule
         rank, size = group.rank, group.size
         for started, _ in self.started:
@@ -572,7 +573,7 @@ class _Travelling:
         return self.packing.views(buffer, self._tokens(block))
 
     def come_home(self) -> None:
-        """Adds what others have found to the gradients of this rank's keys, once all of it has come."""
+        """Adds the gradients from other ranks to those of this rank's keys, once all of them have come."""
         rank = self.plan.group.rank
         for started, sent in self.started:
             self.plan.group.finish(started)
