@@ -1,4 +1,4 @@
-"""What the parts of headway share beneath: files, tables, pictures, training, optional packages.
+"""Code that all parts of headway share: files, tables, pictures, training, optional packages.
 
-Nothing here knows of attention: of headway it imports ``errors`` alone.
+Nothing here knows about attention; from headway it imports only ``errors``.
 """

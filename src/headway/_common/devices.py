@@ -1,4 +1,4 @@
-"""The device that a text names, and parameters that are on none."""
+"""Finds the device that a text names, and parameters that are on no device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def device_named(name: str) -> str:
 def need_numbers(module: nn.Module, device: torch.device, name: str) -> None:
     """Checks that a module whose parameters are read without calling it has numbers, as a computation needs them.
 
-    Libraries that keep weights elsewhere leave parameters on meta, and fetch them for calls of their own module alone.
+    Libraries that keep weights elsewhere leave parameters on meta and fetch them only for calls of their own module.
     Some of torch's products of a tensor on the CPU and one on meta return uninitialized memory.
 
     Args:

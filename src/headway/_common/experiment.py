@@ -1,7 +1,7 @@
 """The skeleton of an experiment: jobs that are measured one by one, and the files of a report.
 
 An experiment has settings, a function that measures a job and returns its rows, and a report of all rows. Its rows are
-in a ``ResultStore``, from which the next call resumes.
+kept in a ``ResultStore``, from which the next call resumes.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ def measure_each(
     engine: Engine | None = None,
     states: Mapping[J, Path] | None = None,
 ) -> None:
-    """Measures the jobs that have no rows yet; the rows of each are on disk as soon as they are known.
+    """Measures the jobs that have no rows yet, and writes the rows of each to the disk as soon as they are known.
 
     Args:
         jobs: the jobs in order, with the name of each for the listener.
-        measure: returns the rows of a job. It gets the job, a function that it calls with what it does at the moment,
-            which may be "", and the share of the job that is done; and the file of the job's state if ``states`` are
-            given.
+        measure: returns the rows of a job. Its arguments are the job, a function to report progress, and, if ``states``
+            are given, the file of the job's state. The function is called with the current step, which may be "", and
+            the share of the job that is done.
         store: receives the rows.
         listener: receives the progress.
         has: whether the store has the rows of a job.
         work: the work of a job, in any unit.
-        engine: does the jobs, to which they and ``measure`` are sent by pickle; the store and the listener stay in this
-            process. If None, jobs are measured here, one after the other.
+        engine: does the jobs; they and ``measure`` are sent to it by pickle, and the store and the listener stay in
+            this process. If None, jobs are measured here, one after the other.
         states: the files of the states from which jobs go on, which an engine needs.
     """
     total = sum(map(work, jobs))
@@ -104,9 +104,9 @@ def need_share(share: tuple[int, int], jobs: int | None = None) -> None:
 
 
 def write_report(files: Files, out: str | Path, rows: str = RESULTS) -> None:
-    """Writes the files of a report to the folder ``out``, in which the file ``rows`` has the rows.
+    """Writes the files of a report to the folder ``out``; its file ``rows`` has the rows.
 
-    They are in English whatever commands print, for papers and programs.
+    They are always in English, for papers and programs, whatever the language of commands.
 
     Raises:
         HeadwayError: if a file cannot be made; the message says where the rows are.
@@ -149,7 +149,7 @@ class Report(ABC):
         """Returns the files of the report by name, with the function that makes each."""
 
     def write(self, out: str | Path) -> None:
-        """Writes the report to the folder ``out``, in which the rows are.
+        """Writes the report to the folder ``out``, which has the rows.
 
         Raises:
             HeadwayError: if a file cannot be made; the message says where the rows are.

@@ -79,7 +79,7 @@ def need(module: str, what: str, extra: str = "vectors") -> Any:
 def install_command(extra: str) -> str:
     """Returns the shell command that adds an extra to this installation, from the place that headway came from.
 
-    headway is not on PyPI, so that ``pip install 'headway[study]'`` alone would not find it.
+    headway is not on PyPI, so ``pip install 'headway[study]'`` alone would not find it.
 
     Args:
         extra: the name of the extra, or several names separated by commas.
@@ -96,7 +96,7 @@ def library_command() -> str:
 
 
 def pip_install(*what: str) -> str:
-    """Returns the shell command by which pip installs something into the environment of this Python.
+    """Returns the shell command with which pip installs something into the environment of this Python.
 
     Args:
         *what: options and requirements, which are quoted for the shell.
@@ -114,7 +114,7 @@ def pip_install(*what: str) -> str:
 
 
 def _headway(extra: str = "") -> list[str]:
-    """headway with an extra in brackets, as pip is to be told: from the place that it was installed from."""
+    """The requirement for pip: headway with an extra in brackets, from the place that it was installed from."""
     if (checkout := _checkout()) is not None:
         return ["-e", f"{checkout}{extra}"]
     unknown = [f"headway{extra}"]

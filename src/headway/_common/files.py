@@ -1,4 +1,4 @@
-"""The writer of files and folders, each whole or not at all; and folders that one process at a time uses."""
+"""Writes files and folders either completely or not at all, and locks folders for one process at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOCK = ".headway-lock"
 
 
 class _WriteError(HeadwayError):
-    """Something cannot be written, for a reason."""
+    """Something cannot be written; has the reason."""
 
     reason = ""
 
@@ -46,7 +46,7 @@ def _cannot_write(path: Path, error: BaseException, remedy: str = "give a place 
 
 
 def _reason(error: BaseException) -> str:
-    """What the system said; other errors may have been made of its own."""
+    """The system's message; other errors may have been made from one of the system."""
     behind: BaseException | None = error
     while behind is not None:
         if isinstance(behind, OSError) and behind.strerror:
@@ -56,7 +56,7 @@ def _reason(error: BaseException) -> str:
 
 
 def given_path(given: str | Path) -> Path:
-    """Returns the path that a user means, in which ~ is a home folder if there is one of that name.
+    """Returns the path that a user means; ~ stands for a home folder if there is one of that name.
 
     Args:
         given: the path.
@@ -77,7 +77,7 @@ def cache_folder() -> Path:
 
 
 def need_file_place(path: Path) -> None:
-    """Checks that a path can be a file: in a folder that exists and can be written to, and no folder or device itself.
+    """Checks that a path can be a file: it is no folder or device, and its folder exists and can be written to.
 
     Args:
         path: the path.
@@ -164,14 +164,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
         with atomic_write(path) as part:
             figure.savefig(part)
 
-    The temporary file is in a hidden folder beside ``path`` that no other process uses. A file that was there keeps its
-    mode; a link is replaced and not followed.
+    The temporary file is in a hidden folder beside ``path`` that no other process uses. An existing file keeps its
+    mode; a link is replaced, not followed.
 
     Args:
         path: the file to write, in a folder that exists.
 
     Raises:
-        HeadwayError: if the folder does not exist or ``path`` is a folder, before anything is written; and if writing
+        HeadwayError: before anything is written, if the folder does not exist or ``path`` is a folder; and if writing
             fails.
     """
     need_file_place(path)
@@ -195,13 +195,13 @@ def atomic_folder(path: Path, last: Sequence[str] = ()) -> Iterator[Path]:
         with atomic_folder(path) as part:
             save(model, part)
 
-    In a folder that exists, files of the same names are replaced, one after the other, by one process at a time; a link
-    to a folder is followed.
+    If the folder exists, files of the same names are replaced one after the other, by one process at a time. A link to
+    a folder is followed.
 
     Args:
         path: the folder to write; the folders above it are created if needed.
-        last: the names of files without which a reader does not take the others for a whole. In a folder that exists,
-            they are removed first and written last.
+        last: the names of files without which a reader regards the folder as incomplete. In an existing folder they are
+            removed first and written last.
 
     Raises:
         HeadwayError: if writing fails.
@@ -219,7 +219,7 @@ def atomic_folder(path: Path, last: Sequence[str] = ()) -> Iterator[Path]:
 
 
 def _put(part: Path, place: Path, last: Sequence[str]) -> None:
-    """Moves a folder, or its files into one that is there."""
+    """Moves a folder; if the target exists, moves its files into it."""
     if not place.exists():
         try:
             part.rename(place)
@@ -239,8 +239,8 @@ def _put(part: Path, place: Path, last: Sequence[str]) -> None:
 def _new_in(place: Path) -> Iterator[Path]:
     """Yields a path in a new hidden folder of ``place``, which is removed at the end.
 
-    While it is in use it is locked. Those that killed processes have left are not, and are removed here; where folders
-    cannot be locked they stay, since they may be in use.
+    The folder is locked while it is in use. Folders that killed processes have left are not locked, and are removed
+    here. If the file system has no locks they stay, since they may be in use.
     """
     for left in place.glob("????????".join(HIDDEN)):
         with _opened(left) as folder:
@@ -275,7 +275,8 @@ def write_content(path: Path, content: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Writes a text in UTF-8.
 
-    Lone surrogates, as Python has them in names of files that are not UTF-8, are written as JSON escapes them.
+    Lone surrogates, which Python uses in names of files that are not UTF-8, are written in the form that JSON escapes
+    them.
 
     Args:
         path: the file, in a folder that exists.
@@ -292,8 +293,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 
     Args:
         path: the file, in a folder that exists.
-        tensors: the tensors by their names, contiguous and without shared memory.
-        about: texts about them, by their names.
+        tensors: the tensors by their names; they must be contiguous and share no memory.
+        about: texts about the tensors, by their names.
 
     Raises:
         HeadwayError: if the file cannot be written, or safetensors is not installed.
@@ -329,7 +330,7 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder; a process that is killed meanwhile leaves all of it or nothing under its name.
+    """Removes a folder; if the process is killed meanwhile, either all of the folder or nothing has its name.
 
     Args:
         path: the folder.
@@ -375,7 +376,7 @@ def read_checkpoint(path: Path | None) -> dict[str, Any] | None:
 
 @contextmanager
 def naming_checkpoint(path: Path | None) -> Iterator[None]:
-    """Turns every error within a ``with`` block into one of a checkpoint that is damaged, or of another training.
+    """Turns every error within a ``with`` block into one that says the checkpoint is damaged or of another training.
 
     Args:
         path: the file.
@@ -455,7 +456,7 @@ class LockedFolder:
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[int | None]:
-    """Yields the descriptor of a folder, to lock it; None if there is none, as on Windows."""
+    """Yields the descriptor of a folder for locking it; None if there is none, as on Windows."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -468,7 +469,7 @@ def _opened(folder: Path) -> Iterator[int | None]:
 
 
 def _locked(opened: int | None, wait: bool = False) -> bool | None:
-    """Locks a file or folder until it is closed: False if another process holds it, None if it cannot be locked."""
+    """Locks a file or folder until it is closed; False if another process holds it, None without locks."""
     if fcntl is None or opened is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Fonts for pictures with text of any script, so that no character is drawn as an empty box."""
+"""Finds fonts for pictures with text of any script, so that no character is drawn as an empty box."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ OTHERS = "install fonts-noto-core (Debian, Ubuntu), or one of https://fonts.goog
 def fonts_for(texts: Iterable[str]) -> list[str]:
     """Returns the names of fonts that together have every letter of the texts, for matplotlib's ``font.family``.
 
-    The first is DejaVu Sans, which matplotlib brings. Chinese and Japanese are in the font of the package zhplot, if it
-    is installed; other characters in fonts that the machine has. For a script that no font has, a warning says what to
-    install.
+    The first is DejaVu Sans, which comes with matplotlib. Chinese and Japanese characters are taken from the font of
+    the package zhplot if it is installed, other characters from the fonts of the machine. If no font has a script, a
+    warning says what to install.
 
     Args:
-        texts: what is to be written.
+        texts: the texts to be written.
 
     Raises:
         HeadwayError: if matplotlib is not installed.
@@ -52,7 +52,7 @@ def fonts_for(texts: Iterable[str]) -> list[str]:
 
 
 def _what_brings(script: str) -> str:
-    """What to do for a font of a script."""
+    """Advice on how to get a font of a script."""
     if script in OF_ZHPLOT:
         return install_command("plot")
     return KOREAN if script == "HANGUL" else OTHERS

@@ -1,4 +1,4 @@
-"""The kinds of values in files of JSON objects, and whether a value is of a kind."""
+"""The kinds of values in files of JSON objects, and the check whether a value is of a kind."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _fields_fit(value: dict[str, Any], kind: Mapping[Any, Kind]) -> bool:
 
 
 def _is_written(name: str, kind: type) -> bool:
-    """Whether the name of a field is a text, or a number that is written so."""
+    """Whether the name of a field is a text or a number written as text."""
     try:
         kind(name)
     except ValueError:

@@ -1,7 +1,7 @@
-"""The language of what commands print and draw: English, or Chinese where the environment is Chinese.
+"""The language that commands print and draw in: English, or Chinese if the environment is Chinese.
 
-Sentences stand in the code in English, as templates of ``str.format``; the table has each of them in Chinese. Errors
-are in English, as those of torch are.
+The code has sentences in English, as templates of ``str.format``; the table has each of them in Chinese. Errors are in
+English, like those of torch.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _language: ContextVar[str] = ContextVar("language", default="en")
 
 
 def of_environment() -> str:
-    """Returns the language of messages in this environment: "zh" where it is Chinese, else "en"."""
+    """Returns the language of messages in this environment: "zh" if it is Chinese, otherwise "en"."""
     names = (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))  # the order of POSIX
     return "zh" if next(filter(None, names), "").startswith("zh") else "en"
 
 
 def choose(language: str) -> None:
-    """Sets the language, until the end of ``speaking`` if this is within it."""
+    """Sets the language; inside of ``speaking``, until the end of its block."""
     if language not in LANGUAGES:
         raise unknown("--language", language, LANGUAGES)
     _language.set(language)
@@ -43,7 +43,7 @@ def chosen() -> str:
 
 @contextmanager
 def speaking(language: str) -> Iterator[None]:
-    """Sets the language, and afterwards what it was before."""
+    """Sets the language for a block, and restores the earlier one at its end."""
     token = _language.set(language)
     try:
         yield
@@ -64,14 +64,14 @@ def _in_chinese(sentence: str) -> str:
 
 
 def to_say(sentence: str) -> str:
-    """Returns a sentence as it is, and marks it as one that stands in a table, from which ``said`` gets it later."""
+    """Returns a sentence unchanged; it marks a sentence in a table that ``said`` gets later."""
     return sentence
 
 
 def retold(sentence: str) -> str:
-    """Returns an English sentence whose values are filled in, such as one from a file, in the chosen language.
+    """Translates an English sentence with its values filled in, such as one from a file, into the chosen language.
 
-    Its template is among ``REASONS``, and so may be those of its values; a sentence of none stays as it is.
+    Its template must be among ``REASONS``, and its values may be such sentences too; any other sentence stays as it is.
     """
     if _language.get() == "en":
         return sentence
@@ -83,7 +83,7 @@ def retold(sentence: str) -> str:
 
 @cache
 def _reasons() -> list[tuple[str, re.Pattern[str]]]:
-    """The templates of ``REASONS`` in Chinese, each with the sentences that the English one makes."""
+    """The templates of ``REASONS`` in Chinese, each with the sentences that the English template makes."""
     from ._chinese import REASONS
 
     made = []
@@ -102,14 +102,14 @@ def listed(names: Iterable[str]) -> str:
 
 
 def padded(text: str, columns: int) -> str:
-    """Returns a text with blanks up to a number of columns of a terminal; a Chinese character takes two of them."""
+    """Pads a text with blanks to a number of columns of a terminal; a Chinese character takes two columns."""
     return text + " " * max(0, columns - columns_of(text))
 
 
 def wrapped(text: str, columns: int) -> str:
-    """Returns a text with line breaks after at most so many columns of a terminal.
+    """Breaks a text into lines of at most so many columns of a terminal.
 
-    Chinese breaks between any two characters, but no line begins with a sign that ends something.
+    Chinese text may break between any two characters, but no line begins with a closing sign.
     """
     lines, room = [""], columns
     for unit in _units().findall(text):

@@ -1,4 +1,4 @@
-"""Files of JSON objects, one on each line, that grow while something runs and survive its end at any moment."""
+"""Files with a JSON object on each line; they grow while something runs, and survive its end at any moment."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def read_lines(path: Path, remedy: str, parsed: Callable[[Any], dict[str, Any]] 
     Args:
         path: the file; it may be missing.
         remedy: what the message about a damaged line advises.
-        parsed: maps an object to what is returned of it; it raises ValueError, KeyError or TypeError for one that is
-            not what it should be, and for None.
+        parsed: maps an object to what is returned for it. It raises ValueError, KeyError or TypeError for a wrong
+            object and for None.
 
     Raises:
-        HeadwayError: if the file cannot be read, or another line is no such object; the message names the line.
+        HeadwayError: if the file cannot be read, or a line other than the last is wrong; the message names the line.
     """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -52,9 +52,9 @@ def read_lines(path: Path, remedy: str, parsed: Callable[[Any], dict[str, Any]] 
 
 
 def append_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Adds lines to a file, in place of a last line that was cut off; they are on the disk when it returns.
+    """Adds lines to a file, and replaces a last line that was cut off; all are on the disk when it returns.
 
-    A process that is killed meanwhile leaves all earlier lines, and the first of the new ones.
+    If the process is killed meanwhile, all earlier lines stay, and the first ones of the new lines.
 
     Args:
         path: the file; it may be missing.
@@ -77,7 +77,7 @@ def append_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Writes a file anew; it is replaced at once, by one that is whole.
+    """Writes a file anew; the complete new file replaces the old one in one step.
 
     Args:
         path: the file.
@@ -91,7 +91,7 @@ def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def _end_line(file: IO[bytes]) -> None:
-    """Removes a last line that was cut off, and ends one that lacks nothing but its end."""
+    """Removes a last line that was cut off, and ends one that lacks only its line end."""
     size = file.tell()
     if not size:
         return
@@ -108,7 +108,7 @@ def _end_line(file: IO[bytes]) -> None:
 
 
 def _object(line: str) -> dict[str, Any] | None:
-    """The object that a line has; None if it has none, as a line that was cut off anywhere."""
+    """The object of a line; None if it has none, as when the line was cut off."""
     try:
         row = json.loads(line, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
     except (ValueError, RecursionError):
@@ -117,7 +117,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _finite(text: str) -> float:
-    """A number as ``append_lines`` writes them: "1e999" is infinity."""
+    """A number as ``append_lines`` writes it: "1e999" is infinity."""
     if not math.isfinite(number := float(text)):
         raise ValueError(f"{text} is not finite")
     return number

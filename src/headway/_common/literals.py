@@ -1,4 +1,4 @@
-"""Arguments in the brackets of a name, such as that of an encoding or an engine."""
+"""Arguments in brackets after a name, such as that of an encoding or an engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def arguments_in(text: str) -> tuple[list[Any], dict[str, Any]] | None:
-    """Returns the arguments without and with names in a text such as "3, base=500000"; nothing is evaluated.
+    """Returns the positional and named arguments in a text such as "3, base=500000"; nothing is evaluated.
 
     Args:
         text: the text between the brackets.

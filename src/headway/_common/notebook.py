@@ -1,4 +1,4 @@
-"""HTML of results, which notebooks show in place of text. It needs no other package."""
+"""HTML of results, which notebooks show instead of text; needs no other package."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def grid(rows: Sequence[Sequence[bool]], x: str, y: str) -> str:
 
     Args:
         rows: the cells.
-        x: what stands below.
-        y: what stands beside.
+        x: the text below.
+        y: the text at the side.
     """
     width, height = CELL * max(map(len, rows), default=0), CELL * len(rows)
     cells = "".join(

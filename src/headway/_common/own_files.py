@@ -1,4 +1,4 @@
-"""Modules in files of a user's own, such as an encoding or a task."""
+"""Loads modules from users' files, such as an encoding or a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["module_of_file", "one_line"]
 
 
 def module_of_file(path: Path) -> ModuleType:
-    """Returns the module in a file, executed again; it may import modules of its directory.
+    """Executes a file again and returns its module; it may import modules from its directory.
 
     Args:
         path: the file.

@@ -1,4 +1,4 @@
-"""What all pictures share: one palette, the style with fonts for every script, colour bars, and how they are saved."""
+"""Code that all pictures share: one palette, the style with fonts for every script, colour bars, and saving."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ AMOUNT, SIGNED = "Blues", "RdBu_r"
 def style(texts: Iterable[str] = (), **look: Any) -> Iterator[list[str]]:
     """Sets the style of a picture that is drawn inside, and yields fonts that have every letter of its texts.
 
-    ``texts`` are those in the picture that are not ours: tokens, names of files, words. ``look`` are further settings
-    of matplotlib, such as ``font={"size": 11}``.
+    ``texts`` are the texts of the picture that are not headway's: tokens, names of files, words. ``look`` has further
+    settings of matplotlib, such as ``font={"size": 11}``.
 
     Raises:
         HeadwayError: if matplotlib is not installed.
@@ -95,7 +95,7 @@ def need_format(out: str | Path | None) -> None:
 
 
 def save(figure: Figure, out: str | Path, dpi: int = 160) -> None:
-    """Writes a picture to a file, in the format that its name ends with; ``dpi`` are the pixels per inch of a PNG."""
+    """Writes a picture to a file in the format of its ending; ``dpi`` is the number of pixels per inch of a PNG."""
     path = Path(out)
     with atomic_write(path) as part, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # fonts_for has warned already, once for a script

@@ -1,4 +1,4 @@
-"""What is known of the processor: its vendor, its family and its instruction sets."""
+"""Facts about the processor: its vendor, its family and its instruction sets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @cache
 def cpuinfo() -> dict[str, str]:
-    """Returns the facts that Linux states about the first processor, such as "vendor_id" and "flags"; none on other
-    systems."""
+    """Returns the facts that Linux states about the first processor, such as "vendor_id" and "flags"; empty elsewhere."""
     facts: dict[str, str] = {}
     if CPUINFO.exists():
         for line in CPUINFO.read_text(errors="replace").split("\n"):
@@ -33,7 +32,7 @@ def vendor_and_family() -> tuple[str, int]:
 
 @cache
 def name() -> str:
-    """Returns the name of the processor, or the numbers by which Arm's are told apart; empty if nothing is known."""
+    """Returns the name of the processor, or the numbers that identify one from Arm; empty if nothing is known."""
     facts = cpuinfo()
     if "model name" in facts:
         return facts["model name"]
@@ -48,5 +47,5 @@ def name() -> str:
 
 
 def has(flag: str) -> bool:
-    """Returns whether the processor has what Linux calls by this name, such as "avx512f"."""
+    """Returns whether the processor has the feature that Linux calls by this name, such as "avx512f"."""
     return flag in cpuinfo().get("flags", "").split()

@@ -1,4 +1,4 @@
-"""What receives the progress of long work: functions of the share that is done, and listeners to an experiment."""
+"""Receivers of the progress of long work: functions of the share that is done, and listeners to an experiment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nobody(*told: object) -> None:
     """Receives progress and does nothing.
 
     Args:
-        *told: what is told.
+        *told: the progress.
     """
 
 
@@ -41,34 +41,34 @@ def part_of(watch: Share, start: float, size: float) -> Share:
 class ProgressListener:
     """Receives the progress of an experiment; override the methods that you need.
 
-    The methods do nothing by themselves. An exception that one of them raises, such as KeyboardInterrupt, stops the
-    experiment, which the next call resumes.
+    By default the methods do nothing. If one raises an exception, such as KeyboardInterrupt, the experiment stops, and
+    the next call resumes it.
     """
 
     def noted(self, note: str) -> None:
-        """Is called with a ``note`` for readers of the results, such as which device was chosen."""
+        """Called with a ``note`` for readers of the results, such as which device was chosen."""
 
     def planned(self, settings: Sequence[str], done: int, total: int) -> None:
-        """Is called once, when the ``settings`` are fixed: of ``total`` jobs ``done`` are in the results already.
+        """Called once when the ``settings`` are fixed; the results already have ``done`` of the ``total`` jobs.
 
         ``settings`` are sentences.
         """
 
     def expected(self, seconds: Mapping[str, float]) -> None:
-        """Is called once after that if the time is estimated: the ``seconds`` that each part is expected to take."""
+        """Called once after that if the time is estimated, with the ``seconds`` that each part is expected to take."""
 
     def progressed(self, doing: str, share: float) -> None:
-        """Is called with what is done at the moment, ``doing``, and the ``share`` of all work that is done, 0 … 1."""
+        """Called with the current step, ``doing``, and the ``share`` of all work that is done, 0 … 1."""
 
     def logged(self, job: str, numbers: Mapping[str, float]) -> None:
-        """Is called now and then in the training of a ``job`` with its ``numbers``: "step", "loss" and others."""
+        """Called now and then in the training of a ``job`` with its ``numbers``: "step", "loss" and others."""
 
     def measured(self, job: str, rows: Sequence[Row]) -> None:
-        """Is called after each ``job``; its ``rows`` are on disk, and there are none if it failed."""
+        """Called after each ``job``; its ``rows`` are on disk, and are empty if it failed."""
 
 
 class Telling(ProgressListener):
-    """Tells one function what is done and the share of all work that is done.
+    """Tells a function the current step and the share of all work that is done.
 
     Args:
         tell: the function.
@@ -83,10 +83,10 @@ class Telling(ProgressListener):
 
 @contextmanager
 def notebook_bar() -> Iterator[Tell]:
-    """A progress bar of rich for the duration of a block, if this is a notebook and rich is installed.
+    """Shows a progress bar of rich during a block, if this is a notebook and rich is installed.
 
     Yields:
-        The function that the bar is told of progress by; elsewhere one that does nothing.
+        The function that updates the bar; elsewhere a function that does nothing.
     """
     if "IPython" not in sys.modules or importlib.util.find_spec("rich") is None:
         yield nobody

@@ -1,4 +1,4 @@
-"""Rows of results in a folder, each on the disk as soon as it is known."""
+"""Stores rows of results in a folder; each is on the disk as soon as it is known."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ The modules, in the order in which to read them: ``cases`` lists what is measure
 ``sides`` builds the functions to compare (``statistics`` those with statistics), ``machine`` measures the processor's
 limit (the roofline, in short "roof"), and ``measure`` times all of them in turn (``memory`` in a new process); ``rows``
 stores the results; ``targets`` judges them, ``report`` and ``picture`` show them; ``run`` does all of it. ``models``
-measures whole models against transformers, whose sides ``model_sides`` builds.
+measures whole models against transformers; ``model_sides`` builds their sides.
 """
 
 from .._common.progress import ProgressListener as ProgressListener

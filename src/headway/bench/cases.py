@@ -42,7 +42,7 @@ TOKEN_MODELS = ("attention", "attention, RoPE", "layer, RoPE", "decoder, RoPE")
 
 @dataclass(frozen=True)
 class AnyCase:
-    """Base class of cases; ``file`` is the file that stores the rows of a kind."""
+    """Base class of cases; ``file`` is the file with the rows of a kind."""
 
     file: ClassVar[str]
 
@@ -57,20 +57,21 @@ class Case(AnyCase):
 
     Attributes:
         kind: one of ``PARTS``, or one of the kinds above. "attention": against torch. "window": a long causal window
-            against a causal mask. "decoding": one token against a cache. "cache": some queries against a
-            cache, with heads that share keys. "packed" and "left-padded": documents packed
-            into one row, or a row padded in front, against the same tokens without either. "memory": the memory of a
-            call. "statistics": statistics of attention in its pass and alone, against weights that torch holds.
-            "sequence": forward and backward by two processes that share the tokens, against one with all threads.
-            "sequence-memory": the memory of that. "sequence-step": a training step of a decoder of four layers.
+            against a causal mask. "decoding": one token against a cache. "cache": some queries against a cache, with
+            heads that share keys. "packed" and "left-padded": documents packed into one row, or a row padded in front,
+            against the same tokens without packing or padding. "memory": the memory of a call. "statistics": statistics
+            of attention, computed during attention or alone, against statistics of weights that torch stores.
+            "sequence": forward and backward by two processes that share the tokens, against one process with all
+            threads. "sequence-memory": the memory of "sequence". "sequence-step": a training step of a decoder of four
+            layers.
         encoding: the name of the encoding, or "none".
         mask: one of ``MASKS``.
-        n: tokens; for "decoding" and "cache" those in the cache.
+        n: number of tokens; for "decoding" and "cache", of tokens in the cache.
         head_dim: the width of a head.
         dtype: the name of the dtype.
-        direction: "forward", or "backward" for the backward pass alone.
-        queries: for "cache", the queries, each of which sees all keys.
-        group: for "cache", the heads that share the keys of one.
+        direction: "forward", or "backward" for only the backward pass.
+        queries: for "cache", the number of queries; each sees all keys.
+        group: for "cache", the number of query heads that share a key head.
         kernel: the kernel that headway is told to take, or "auto".
     """
 
@@ -101,7 +102,7 @@ class Case(AnyCase):
         return f"{what}, {mask}, {self.n:,} tokens, {HEADS} heads of {self.head_dim}, {self.dtype}, {direction}"
 
     def fields(self) -> dict[str, Any]:
-        """Returns the case as a row of results stores it, without what only other cases have."""
+        """Returns the case as a row of results stores it, without the fields that only other cases have."""
         left_out = (() if self.kind == "cache" else OF_A_CACHE) + (("kernel",) if self.kernel == AUTO else ())
         return {name: value for name, value in super().fields().items() if name not in left_out}
 
@@ -145,7 +146,7 @@ def pairs(mask: str, n: int) -> int:
 
 
 def _check(plan: Plan | ModelPlan, **known: tuple[str, ...]) -> None:
-    """Raises HeadwayError for a field of a plan that is empty or has an unknown name or a size below 1."""
+    """Raises HeadwayError if a field of a plan is empty or has an unknown name or a size below 1."""
     for field in fields(plan):
         values = getattr(plan, field.name)
         if not isinstance(values, tuple):
@@ -183,8 +184,8 @@ class Plan:
         row_length: tokens of a packed or padded row.
         memory_lengths: tokens of the cases of kind "memory".
         statistics_lengths: tokens of the cases of kind "statistics".
-        statistics_memory_lengths: tokens of those whose memory is measured.
-        sequence_lengths: tokens of the cases of kind "sequence"; of the longest the memory is measured too.
+        statistics_memory_lengths: tokens of the cases of kind "statistics" whose memory is measured.
+        sequence_lengths: tokens of the cases of kind "sequence"; for the longest one, memory is measured too.
         sequence_step_length: tokens of a training step that two processes share.
         seconds: the time for each side of a case, of which there may be more for the sake of ``rounds``.
         rounds: the fewest runs of each side.
@@ -294,13 +295,13 @@ TABLE = Plan(
 
 @dataclass(frozen=True)
 class ModelCase(AnyCase):
-    """One piece of work of a whole model, by headway and by transformers in turn.
+    """One task of a whole model, measured with headway and transformers in turn.
 
     Attributes:
         task: one of ``MODEL_PARTS``. "encode": hidden states of texts. "prefill": the last token's logits of a prompt,
-            with a cache filled. "decode": one token after a prompt. "train": a training step of T5. "memory": that of
-            one. "step": a training step of a small language model. "token": one token after others, by headway and
-            by hand.
+            with a cache filled. "decode": one token after a prompt. "train": a training step of T5. "memory": the
+            memory of such a step. "step": a training step of a small language model. "token": one token after others,
+            by headway and by code written by hand.
         model: "MiniLM", "SmolLM2", "T5 encoder" or "T5"; for "step" one of ``STEP_MODELS``, for "token" one of
             ``TOKEN_MODELS``.
         n: tokens of a text, a prompt or a source.
@@ -338,7 +339,7 @@ class ModelPlan:
         sources: tokens of the source, for a training step of the whole T5.
         steps: sequences and tokens of each in a training step of a small language model.
         tokens: tokens before the one that is written.
-        dtypes: names of dtypes; training of T5 is measured in float32 alone, and steps under autocast.
+        dtypes: names of dtypes; training of T5 is measured only in float32, and steps under autocast.
         parts: the tasks.
         seconds: the time for each side of a case, of which there may be more for the sake of ``rounds``.
         rounds: the fewest runs of each side.
@@ -364,7 +365,7 @@ class ModelPlan:
         _check(self, dtypes=tuple(DTYPES), parts=MODEL_PARTS)
 
     def cases(self) -> list[ModelCase]:
-        """Returns every case; those of one model in one dtype are together, so that it is loaded once."""
+        """Returns every case; cases of one model in one dtype are together, so that it is loaded once."""
         cases = []
         for dtype in self.dtypes:
             cases += [ModelCase("encode", "MiniLM", n, b, dtype) for n, b in product(self.texts, self.batches)]

@@ -1,4 +1,4 @@
-"""The three products of a linear map by oneDNN against torch's, from which the table of ``nn/linear.py`` is made.
+"""Compares the three products of a linear map in oneDNN and torch; the table in ``nn/linear.py`` comes from this.
 
 python -m headway.bench.linear                  # on as many threads as torch takes; OMP_NUM_THREADS=1 for one
 python -m headway.bench.linear 128 512 2048     # of one size: tokens, features in, features out

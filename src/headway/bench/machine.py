@@ -1,4 +1,4 @@
-"""The processor, the versions, and the processor's limit (the roofline)."""
+"""Finds the processor, the versions, and the processor's limit (the roofline)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def fingerprint(*parts: str) -> str:
 
 
 class Roof:
-    """The processor's limit: multiply-adds in registers alone, by a loop of the compiled kernel.
+    """The processor's limit: a loop of the compiled kernel with multiply-adds only in registers.
 
     ``why_not`` says what is missing if the loop cannot run, and is empty otherwise.
     """

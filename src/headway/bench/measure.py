@@ -36,8 +36,8 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
     The ``roof`` is measured in turn with the sides. FlexAttention is left out if ``flex`` is None.
 
     Raises:
-        CheckError: if headway fails, or computes other numbers than all sides that should compute the same. A side that
-            alone differs gets no number, and the row says why.
+        CheckError: if headway fails, or its numbers differ from all sides that should compute the same. If only one
+            other side differs, it gets no number, and the row says why.
     """
     if case.kind in ("memory", STATISTICS_MEMORY):
         try:
@@ -87,7 +87,7 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
 def run_once(
     runs: dict[str, Run], says: dict[str, str], ours: str, needed: Collection[str] = (OURS,)
 ) -> dict[str, list[Tensor]]:
-    """Runs each side once; one that fails leaves ``runs``, and ``says`` has the reason.
+    """Runs each side once; a side that fails is removed from ``runs``, and ``says`` has the reason.
 
     Raises:
         CheckError: if one of the sides that are ``needed`` fails; the message begins with ``ours``.
@@ -109,8 +109,8 @@ def in_turn(
 ) -> tuple[dict[str, float], int]:
     """Times all sides in turn; returns the median milliseconds of each, and the number of turns.
 
-    Each turn has its own order, since some sides, such as the roof's loop, slow down the next one. ``warm`` are the
-    milliseconds of a turn that was the warm-up; if it is None, one is run first.
+    Each turn has its own order, since some sides, such as the roof's loop, slow down the next one. ``warm`` has the
+    milliseconds of a turn that was the warm-up; if it is None, a warm-up is run first.
     """
 
     draw = random.Random(0)
@@ -142,9 +142,9 @@ def agree(what: str, dtype: str, actual: Any, expected: Any, least: float = 1e-3
 
 
 def agree_on_the_whole(what: str, dtype: str, actual: list[Tensor], expected: list[Tensor]) -> None:
-    """Raises CheckError, which says ``what`` is compared, unless tensors are equal but for a small share of their norm.
+    """Raises CheckError, which says ``what`` is compared, if tensors differ by more than a small share of their norm.
 
-    Single numbers of a gradient may differ by more: ReLU's derivative jumps where its input is 0 but for rounding.
+    Single numbers of a gradient may differ by more: ReLU's derivative jumps where its input is 0 up to rounding.
     """
     share = max(JUMPS, TOLERANCE[dtype])
     for a, b in zip(actual, expected, strict=True):

@@ -1,4 +1,4 @@
-"""The sides of whole models: those of headway and of transformers, loaded from published or random weights."""
+"""The sides of whole models, by headway and by transformers, loaded from published or random weights."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ T5_CLASSES = {"T5 encoder": "T5EncoderModel", "T5": "T5ForConditionalGeneration"
 
 
 class Loaded:
-    """The models of both sides, loaded on demand; those of the last case are kept."""
+    """The models of both sides, loaded on demand; the models of the last case are kept."""
 
     def __init__(self, weights: Path, scratch: Path) -> None:
         self.weights, self.scratch = weights, scratch
         self._last: tuple[Any, Any] = (None, None)
 
     def has(self, model: str) -> bool:
-        """Returns whether the weights of a ``model`` are there; those of models that are trained are random."""
+        """Returns whether the weights of a ``model`` are there; models that are trained have random weights."""
         return model in (*T5_CLASSES, *STEP_MODELS, *TOKEN_MODELS) or self._source(model) is not None
 
     def sides(self, case: ModelCase) -> dict[str, Run]:
@@ -82,7 +82,7 @@ class Loaded:
         return checkpoints.load(source, dtype=DTYPES[dtype])
 
     def _theirs(self, kind: str, model: str, dtype: str, **more: Any) -> Any:
-        """The model by transformers, which reads a GGUF file as headway has written it."""
+        """The model of transformers, which reads a GGUF file that headway has written."""
         source = self._source(model)
         assert source is not None
         if source.is_file():
@@ -153,7 +153,7 @@ def _prefill(writer: HeadwayWriter, ids: Tensor) -> list[Tensor]:
 
 @torch.inference_mode()
 def _decode(writer: HeadwayWriter, ids: Tensor) -> list[Tensor]:
-    """The logits of each token; the cache is as before when it returns."""
+    """The logits of each token; afterwards the cache is as before."""
     logits = [writer.step(one) for one in ids.split(1, dim=1)]
     writer.forget(ids.shape[1])
     return logits
@@ -234,7 +234,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
 
     def step(self, batch: int, n: int, *, update: bool = True) -> Run:
-        """Returns a step on random tokens, which returns the loss and the gradients of embeddings and bias."""
+        """Returns a step on random tokens; the step returns the loss and the gradients of embeddings and bias."""
         vocab_size = self.watched[0].shape[0]
         ids, targets = _ids(batch, n, vocab_size), _ids(batch, max(1, n // 4), vocab_size)
         labels = targets if self.whole else ids

@@ -48,7 +48,7 @@ def bench_models(
     """Measures the cases of a plan that are not in the folder yet, and writes models.jsonl and models.md to it.
 
     ``weights`` is a folder with minilm/ and smollm2/, as ``make weights`` creates it; cases whose weights are missing
-    are left out. Without transformers nothing is measured, which a note says. A case on which two sides differ gets no
+    are left out. Without transformers nothing is measured, and a note says so. A case on which two sides differ gets no
     number. If ``fresh``, cases that are in the folder are measured again.
 
     Raises:
@@ -139,7 +139,7 @@ def division(run: Callable[[], object], n: int) -> dict[str, float]:
 
 
 def _part(operation: str, shapes: list[list[int]], n: int) -> str:
-    """The part that an operation belongs to; eager attention is recognized by matrices of [n, n]."""
+    """The part that an operation belongs to; eager attention is recognized by its matrices of [n, n]."""
     if operation in ("aten::mm", "aten::addmm"):
         return LINEAR
     ours = operation.removesuffix("Backward") in ("Attention", "PreparedAttention")

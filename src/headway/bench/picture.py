@@ -75,7 +75,7 @@ def draw(rows: Sequence[Row], title: str) -> Figure | None:
 
 
 def _look(colour: str, dashes: Any, marker: str) -> dict[str, Any]:
-    """Markers are hollow on a dashed line, so that they are visible where it covers another."""
+    """Draws hollow markers on a dashed line, so that a line that it covers stays visible."""
     inside = PAPER if dashes is DASHED else colour
     return {"color": colour, "linestyle": dashes, "marker": marker, "markersize": 4.5, "markerfacecolor": inside}
 

@@ -36,12 +36,12 @@ def field(name: str, title: str = "", form: str = "") -> Column:
 
 
 def ms(side: str, title: str = "ms") -> Column:
-    """Returns the column of a side's milliseconds, or of the reason why there are none."""
+    """Returns the column with a side's milliseconds, or with the reason why there are none."""
     return Column(title, lambda row: _ms(row["ms"][side]) if side in row["ms"] else row["says"].get(side, "–"))
 
 
 def faster(side: str, title: str = "") -> Column:
-    """Returns the column of how many times as fast as a side headway is."""
+    """Returns the column that says how many times as fast as a side headway is."""
     return Column(title or side, lambda row: _times(times(row, side)))
 
 
@@ -194,7 +194,7 @@ def flex(rows: Sequence[Row]) -> str:
 
 
 def costs(rows: Sequence[Row]) -> str:
-    """Returns the table of headway's time over its own without an encoding."""
+    """Returns the table of headway's time with an encoding, divided by its time without one."""
     return _by_length(
         [row for row in _of(rows, "attention") if PLAIN in row["ms"]],
         lambda row: f"{over(row, PLAIN):.2f}",
@@ -203,7 +203,7 @@ def costs(rows: Sequence[Row]) -> str:
 
 
 def reference(rows: Sequence[Row]) -> str:
-    """Returns the table of times and ratios to the reference kernel, for terms that torch has nothing like."""
+    """Returns the table of times and ratios to the reference kernel, for terms that torch cannot compute."""
     return _by_length(
         [row for row in _of(rows, "attention") if REFERENCE in row["ms"]],
         lambda row: f"{_ms(row['ms'][OURS])} · {times(row, REFERENCE):.2f}×",
@@ -212,7 +212,7 @@ def reference(rows: Sequence[Row]) -> str:
 
 
 def window(rows: Sequence[Row]) -> str:
-    """Returns the table of the causal window: its time and its area, as shares of the causal mask's."""
+    """Returns the table of the causal window: its time and area, as shares of those of the causal mask."""
 
     def area(row: Row) -> float:
         case = Case(**row["case"])
@@ -228,7 +228,7 @@ def window(rows: Sequence[Row]) -> str:
 
 
 def decoding(rows: Sequence[Row]) -> str:
-    """Returns the table of decoding: milliseconds, bytes per second, and the share of a copy's."""
+    """Returns the table of decoding: milliseconds, bytes per second, and the share of a copy's bytes per second."""
 
     def size(row: Row) -> int:
         case = Case(**row["case"])
@@ -245,7 +245,7 @@ def decoding(rows: Sequence[Row]) -> str:
 
 
 def cache(rows: Sequence[Row]) -> str:
-    """Returns the table of queries against a cache: milliseconds, and the share of the bandwidth of reading alone."""
+    """Returns the table of queries against a cache: milliseconds, and the share of the bandwidth of only reading."""
     columns = [
         *(field("n", "keys", ","), field("queries"), field("group", "heads that share keys"), DTYPE),
         Column("ms", lambda row: f"{row['ms'][OURS]:.3f}"),
@@ -256,7 +256,7 @@ def cache(rows: Sequence[Row]) -> str:
 
 
 def contiguous(rows: Sequence[Row]) -> str:
-    """Returns the table of headway's time over its own on the same tokens without packing or padding."""
+    """Returns the table of headway's time, divided by its time on the same tokens without packing or padding."""
 
     def tokens(row: Row) -> str:
         case = Case(**row["case"])
@@ -272,7 +272,7 @@ def contiguous(rows: Sequence[Row]) -> str:
 
 
 def sequence(rows: Sequence[Row]) -> str:
-    """Returns the tables of how fast two processes are beside one with the threads of both, and of their memory."""
+    """Returns the tables of the speed of two processes against one with the threads of both, and of their memory."""
 
     def ratios(row: Row, method: str) -> str:
         wall, processors = (row[kind][OURS] / row[kind][method] for kind in ("ms", "processor_ms"))
@@ -316,7 +316,7 @@ def _mib(count: float) -> str:
 
 
 def memory(rows: Sequence[Row]) -> str:
-    """Returns the table of peak memory beyond inputs and outputs, forward and backward, each in a new process."""
+    """Returns the table of peak memory beyond inputs and outputs, forward and backward, each from a new process."""
     return _memory(
         _of(rows, "memory"),
         "one dense bias, MiB",
@@ -326,7 +326,7 @@ def memory(rows: Sequence[Row]) -> str:
 
 
 def memory_of_statistics(rows: Sequence[Row]) -> str:
-    """Returns the table of peak memory of statistics beyond inputs and results, each in a new process."""
+    """Returns the table of peak memory of statistics beyond inputs and results, each from a new process."""
     return _memory(
         _of(rows, STATISTICS_MEMORY),
         "the weights, MiB",
@@ -336,7 +336,7 @@ def memory_of_statistics(rows: Sequence[Row]) -> str:
 
 
 def _memory(rows: Sequence[Row], dense: str, said: str) -> str:
-    """The memory of each length, and that of a value for each head and pair of tokens, called ``dense``."""
+    """The memory at each length, and, as ``dense``, the memory of a value for each head and pair of tokens."""
     if not rows:
         return ""
     rows = sorted(rows, key=lambda row: row["case"]["n"])
@@ -350,7 +350,7 @@ def _memory(rows: Sequence[Row], dense: str, said: str) -> str:
 
 
 def statistics_of_attention(rows: Sequence[Row]) -> str:
-    """Returns the table of attention with statistics in its pass and of statistics alone, a column for each case."""
+    """Returns the table of attention with statistics in its pass and of statistics alone; each case has a column."""
     chosen = _of(rows, "statistics")
     if not chosen:
         return ""
@@ -468,7 +468,7 @@ def divisions(rows: Sequence[Row]) -> str:
 
 
 def model_memory(rows: Sequence[Row]) -> str:
-    """Returns the table of the memory of each side in MiB, each in a new process."""
+    """Returns the table of the memory of each side in MiB, each from a new process."""
     chosen = [row for row in rows if row["case"]["task"] == "memory"]
 
     def mebibytes(side: str) -> Column:
@@ -483,7 +483,7 @@ def model_memory(rows: Sequence[Row]) -> str:
 
 
 def _across(rows: Sequence[Row], lines: Sequence[Column]) -> str:
-    """A table with a column for each row, whose titles the first of the lines makes."""
+    """A table with a column for each row; the first of the lines makes the titles."""
     [titles, *cells] = [[line.title, *map(line.cell, rows)] for line in lines]
     return Table(titles, cells).markdown()
 

@@ -46,8 +46,8 @@ class CaseStore(ResultStore):
         with CaseStore(out, where()) as rows:
             rows.add([rows.row(case, numbers, date)])
 
-    ``where`` has the machine and versions, as ``machine.where`` gives them. If ``fresh``, rows with the same ``where``
-    are dropped, to be measured again. Each ``kind`` of cases has its own file.
+    ``where`` has the machine and versions, as ``machine.where`` returns them. If ``fresh``, rows with the same
+    ``where`` are dropped so that they are measured again. Each ``kind`` of cases has its own file.
 
     Raises:
         HeadwayError: on entering, if the folder cannot be written to, is in use, or its file is damaged.
@@ -75,11 +75,11 @@ class CaseStore(ResultStore):
         return [row for row in self.rows if row["where"] == self.where]
 
     def has(self, case: AnyCase, seconds: float) -> bool:
-        """Returns whether the ``case`` is there, measured for at least so many ``seconds``."""
+        """Returns whether the ``case`` is there and was measured for at least this many ``seconds``."""
         return any(row["case"] == case.fields() and row.get("seconds", seconds) >= seconds for row in self.here)
 
     def row(self, case: AnyCase, numbers: Row, date: str) -> Row:
-        """Returns the row of a ``case``: what was measured of it, ``numbers``, here and on the day ``date``."""
+        """Returns the row of a ``case``: the ``numbers`` that were measured here, on the day ``date``."""
         return {"case": case.fields(), "where": self.where, "date": date, **numbers}
 
 

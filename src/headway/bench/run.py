@@ -26,7 +26,7 @@ C = TypeVar("C", bound=AnyCase)
 
 @dataclass
 class BenchResults:
-    """The rows of a benchmark, notes for their readers, and the kernels and cases that failed, each with the reason."""
+    """The rows of a benchmark, notes for readers, and the kernels and cases that failed, each with the reason."""
 
     rows: list[Row]
     judged_by: Sequence[Target] = TARGETS
@@ -40,7 +40,7 @@ class BenchResults:
 
     @property
     def targets(self) -> list[Judged]:
-        """Each target that a case was measured of, and whether it is met."""
+        """Each target for which a case was measured, and whether it is met."""
         return judge(self.rows, self.judged_by)
 
 
@@ -54,8 +54,8 @@ def bench(
 ) -> BenchResults:
     """Measures the cases of a plan that are not in the folder yet, and writes rows.jsonl, bench.md and roof.png to it.
 
-    A kernel that fails its checks gets no number, nor does a case on which two sides differ. After an interruption, the
-    rows measured so far are in the folder.
+    A kernel that fails its checks gets no number, and neither does a case on which two sides differ. After an
+    interruption, the folder has the rows measured so far.
 
     Args:
         plan: the cases.
@@ -65,11 +65,11 @@ def bench(
         watch: receives the progress.
 
     Returns:
-        The results, with those that were in the folder.
+        The results, including those that were already in the folder.
 
     Raises:
-        HeadwayError: if an encoding is unknown or does nothing in attention, the folder cannot be written to, or what
-            the report needs is not installed.
+        HeadwayError: if an encoding is unknown or does nothing in attention, the folder cannot be written to, or a
+            package for the report is not installed.
     """
     need_reports()
     watch = watch or ProgressListener()
@@ -125,7 +125,7 @@ def measure_cases(
     results: BenchResults,
     watch: ProgressListener,
 ) -> None:
-    """Measures the cases that have no row of so many ``seconds``; one on which two sides differ gets a note instead."""
+    """Measures the cases without a row of this many ``seconds``; a case with differing sides gets a note instead."""
 
     def measured(case: C, tell: Tell) -> list[Row]:
         try:

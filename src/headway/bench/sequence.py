@@ -1,4 +1,4 @@
-"""A sequence that two processes share, against one process with the threads of both: attention, and training steps."""
+"""Compares two processes that share a sequence with one that has the threads of both: attention and training steps."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ RANKS = 2
 
 
 def measure(case: Case, plan: Plan) -> Row:
-    """Measures a case in new processes: forward and backward of one process and of each method.
+    """Measures a case in new processes: forward and backward in one process and with each method.
 
-    Times are measured in turn in the same two processes, memory in two new ones for each side.
+    Times are measured in turn in the same two processes; memory is measured in two new processes for each side.
 
     Raises:
-        CheckError: if a process fails, with its last lines, as it does if a method computes other numbers.
+        CheckError: with the last lines of a process that fails; a process also fails if a method computes other
+            numbers.
     """
     task = {"case": case.fields(), "seconds": plan.seconds, "rounds": plan.rounds}
     about = {"kernel": kernel_of(case), "seconds": plan.seconds, "says": {}}
@@ -64,7 +65,7 @@ def _on_all_ranks(task: dict[str, Any]) -> Any:
 
 
 def main(task: str) -> None:
-    """Measures a case as one of the processes, and prints the numbers; ``task`` has what ``measure`` gives, as JSON."""
+    """Measures a case as one of the processes and prints the numbers; ``task`` is from ``measure``, as JSON."""
     given = json.loads(task)
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -82,7 +83,7 @@ def main(task: str) -> None:
 
 
 def _memory(case: Case, threads: int, side: str) -> int:
-    """Returns the most bytes that a side takes on a process beyond q, k, v and the gradient of the output."""
+    """Returns the peak bytes that a side takes in a process beyond q, k, v and the gradient of the output."""
     from ..study.memory import Peak
 
     for n in (min(WARM_UP, case.n), case.n):
@@ -102,7 +103,7 @@ class _Sides(ABC):
 
     Args:
         case: the case.
-        threads: the threads of one process; each of those that share the sequence has its part of them.
+        threads: the threads of the single process; processes that share the sequence divide them.
     """
 
     def __init__(self, case: Case, threads: int) -> None:
@@ -126,18 +127,18 @@ class _Sides(ABC):
 
     @abstractmethod
     def shared(self, method: str) -> list[Tensor]:
-        """Returns this process's results by a method."""
+        """Returns this process's results with a method."""
 
     @abstractmethod
     def check(self, what: str, found: list[Tensor], expected: list[Tensor]) -> None:
-        """Checks the first process's results of a method, ``found``, by those of one process.
+        """Checks the results ``found`` by the first process with a method against those of the single process.
 
         Raises:
-            CheckError: if they differ, with ``what`` is compared.
+            CheckError: if they differ; the message says ``what`` is compared.
         """
 
     def measured(self, seconds: float, least: int) -> dict[str, Any]:
-        """Returns the medians of each side, in milliseconds of time and of all processors together."""
+        """Returns the medians of each side: milliseconds of wall time, and of all processors together."""
         expected = self._one()
         for name in METHODS:
             found = self.runs[name]()
@@ -168,7 +169,7 @@ class _Sides(ABC):
 
 
 class _Calls(_Sides):
-    """Forward and backward of attention: the output and the gradients of q, k, v and what is learned."""
+    """Forward and backward of attention: the output and the gradients of q, k, v and learned parameters."""
 
     def __init__(self, case: Case, threads: int) -> None:
         super().__init__(case, threads)

@@ -1,4 +1,4 @@
-"""The sides of a case: headway, torch's SDPA with and without a dense bias, compiled FlexAttention, a copy."""
+"""The sides of a case: headway, torch's SDPA with and without a dense bias, compiled FlexAttention, and a copy."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ Run = Callable[[], list[Tensor]]
 
 @dataclass
 class Sides:
-    """All sides of a case, and the kernel that headway takes; ``says`` has the reasons of sides that do not run.
+    """All sides of a case, and the kernel that headway takes; ``says`` has the reasons why other sides do not run.
 
-    Sides in ``same`` compute the same as headway, each with the map from headway's tensors to its shape. ``expected``
-    maps headway's tensors to those that other sides should compute; None if none has its own.
+    The sides in ``same`` compute the same as headway; each has a map from headway's tensors to its shape. ``expected``
+    maps headway's tensors to those that other sides should compute, and is None if there is nothing to compare.
     """
 
     kernel: str
@@ -113,7 +113,7 @@ def encoded(case: Case) -> tuple[dict[str, Any], list[Tensor]]:
 
 
 def asked(case: Case) -> tuple[dict[str, Any], list[Tensor]]:
-    """Returns all arguments of ``attention`` in a case but q, k and v, and the learned parameters among them.
+    """Returns all arguments of ``attention`` in a case except q, k and v, and the learned parameters among them.
 
     Raises:
         HeadwayError: if the encoding is unknown or does nothing in attention.
@@ -145,7 +145,7 @@ def shapes(case: Case) -> list[tuple[int, ...]]:
 def kernel_of(case: Case) -> str:
     """Returns the kernel that headway takes for a case; no tensor of its size is allocated.
 
-    Statistics are measured on one kernel, and never on one that leaves them to another.
+    Statistics are measured on one kernel, never on a kernel that leaves them to another one.
     """
     backward = case.direction == "backward"
     q, k, v, _ = (torch.zeros((), dtype=DTYPES[case.dtype]).expand(shape) for shape in shapes(case))
@@ -179,10 +179,10 @@ class Inputs:
         shaped: Callable[[Tensor], Tensor] | None = None,
         **arguments: Any,
     ) -> Run:
-        """Returns a side that calls ``run(q, k, v, **arguments)``: forward, or backward alone on a graph built once.
+        """Returns a side that calls ``run(q, k, v, **arguments)``: forward, or only backward on a graph built once.
 
-        ``learned`` are tensors besides q, k and v that have a gradient. ``shaped`` maps q, k, v and the output to the
-        shapes that this side has them in.
+        ``learned`` has the tensors besides q, k and v that have a gradient. ``shaped`` maps q, k, v and the output to
+        this side's shapes.
         """
         given = [self.q, self.k, self.v, self.upstream]
         q, k, v, upstream = given if shaped is None else [shaped(x).contiguous() for x in given]
@@ -261,7 +261,7 @@ def _against_torch(case: Case, flex: Flex | None) -> Sides:
 
 
 def _dense_bias(call: Call, seen: Tensor | None, by_distance: bool) -> Tensor:
-    """Bias and mask in one tensor [1, heads, n, n] in q's dtype; zeros for relative terms, which are no bias."""
+    """Bias and mask in one tensor [1, heads, n, n] in q's dtype; zeros for relative terms, which cannot be a bias."""
     n = call.q.shape[2]
     bias = torch.zeros(1, HEADS, n, n)
     with torch.no_grad():
@@ -291,7 +291,7 @@ def _against_a_copy(case: Case, flex: Flex | None) -> Sides:
 
 
 def _against_reading(case: Case, flex: Flex | None) -> Sides:
-    """SDPA has the heads that share keys as further queries of one head, since they see the same keys."""
+    """Gives SDPA the heads that share keys as further queries of one head, since they see the same keys."""
     inputs = Inputs(case)
     q, k, v = inputs.q.reshape(BATCH, HEADS, -1, case.head_dim), inputs.k, inputs.v
     # 32-bit lanes, whatever they hold
@@ -306,7 +306,7 @@ def _against_reading(case: Case, flex: Flex | None) -> Sides:
 
 
 def _against_contiguous(case: Case, flex: Flex | None) -> Sides:
-    """A row of documents, or of padding and tokens, against the same tokens as a batch."""
+    """Compares a row of documents, or of padding and tokens, with the same tokens as a batch."""
     inputs = Inputs(case)
     count, length = len(case.lengths), case.lengths[0]
 
@@ -320,7 +320,7 @@ def _against_contiguous(case: Case, flex: Flex | None) -> Sides:
 
 
 def _with_statistics(case: Case, flex: Flex | None) -> Sides:
-    """Attention alone, with statistics in its pass, statistics alone, and the same from weights that torch holds."""
+    """Attention alone, with statistics in its pass, statistics alone, and the same from weights that torch stores."""
     inputs, kernel = Inputs(case), kernel_of(case)
     call = inputs.call()
     seen = None if call.mask is None else call.mask.allowed(call.q_coordinates, call.k_coordinates)
@@ -337,7 +337,7 @@ def _with_statistics(case: Case, flex: Flex | None) -> Sides:
 
 
 class Flex:
-    """Compiled FlexAttention, for each shape; the time for compiling has a budget of its own."""
+    """Compiled FlexAttention for each shape; compiling has its own budget of time."""
 
     def __init__(self, seconds: float) -> None:
         self.budget = self.left = seconds
@@ -383,7 +383,7 @@ class Flex:
 
 
 def _score_mod(call: Call, n: int) -> Callable[..., Tensor] | None:
-    """The biases as users of FlexAttention write them: ALiBi in closed form, all others as a table by distance."""
+    """The biases as FlexAttention's users would write them: ALiBi in closed form, all others as a table by distance."""
     if not call.terms:
         return None
     values = [term.values for term in call.terms if isinstance(term, DistanceBias)]

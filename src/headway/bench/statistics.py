@@ -1,4 +1,4 @@
-"""Statistics of attention as sides of a case: in the pass of attention, alone, and from weights that torch holds."""
+"""Statistics of attention as sides of a case: during attention, alone, and from weights that torch stores."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def attend(call: Call, statistics: Iterable[Statistic], kernel: Kernel) -> tuple
 
 
 def headway_sides(made: Callable[[], Call], kernel: str) -> Runs:
-    """Returns the sides of headway, each of which makes its call and chooses no kernel."""
+    """Returns the sides of headway; each makes its call, but the kernel is chosen beforehand."""
     first = made()
     known, chosen = all_statistics(first.k.shape[2]), KERNELS[kernel]
 
@@ -104,8 +104,8 @@ def headway_sides(made: Callable[[], Call], kernel: str) -> Runs:
 class Materialized:
     """Statistics from the weights of a call without sinks as one tensor, in ordinary operations of torch.
 
-    What q and k do not decide is prepared before it is timed: rotated q and k, the mask, distances, classes, and in
-    ``bias`` the biases of terms with the mask, which is None without terms.
+    Some data is prepared before the timing: rotated q and k, the mask, distances, classes, and in ``bias`` the biases
+    of terms with the mask, or None without terms.
     """
 
     def __init__(self, call: Call, bias: Tensor | None) -> None:
@@ -143,7 +143,7 @@ class Materialized:
         return [values] if isinstance(values, Tensor) else list(values)
 
     def run(self) -> list[Tensor]:
-        """Returns the statistics ``COMPARED``, from weights that are computed once."""
+        """Returns the statistics ``COMPARED`` from weights that are computed once."""
         with torch.no_grad():
             weights = self.weights()
             return [x for name in COMPARED for x in self.of(name, weights)]
@@ -170,7 +170,7 @@ def _neighbour(weights: Tensor, offset: int) -> Tensor:
 
 
 def _by_distance(given: Materialized, weights: Tensor) -> Tensor:
-    """Differences of running sums, faster in torch than scatter_add or a mask for each range."""
+    """Uses differences of running sums, which is faster in torch than scatter_add or a mask for each range."""
     running = weights.cumsum(-1)
     sums = running.gather(-1, (given.before - 1).clamp(min=0)).masked_fill_(given.before == 0, 0)
     return torch.cat([sums[..., :1], sums.diff(), running[..., -1:] - sums[..., -1:]], -1)

@@ -1,4 +1,4 @@
-"""Benchmarks of a training step of a small language model, by headway, by torch and by x-transformers."""
+"""Benchmarks a training step of a small language model in headway, torch and x-transformers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ APART = 0.02
 
 
 class TorchDecoder(nn.Module):
-    """A language model of ``nn.TransformerEncoder`` under a causal mask, with learned positions of at most n tokens."""
+    """A language model from ``nn.TransformerEncoder`` with a causal mask and learned positions for at most n tokens."""
 
     mask: Tensor
 
@@ -127,9 +127,9 @@ class Step:
 
 
 def sides(case: ModelCase) -> tuple[dict[str, Run], dict[str, str]]:
-    """Returns the steps of a case by side, headway's first, and why other sides are missing.
+    """Returns the steps of a case by side, headway's first, and the reasons why other sides are missing.
 
-    headway's model is there twice, with equal weights, the second time with torch's linear maps.
+    headway's model occurs twice with equal weights, the second time with torch's linear maps.
 
     Raises:
         CheckError: if a model of another side has more or fewer parameters.
@@ -156,7 +156,7 @@ def sides(case: ModelCase) -> tuple[dict[str, Run], dict[str, str]]:
 
 
 def measure(case: ModelCase, plan: ModelPlan) -> Row:
-    """Measures a case: the milliseconds of each side, and why others have none.
+    """Measures a case: the milliseconds of each side, and the reasons why other sides have none.
 
     Raises:
         CheckError: if a side fails, or headway's linear maps compute other numbers than torch's.

@@ -1,4 +1,4 @@
-"""The targets of a benchmark, and whether they are met; the worst case of each counts."""
+"""The targets of a benchmark, and whether they are met; the worst case of each target decides."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Judged:
 
     @property
     def verdict(self) -> str:
-        """ "met", "missed", or the processor for which alone the bound was set."""
+        """ "met", "missed", or the only processor for which the bound was set."""
         if not self.applies:
             return f"for {PROCESSORS[self.target.on]}"
         bound = self.target.wanted[self.dtype]
@@ -107,7 +107,7 @@ class Judged:
 
 
 def judge(rows: Sequence[Row], targets: Sequence[Target]) -> list[Judged]:
-    """Judges every target in every dtype that it has a bound for and a case was measured of."""
+    """Judges every target in every dtype for which it has a bound and a case was measured."""
     judged = []
     for target in targets:
         for dtype in target.wanted:
@@ -148,19 +148,19 @@ def gflops(row: Row, side: str = OURS) -> float | None:
 
 
 def share_of_roof(row: Row, side: str = OURS) -> float | None:
-    """Returns the operations per second as a share of the roof, which was measured in turn with the case."""
+    """Returns the operations per second as a share of the roof, measured in turn with the case."""
     reached, roof = gflops(row, side), row.get("roof_gflops")
     return None if reached is None or roof is None else reached / roof
 
 
 def share_of_copy(row: Row) -> float | None:
-    """Returns the bandwidth as a share of that of a copy, which reads and writes what headway only reads."""
+    """Returns the bandwidth as a share of a copy's, which reads and writes the bytes that headway only reads."""
     copied = over(row, COPY)
     return None if copied is None else 0.5 / copied
 
 
 def share_of_reading(row: Row) -> float | None:
-    """Returns the bandwidth as a share of that of reading alone."""
+    """Returns the bandwidth as a share of that of only reading."""
     read = over(row, READ)
     return None if read is None else 1 / read
 
@@ -186,7 +186,7 @@ def each(
     most: float = math.inf,
     dims: tuple[int, ...] | None = None,
 ) -> Values:
-    """Returns a function that takes the value of every row of some cases; what is None admits any case."""
+    """Returns a function that takes the value of every row of some cases; an argument of None admits any case."""
 
     def values(rows: Sequence[Row]) -> list[tuple[float, str]]:
         values_and_cases = []
@@ -209,12 +209,12 @@ def each(
 
 
 def faster(side: str, direction: str, encodings: tuple[str, ...] = ("none",), **cases: Any) -> Values:
-    """Returns how many times as fast as a side headway is, of some cases as for ``each``."""
+    """Returns how many times as fast as a side headway is, for the cases that ``each`` would select."""
     return each(lambda row: times(row, side), direction=direction, encodings=encodings, **cases)
 
 
 def slower(side: str, **cases: Any) -> Values:
-    """Returns headway's time divided by that of a side, of some cases as for ``each``."""
+    """Returns headway's time divided by that of a side, for the cases that ``each`` would select."""
     return each(lambda row: over(row, side), **cases)
 
 
@@ -247,7 +247,7 @@ def second_pass(row: Row) -> float | None:
 
 
 def against_materialized(row: Row) -> float | None:
-    """Returns how many times as fast as statistics of materialized weights headway's are; None if not measured."""
+    """Returns how many times as fast headway's statistics are as those of materialized weights; None if unmeasured."""
     materialized = times(row, statistics.MATERIALIZED)
     return None if materialized is None else materialized * (over(row, statistics.ALONE) or math.nan)
 

@@ -1,4 +1,4 @@
-"""Benchmarks of writing a token after others: one call of attention, a layer with a cache, and a small decoder.
+"""Benchmarks writing a token after others: one call of attention, a layer with a cache, and a small decoder.
 
 The other side is what people write by hand: torch's linear maps, a rotation, ``torch.cat`` and torch's SDPA.
 """
@@ -31,14 +31,14 @@ LAYERS, VOCABULARY = 4, 256
 
 
 class Rotated:
-    """RoPE by hand, by tables of cosines and sines [positions, pairs]."""
+    """RoPE by hand, with tables of cosines and sines [positions, pairs]."""
 
     def __init__(self, rope: RoPE, n: int, dtype: torch.dtype) -> None:
         phases = torch.arange(n)[:, None] * rope.frequencies(Coordinates.span(1))
         self.cos, self.sin = phases.cos().to(dtype), phases.sin().to(dtype)
 
     def __call__(self, x: Tensor, start: int) -> Tensor:
-        """Returns x [batch, heads, n, head_dim] rotated, whose first token stands at ``start``."""
+        """Returns x [batch, heads, n, head_dim] rotated; its first token stands at ``start``."""
         stop = start + x.shape[2]
         cos, sin = self.cos[start:stop], self.sin[start:stop]
         a, b = x[..., ::2], x[..., 1::2]
@@ -46,7 +46,7 @@ class Rotated:
 
 
 class LayerByHand:
-    """An attention layer with a cache, of the weights of a ``MultiHeadAttention``."""
+    """An attention layer with a cache and the weights of a ``MultiHeadAttention``."""
 
     def __init__(self, part: MultiHeadAttention, rotate: Rotated) -> None:
         self.part, self.rotate = part, rotate
@@ -73,7 +73,7 @@ class LayerByHand:
 
 
 class DecoderByHand:
-    """A decoder of the weights of a ``Decoder``."""
+    """A decoder with the weights of a ``Decoder``."""
 
     def __init__(self, decoder: Decoder, rotate: Rotated) -> None:
         self.embedding: Any = decoder.embedding
@@ -96,7 +96,7 @@ class DecoderByHand:
 
 
 def _call(encoding: PositionEncoding | None, n: int, dtype: torch.dtype) -> dict[str, Run]:
-    """One query after another, which sees n keys and more."""
+    """One query after another, each of which sees n keys and more."""
     width = SIZES["embed_dim"] // SIZES["num_heads"]
     q = torch.randn(1, SIZES["num_heads"], 1, width, dtype=dtype)
     # the keys of each step are a tensor of their own, as torch.cat makes them

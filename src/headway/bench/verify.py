@@ -29,8 +29,8 @@ is added to all scores, such as FIRE's last bias, is 0 but for rounding."""
 def failing(cases: Iterable[Case], doing: Callable[[str], None] = nobody) -> tuple[dict[str, str], str]:
     """Runs the kernels' own checks, and each case with few tokens against the reference kernel.
 
-    Returns the kernels that fail, each with its error; and what was checked, in words. ``doing`` is called with what is
-    checked at the moment, in the language of the command.
+    Returns the kernels that fail, each with its error, and what was checked, in words. ``doing`` is called with the
+    current check, in the language of the command.
     """
     small: dict[tuple[str, Case], None] = {}
     for case in cases:

@@ -1,4 +1,4 @@
-"""What commands print and draw, in Chinese, by the English template that stands in the code."""
+"""The Chinese texts that commands print and draw, keyed by the English template in the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasons and notes that results have in English, in files too, by the templates of what functions make of them."""
+"""Reasons and notes that results and their files have in English, keyed by the templates that functions fill in."""
 
 REASONS = {
     # roles of heads that were not measured

@@ -1,4 +1,4 @@
-"""Where the jobs of an experiment run: this process, several of this machine, Slurm, or Ray."""
+"""Where the jobs of an experiment run: in this process, in several of this machine, in Slurm, or in Ray."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def engine_named(spec: str, jobs: int, out: Path, files: Sequence[str] = ()) -> 
 
     Args:
         spec: slurm, slurm(timeout_min=30, slurm_partition='cpu') with parameters of submitit, ray, or ray://address.
-        jobs: the jobs at once.
+        jobs: the number of jobs at once.
         out: the folder of the experiment.
         files: files that the jobs read, by paths from this folder.
 
     Raises:
-        HeadwayError: if there is none of that name, or what it needs is not installed.
+        HeadwayError: if there is no engine of that name, or a package that it needs is not installed.
     """
     if spec == "ray" or spec.startswith("ray://"):
         return Ray(jobs, None if spec == "ray" else spec, files)

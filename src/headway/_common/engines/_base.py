@@ -44,8 +44,8 @@ Finished = Callable[[J, Any], None]
 class Engine(ABC):
     """Does jobs in other processes, perhaps on other machines.
 
-    A job whose process is lost begins again from its state, so that it loses what it did since the last one. This
-    process alone receives results and reports.
+    If the process of a job is lost, the job begins again from its last saved state. Results and reports come only to
+    this process.
     """
 
     @abstractmethod
@@ -63,18 +63,18 @@ class Engine(ABC):
         """
 
     def connected(self) -> AbstractContextManager[Any]:
-        """Returns a block in which several calls of ``run`` share what the engine has to start; here nothing."""
+        """Returns a block in which several calls of ``run`` share what the engine starts; nothing in this class."""
         return nullcontext()
 
 
 class Losses:
-    """Counts how often the process of each job was lost."""
+    """Counts how many times the process of each job was lost."""
 
     def __init__(self) -> None:
         self._of: dict[Any, int] = {}
 
     def add(self, job: Any, how: str) -> None:
-        """Counts one more.
+        """Counts another loss.
 
         Raises:
             HeadwayError: if it is the third.

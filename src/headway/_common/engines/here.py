@@ -10,7 +10,7 @@ from ._base import Engine, Finished, J, Told, Work
 
 
 class Here(Engine):
-    """This process, which does one job after the other; its errors and interrupts are those of the jobs."""
+    """Does one job after the other in this process; errors and interrupts of the jobs are its own."""
 
     def run(self, jobs: Mapping[J, Path], work: Work[J], *, told: Told[J], finished: Finished[J]) -> None:
         """Does each job; see ``Engine``."""

@@ -31,8 +31,8 @@ class Processes(Engine):
 
     Args:
         jobs: the jobs at once.
-        gpus: the NVIDIA GPUs that the processes share out: each sees one of them alone, by the name cuda:0. If 0, all
-            processes see all GPUs.
+        gpus: the number of NVIDIA GPUs that the processes divide: each sees only one of them, under the name cuda:0. If
+            0, all processes see all GPUs.
     """
 
     def __init__(self, jobs: int, gpus: int = 0) -> None:
@@ -95,7 +95,7 @@ class Processes(Engine):
 
 @dataclass
 class _Worker(Generic[J]):
-    """A process, its end of a pipe that is ours, its number among those that run at once, and its job."""
+    """A process, our end of its pipe, its number among those that run at once, and its job."""
 
     process: BaseProcess
     connection: Connection
@@ -111,7 +111,7 @@ def _names(gpus: int) -> list[str]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """A block whose processes get no interrupts, not even before they could ignore them."""
+    """A block in which new processes get no interrupts, not even before they can ignore them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -123,7 +123,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def _serve(connection: Connection, pickled: bytes, gpu: str | None) -> None:
-    """Does the jobs that come over a connection, in a process of its own that sees one GPU, if one is named."""
+    """Does the jobs that come over a connection, in its own process; if a GPU is named, it sees only that one."""
     if gpu is not None:
         os.environ[VISIBLE] = gpu  # which CUDA reads when it is first used
     work: Work[Any] = pickle.loads(pickled)

@@ -29,13 +29,13 @@ VARIABLES = {
 class Ray(Engine):
     """Tasks of Ray, one processor each.
 
-    Machines need no common files: the state of a job comes back through Ray as often as it is written, and goes along
-    when the job begins again elsewhere. A Ray that runs in this process is used; else one is started, or joined.
+    Machines need no common files: Ray sends the state of a job back each time it is written, and sends it along when
+    the job begins again elsewhere. If Ray already runs in this process, it is used; otherwise one is started or joined.
 
     Args:
         jobs: the tasks at once.
-        address: that of a cluster, such as "ray://head:10001"; None starts Ray on this machine.
-        files: files that the jobs read, such as that of an own encoding; a cluster gets those with relative paths.
+        address: the address of a cluster, such as "ray://head:10001"; None starts Ray on this machine.
+        files: files that the jobs read, such as the file of an encoding; a cluster gets those with relative paths.
     """
 
     def __init__(self, jobs: int, address: str | None = None, files: Sequence[str] = ()) -> None:
@@ -131,7 +131,7 @@ class _Tasks:
         self.running[task], self._numbers[self._begun] = job, task
 
     def messages(self) -> Iterator[tuple[Any, str, Any]]:
-        """Takes the messages of the tasks that run; of one that was lost or is done there may be late ones."""
+        """Takes the messages of the running tasks; those of a task that was lost or is done may be late."""
         for number, kind, message in self._ray.get(self._mailbox.take.remote()):
             if (task := self._numbers[number]) in self.running:
                 yield self.running[task], kind, message

@@ -22,13 +22,13 @@ REQUEUES = 1000
 class Slurm(Engine):
     """An array of jobs of Slurm, on machines that share the file system.
 
-    A job that reaches its time limit or is preempted goes back into the queue, and on from its state.
+    A job that reaches its time limit or is preempted goes back into the queue and later continues from its state.
 
     Args:
         jobs: the jobs at once.
         folder: the folder of submitit's files and logs.
-        cluster: "slurm", or "local" for processes of this machine, to try it out; found by submitit if None.
-        **parameters: those of submitit, such as slurm_partition or timeout_min; an hour if that is not given.
+        cluster: "slurm", or "local" for processes of this machine, to try it out. If None, submitit decides.
+        **parameters: parameters of submitit, such as slurm_partition, or timeout_min, which is an hour by default.
     """
 
     def __init__(self, jobs: int, folder: Path, cluster: str | None = None, **parameters: Any) -> None:
@@ -45,7 +45,7 @@ class Slurm(Engine):
         self._lost = submitit.core.utils.UncompletedJobError
 
     def run(self, jobs: Mapping[J, Path], work: Work[J], *, told: Told[J], finished: Finished[J]) -> None:
-        """Does each job; see ``Engine``. Those that are under way when this process ends in order are cancelled."""
+        """Does each job; see ``Engine``. If this process ends in order, jobs that are still under way are cancelled."""
         task, losses = _Task(work), Losses()
         waiting = dict(zip(self._executor.map_array(task, jobs, jobs.values()), jobs, strict=True))
         try:
@@ -81,7 +81,7 @@ class _Task(Generic[J]):
         return outcome(self.work, job, _nobody, state)
 
     def checkpoint(self, job: J, state: Path) -> Any:
-        """Is called by submitit before the time limit: the same job again, which goes on from its state."""
+        """Called by submitit before the time limit; returns the same job, which goes on from its state."""
         return need("submitit", "--on slurm", "slurm").helpers.DelayedSubmission(self, job, state)
 
 
