@@ -14,7 +14,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @cache
 def cpuinfo() -> dict[str, str]:
-    """Returns the facts that Linux states about the first processor, such as "vendor_id" and "flags"; empty elsewhere."""
+    """Returns the facts that Linux states about the first processor, such as "vendor_id" and "flags"; else nothing."""
     facts: dict[str, str] = {}
     if CPUINFO.exists():
         for line in CPUINFO.read_text(errors="replace").split("\n"):
