@@ -1,4 +1,4 @@
-"""The checks that headway's own encodings, kernels and word vectors pass, for those of users too.
+"""The checks that headway's own encodings, kernels and word vectors pass; users can run them on theirs.
 
 headway.testing.check_encoding(MyEncoding(num_heads=4))
 """

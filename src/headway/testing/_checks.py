@@ -19,8 +19,8 @@ def by_name(*checks: Callable[[T], None]) -> dict[str, Callable[[T], None]]:
 def run_checks(name: str, checks: Mapping[str, Callable[[T], None]], subject: T, about: str = "") -> list[str]:
     """Runs every check on a subject, and returns the names of the checks.
 
-    Raises AssertionError at the first check that fails. The message has the name of the subject, that of the check and
-    its result, and ``about``, the circumstances, if the subject raised another error.
+    Raises AssertionError at the first check that fails. The message has the name of the subject, the name of the check
+    and its result. If the subject raised another error, it also has ``about``, the circumstances.
     """
     for each, check in checks.items():
         try:

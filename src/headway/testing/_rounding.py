@@ -1,4 +1,4 @@
-"""Hints for messages of checks: the operation of an encoding that rounds, the line of a user's file with an error."""
+"""Hints for messages of checks: an encoding's operation that rounds, or the line of a user's file with an error."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _stack() -> list[Where]:
 
 
 def narrow_operation(hooks: Callable[[], Any], dtype: torch.dtype) -> str:
-    """Returns a hint at the first operation of ``hooks`` whose result has ``dtype``; empty if there is none."""
+    """Returns a hint that names the first operation of ``hooks`` whose result has ``dtype``; empty if there is none."""
     with _Operations(dtype) as operations:
         hooks()
     if not operations.found:
@@ -88,10 +88,10 @@ def narrow_operation(hooks: Callable[[], Any], dtype: torch.dtype) -> str:
 
 
 def rounding_operation(hooks: Callable[[], Any], exact_hooks: Callable[[], Any], dtype: torch.dtype) -> str:
-    """Returns a hint at the operation whose rounding to ``dtype`` changes what hooks return the most.
+    """Returns a hint that names the operation whose rounding to ``dtype`` changes the results of hooks the most.
 
-    Each operation that ``hooks`` computes in ``dtype`` is rounded alone, in ``exact_hooks``, which otherwise compute in
-    float64. The hint is empty if no operation changes the results.
+    Each operation that ``hooks`` computes in ``dtype`` is rounded by itself in ``exact_hooks``, which otherwise compute
+    in float64. The hint is empty if no operation changes the results.
     """
     with _Operations(dtype) as operations:
         hooks()
@@ -120,7 +120,7 @@ def _change(rounded: Tensor, exact: Tensor) -> float:
 
 
 def _tensors(part: Any) -> list[Tensor]:
-    """The tensors of floats in what hooks return, those of terms included."""
+    """The floating-point tensors in the results of hooks, including those of terms."""
     if isinstance(part, Tensor):
         return [part.detach().double()] if part.is_floating_point() else []
     if isinstance(part, (tuple, list)):

@@ -72,14 +72,14 @@ PARTS = {"VitsModel": _text_encoder}
 
 
 def _untie(model: Any, values: Mapping[str, Any]) -> None:
-    """Gives the model a separate head if the config asks for one, since transformers ties that of T5 in any case."""
+    """Gives the model a separate head if the config asks for one, since transformers always ties T5's head."""
     head = model.get_output_embeddings()
     if values.get("tie_word_embeddings") is False and head is not None:
         head.weight = nn.Parameter(head.weight.detach().clone())
 
 
 def draw(model: nn.Module) -> None:
-    """Sets parameters to random values that are large enough to matter: factors around one, others by their width."""
+    """Sets parameters to random values large enough to matter: factors near one, others scaled by their width."""
     norms = {id(m.weight) for m in model.modules() if "norm" in type(m).__name__.lower() and hasattr(m, "weight")}
     with torch.no_grad():
         for parameter in model.parameters():
@@ -96,8 +96,8 @@ def draw(model: nn.Module) -> None:
 def check_family(config: Mapping[str, Any], folder: Path) -> Difference:
     """Checks the model of a config against that of transformers, and returns the largest differences.
 
-    Outputs, hidden states, gradients, defaults of the config, saving, padding and generation are compared.
-    AssertionError names the first that differs. The checks write to an empty folder.
+    Outputs, hidden states, gradients, defaults of the config, saving, padding and generation are compared. An
+    AssertionError names the first one that differs. The checks write to an empty folder.
     """
     theirs = their_model(config)
     theirs.save_pretrained(folder / "theirs")
@@ -169,7 +169,7 @@ def _output(reference: Any) -> Tensor:
 
 
 def _first(state: Tensor, expected: list[Tensor], reference: Any) -> bool:
-    """Whether a state is the input of a stack, before its first block."""
+    """Whether a state is the input of a stack before its first block."""
     starts = [expected[0]]
     if "decoder_hidden_states" in reference:
         starts.append(reference["decoder_hidden_states"][0])
@@ -184,7 +184,7 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
 
 
 def _check_defaults(config: Mapping[str, Any], ours: Any, theirs: Any, folder: Path) -> None:
-    """A config.json without defaults is read as one that states them all, as transformers writes it."""
+    """A config.json without the defaults is read in the same way as one with all of them, as transformers writes it."""
     shutil.copytree(folder / "theirs", folder / "brief")
     (folder / "brief" / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
     brief = load(folder / "brief")
@@ -194,7 +194,7 @@ def _check_defaults(config: Mapping[str, Any], ours: Any, theirs: Any, folder: P
 
 
 def _said(model: Any) -> list[str]:
-    """The lines of a model's repr and the masks of its stacks."""
+    """The lines of a model's repr, and the masks of its stacks."""
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     return [line.strip() for line in repr(model).splitlines()] + [repr(stack.masks) for stack in stacks]
 
@@ -213,7 +213,7 @@ def _check_saving(ours: Any, theirs: Any, folder: Path) -> None:
 
 
 def _check_gradients(ours: Any, theirs: Any) -> None:
-    """Every gradient equals that of transformers, for the parameters that have the same name there as in the file."""
+    """Every gradient equals that of transformers, for parameters that have the same name there and in the file."""
     given = inputs(theirs)
     for model in (ours, theirs):
         out = model(**given) if model is theirs else model(*given.values())
@@ -265,7 +265,7 @@ def _check_padding(ours: Any, theirs: Any) -> None:
 
 @torch.no_grad()
 def _check_generation(ours: Any, theirs: Any) -> None:
-    """Greedy generation is equal token by token, here with padding in front and a cache."""
+    """Greedy generation is equal token by token, on headway's side with padding in front and a cache."""
     given, count = inputs(theirs), 9
     options: dict[str, Any] = {"do_sample": False, "max_new_tokens": count, "min_new_tokens": count, "num_beams": 1}
     theirs.generation_config.eos_token_id = theirs.generation_config.forced_eos_token_id = None

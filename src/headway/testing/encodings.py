@@ -36,8 +36,8 @@ def check_encoding(encoding: PositionEncoding) -> list[str]:
     """Runs all checks of ``ENCODING_CHECKS`` on an encoding.
 
     The encoding is compared with its formula for a single pair (``oracle``), in every dtype and on every kernel that
-    takes it; its gradients with finite differences; decoding, packed and padded batches with plain ones. Its parameters
-    are random in all of them.
+    takes it. Its gradients are compared with finite differences, and decoding, packed and padded batches with plain
+    ones. All checks use random parameters.
 
     Args:
         encoding: an encoding of any class, with small sizes. It is not changed.
@@ -47,8 +47,8 @@ def check_encoding(encoding: PositionEncoding) -> list[str]:
 
     Raises:
         HeadwayError: if it is no object of an encoding.
-        AssertionError: at the first check that fails, or in which the encoding raises an error; the message names the
-            check, what it found, and the line.
+        AssertionError: at the first check that fails or in which the encoding raises an error. The message names the
+            check, its result, and the line.
     """
     if not isinstance(encoding, PositionEncoding):
         given = encoding.__name__ if isinstance(encoding, type) else repr(encoding)
@@ -61,7 +61,7 @@ def check_encoding(encoding: PositionEncoding) -> list[str]:
 
 
 def _sizes_in_words(encoding: PositionEncoding) -> str:
-    """The sizes of the checks, and which of them the encoding does not have."""
+    """The sizes of the checks, and which of them the encoding does not set itself."""
     sizes, known = CheckSizes.of(encoding), encoding.sizes
     used = {"num_heads": sizes.heads, "head_dim": sizes.head_dim, "embed_dim": sizes.embed_dim}
     guessed = [name for name in used if getattr(known, name) is None]
@@ -107,7 +107,7 @@ def kernel_reasons(layer: Layer, *, mask: Mask | None = None, wants_gradient: bo
 
 
 def _step(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str, cached: bool) -> Tensor:
-    """The output of the last token, from keys as a cache stores them, or from keys prepared at this length."""
+    """The output of the last token, with keys as a cache stores them or with keys prepared at this length."""
     n, encoding = x.shape[1], layer.in_attention
     rows = [coordinates.rows(i, i + 1) for i in range(n)]
     if cached:
@@ -126,7 +126,7 @@ def _step(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str, cached
 
 
 def depends_on_length(encoding: PositionEncoding) -> bool:
-    """Returns whether an encoding gives a token another result in a longer sequence; it is tried out."""
+    """Returns whether an encoding gives a token another result in a longer sequence, by trying it."""
     layer = _layer(encoding)
     x = _x(layer, 1, 6)
     near, far = (_span(layer, 6, length=length) for length in (6, 12))
@@ -199,7 +199,7 @@ def _score(encoding: PositionEncoding, pair: Pair) -> float:
 
 
 def _need_tensor(hook: str, returned: Any, x: Tensor) -> None:
-    """Checks that what embeds has returned a tensor of the shape of x."""
+    """Checks that ``embed`` has returned a tensor of the shape of x."""
     assert isinstance(returned, Tensor), (
         f"{hook} returns {None if returned is None else type(returned).__name__}: return x + …"
     )
@@ -233,13 +233,13 @@ def _hint(find: Callable[..., str], *arguments: Any) -> Iterator[None]:
 
 
 def _narrow_operation(layer: Layer, x: Tensor, coordinates: Coordinates) -> str:
-    """A hint at an operation that computes in float32, in a layer of float64."""
+    """A hint that names an operation that computes in float32 in a layer of float64."""
     hint = narrow_operation(_hooks(layer, x, coordinates), torch.float32)
     return f"; {hint}: compute angles and positions in float64, as in coordinates.axis().double()" if hint else ""
 
 
 def _rounding_operation(encoding: PositionEncoding, dtype: torch.dtype) -> str:
-    """A hint at the operation that rounds the most, far from position 0."""
+    """A hint that names the operation that rounds the most, far from position 0."""
     layer = _layer(encoding, dtype=dtype).requires_grad_(False)
     exact = copy.deepcopy(layer).double()
     x, n = _x(layer, 1, 9), 9
@@ -290,7 +290,7 @@ def _by_oracle(layer: Layer, q: Tensor, k: Tensor, v: Tensor, x: Tensor, coordin
 
 
 def reads_only_what_it_declares(encoding: PositionEncoding) -> None:
-    """Checks that an encoding whose ``reads_input`` is False works without the layer's input, which it is not given."""
+    """Checks that an encoding whose ``reads_input`` is False works without being given the layer's input."""
     layer = _layer(encoding).requires_grad_(False)
     if encoding.reads_input or layer.in_attention is None:
         return
@@ -313,7 +313,7 @@ def reads_only_what_it_declares(encoding: PositionEncoding) -> None:
 
 
 def changes_the_output(encoding: PositionEncoding) -> None:
-    """Checks that the output differs from one without the encoding, unless that does not act at all."""
+    """Checks that the output differs from one without the encoding, unless the encoding acts on nothing."""
     layer = _layer(encoding)
     x, coordinates = _x(layer, 1, 6), _span(layer, 6)
     q, k, v = layer.project(x)
@@ -326,7 +326,7 @@ def changes_the_output(encoding: PositionEncoding) -> None:
 
 
 def keeps_the_promise_in_every_dtype(encoding: PositionEncoding) -> None:
-    """Checks output and every gradient in float32 and bfloat16, far from position 0, against naive and float64."""
+    """Checks output and gradients in float32 and bfloat16, far from position 0, against naive and exact results."""
     # without parameters, whose gradients sum over a batch, the draws are the sequences of one call
     # with them, a gradient may have one row a draw, whose mean over few draws says too little for a failure
     calls = DRAWS if list(encoding.parameters()) else 1
@@ -379,8 +379,8 @@ def embeds_far_away_as_near(encoding: PositionEncoding) -> None:
 def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | None) -> dict[str, Tensor]:
     """Output and gradients by name.
 
-    If ``kernel`` is None, by the naive computation: the encoding's part in float64 and rounded once, the rest in the
-    dtype of x.
+    If ``kernel`` is None, they come from the naive computation: the encoding's part is computed in float64 and rounded
+    once, the rest in the dtype of x.
     """
     encoding = copy.deepcopy(layer.encoding).double() if kernel is None else layer.encoding
     x = x.detach()
@@ -419,7 +419,7 @@ def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | 
 
 
 def every_gradient_is_there(encoding: PositionEncoding) -> None:
-    """Checks that no gradient is zero, and each, the input's too, against finite differences in float64."""
+    """Checks that no gradient is zero, and compares each, also the input's, with finite differences in float64."""
     layer = _layer(encoding, seed=3)
     n = 5
     x, coordinates = _x(layer, 1, n).requires_grad_(), _span(layer, n)
@@ -483,7 +483,7 @@ def packed_equals_separate(encoding: PositionEncoding) -> None:
 
 
 def padded_equals_unpadded(encoding: PositionEncoding) -> None:
-    """Checks that padding on either side does not change the real tokens."""
+    """Checks that padding on either side does not change the results of the real tokens."""
     layer = _layer(encoding)
     n, lengths = 7, [4, 7]
     x = _x(layer, 2, n)
@@ -500,7 +500,7 @@ def padded_equals_unpadded(encoding: PositionEncoding) -> None:
 
 
 def the_future_leaves_the_past(encoding: PositionEncoding) -> None:
-    """Checks that later tokens change nothing before them under a causal mask."""
+    """Checks that, under a causal mask, later tokens change nothing before them."""
     layer = _layer(encoding)
     n, cut = 8, 5
     x = _x(layer, 1, n)
@@ -559,7 +559,7 @@ def survives_saving(encoding: PositionEncoding) -> None:
 
 
 def instances_share_nothing(encoding: PositionEncoding) -> None:
-    """Checks that calls of another instance, or with other lengths, dtypes and coordinates, change nothing."""
+    """Checks that calls of another instance, or with other lengths, dtypes or coordinates, do not change a result."""
     layer, other = _layer(encoding), _layer(encoding, seed=2)
     x = _x(layer, 1, 6)
     first = layer(x, _span(layer, 6))
@@ -569,7 +569,7 @@ def instances_share_nothing(encoding: PositionEncoding) -> None:
 
 
 def places_anew_what_another_placed(encoding: PositionEncoding) -> None:
-    """Checks that coordinates which another encoding has placed give the same as unplaced ones."""
+    """Checks that coordinates which another encoding has placed give the same results as unplaced ones."""
     layer = _layer(encoding)
     x, coordinates = _x(layer, 1, 6), _span(layer, 6)
     expected = layer(x, coordinates)
@@ -581,7 +581,7 @@ def places_anew_what_another_placed(encoding: PositionEncoding) -> None:
 def tables_are_of_coordinates_alone(encoding: PositionEncoding) -> None:
     """Checks that tables do not depend on parameters and buffers.
 
-    Placed coordinates may be kept over an update of the parameters.
+    This matters because placed coordinates may be kept across an update of the parameters.
     """
     layer = _layer(encoding)
     x, coordinates = _x(layer, 1, 6), _span(layer, 6)
@@ -634,9 +634,9 @@ def writes_into_nothing_it_is_given(encoding: PositionEncoding) -> None:
 
 
 def computes_the_same_twice(encoding: PositionEncoding) -> None:
-    """Checks that two calls in evaluation are equal to the last bit, and in training two runs of one call.
+    """Checks that in evaluation two calls, and in training two runs of one call, are equal to the last bit.
 
-    Functions in terms run again in the backward pass; one that draws or counts would have a wrong gradient.
+    Functions in terms run again in the backward pass, so one that draws or counts would have a wrong gradient.
     """
     layer = _layer(encoding).requires_grad_(False)
     x, coordinates = _x(layer, 1, 6), _span(layer, 6)
@@ -662,15 +662,15 @@ def _tensors(part: Any) -> list[Tensor]:
 def compiles_as_one_graph(encoding: PositionEncoding) -> None:
     """Checks numbers and gradients under torch.compile(fullgraph=True), and that all lengths share one graph.
 
-    The length is marked as dynamic, so that the first graph has it as a symbol. The kernel is the one that "auto" takes
-    in training; compilation of each kernel is checked with the kernels.
+    The length is marked as dynamic, so that it is a symbol in the first graph. The kernel is the one that "auto" takes
+    in training; the checks of kernels cover the compilation of each kernel.
     """
     layer = _layer(encoding, dtype=torch.float32)
     _has_one_graph(layer, lambda x: layer(x, _span(layer, x.shape[1]), mask=Causal()))
 
 
 def _has_one_graph(layer: Layer, run: Callable[[Tensor], Tensor]) -> None:
-    """Checks numbers, gradients and the number of graphs of what ``run`` computes from a layer's input."""
+    """Checks the numbers, gradients and number of graphs of a function ``run`` of a layer's input."""
     graphs = []
 
     def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
@@ -713,7 +713,7 @@ def trains_with_dropout(encoding: PositionEncoding) -> None:
 
 
 def says_where_it_acts(encoding: PositionEncoding) -> None:
-    """Checks that attention refuses an encoding of embeddings alone, with an error that names ``.embed``."""
+    """Checks that attention refuses an encoding that acts only on embeddings, with an error that names ``.embed``."""
     layer = _layer(encoding)
     if layer.in_attention is not None:
         return

@@ -1,4 +1,4 @@
-"""Inputs of the checks: an encoding's sizes, random parameters, an attention layer, examples of every term."""
+"""Inputs of the checks: an encoding's sizes, random parameters, an attention layer, and examples of every term."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from ..terms import (
 
 @dataclass(frozen=True)
 class CheckSizes:
-    """The sizes with which an encoding is checked: those that it has itself, and small defaults."""
+    """The sizes with which an encoding is checked: its own ones, and small defaults for the others."""
 
     heads: int
     head_dim: int
@@ -79,7 +79,7 @@ def randomized(encoding: PositionEncoding, generator: torch.Generator, dtype: to
 
 
 class Layer(torch.nn.Module):
-    """One attention layer, from embeddings to the outputs of the heads, that calls every hook of an encoding."""
+    """An attention layer, from embeddings to the outputs of the heads, that calls every hook of an encoding."""
 
     def __init__(self, encoding: PositionEncoding, generator: torch.Generator, dtype: torch.dtype) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Layer(torch.nn.Module):
 
     @property
     def in_attention(self) -> PositionEncoding | None:
-        """The encoding that attention is given: None if it acts on embeddings alone."""
+        """The encoding that attention is given: None if it acts only on embeddings."""
         acts = self.encoding.acts
         return None if "embed" in acts and not acts & IN_ATTENTION else self.encoding
 
@@ -125,7 +125,7 @@ def where(coordinates: Coordinates, x: Tensor) -> dict[str, Any]:
 
 
 def on_axes(coordinates: Coordinates, axes: int | None) -> Coordinates:
-    """Returns coordinates with that many axes: a position is written as digits to base 4."""
+    """Returns coordinates with that many axes; they are the digits of the position to base 4."""
     if axes in (None, 1):
         return coordinates
     p = coordinates.position[..., 0]
@@ -187,7 +187,7 @@ def _functions_of_distance(draw: Draw, heads: int, n: int, m: int) -> dict[str, 
     edges, stretch = torch.tensor([0.4, 0.9]), torch.linspace(0.2, 0.9, max(n, m))
 
     def pieces(slope: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Intercepts with which the straight pieces meet at the edges, and their slopes."""
+        """Intercepts with which straight pieces meet at the edges, and the slopes of the pieces."""
         steps = (slope[:, :-1] - slope[:, 1:]) * edges.to(slope.dtype)
         return first[:, None] + torch.cat([torch.zeros_like(slope[:, :1]), steps.cumsum(-1)], dim=-1), slope
 

@@ -51,7 +51,7 @@ def mask_examples(batch: int, n: int, m: int) -> dict[str, Mask | None]:
 class Draws:
     """Draws random leaf tensors of a dtype, and keeps them in ``leaves``.
 
-    The numbers are those of ``grid``, so that every dtype that has these has the same numbers.
+    The numbers come from ``grid``, so that all dtypes that can represent them get the same numbers.
     """
 
     def __init__(self, seed: int, dtype: torch.dtype, grid: torch.dtype = torch.bfloat16) -> None:
@@ -75,7 +75,7 @@ def build(
     term_dtype: torch.dtype,
     positions: str = "with gaps",
 ) -> tuple[Call, list[Tensor]]:
-    """Builds a call with one term, and returns it with its leaves: q, k, v, those of the term, and the sink."""
+    """Builds a call with one term, and returns it with its leaves: q, k, v, the term's leaves, and the sink."""
     draw, draw_term = Draws(seed, dtype), Draws(seed + 1000, term_dtype)
     batch, heads, n, m = (SHAPES[size] for size in ("batch", "heads", "n", "m"))
     q = draw(batch, heads, n, SHAPES["head_dim"])
@@ -101,7 +101,7 @@ def build(
 
 
 def _positions(kind: str, n: int, m: int) -> tuple[Coordinates, Coordinates]:
-    """The coordinates of n queries, the last of m keys."""
+    """The coordinates of n queries, which are the last of m keys."""
     if kind == "rising by one":
         return Coordinates.span(n, start=m - n, length=m, axes=2), Coordinates.span(m, axes=2)
     keys = Coordinates.of(torch.stack([torch.arange(m), torch.arange(m) // 3], dim=-1)[None], m)
@@ -157,9 +157,9 @@ def upstream_of(out: Tensor) -> Tensor:
 def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window", positions: str = "with gaps") -> str:
     """Checks output, log-sum-exp and every gradient of a kernel against the naive computation and float64.
 
-    Every leaf must have a gradient, which is not zero unless the mask hides everything. The term is one of
-    ``term_names()``, the mask one of ``mask_names()``, with one of ``CROSSINGS`` and of ``POSITIONS``. Returns "taken",
-    or the reasons why the kernel does not take the call.
+    Every leaf must have a gradient that is not zero, unless the mask hides everything. The term is one of
+    ``term_names()`` and the mask one of ``mask_names()``, with one of ``CROSSINGS`` and one of ``POSITIONS``. Returns
+    "taken", or the reasons why the kernel does not take the call.
     """
     comparisons: dict[str, Comparison] = {}
     if replaces_softmax(term) and crossing not in ("alone", "cap"):
@@ -193,7 +193,7 @@ def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window
 
 @lru_cache(maxsize=3)  # the three dtypes of one call
 def _expected(term: str, crossing: str, mask: str, dtype: torch.dtype, positions: str) -> list[list[Tensor]]:
-    """The results to compare with, for each draw: the reference kernel's in float64, else the naive computation's."""
+    """The results to compare with, for each draw: of the reference kernel in float64, else of the naive computation."""
     kernel = "reference" if dtype == torch.float64 else None
     results = []
     for draw in range(DRAWS):
@@ -240,10 +240,11 @@ def obeys_the_mask(kernel: str, mask: str) -> str:
 
 
 def gives_a_single_key_no_gradient(kernel: str, term: str) -> str:
-    """Checks that queries that see one key have a gradient of 0: the weight is 1, whatever the score.
+    """Checks that queries that see only one key have a gradient of 0, since their weight is 1 whatever the score.
 
-    The gradient is a difference of equal sums. Native kernels must add both in the same way, so that 0 is exact; for
-    others it is 0 up to rounding. Returns "taken", or the reasons why the kernel does not take the call.
+    The gradient is a difference of equal sums. Native kernels must compute both sums in the same way, so that it is
+    exactly 0; for other kernels it is 0 up to rounding. Returns "taken", or the reasons why the kernel does not take
+    the call.
     """
     if term == "sink by query" or replaces_softmax(term):
         return "the weight of a single key is not 1"
@@ -286,7 +287,7 @@ def check_kernel(kernel: str) -> dict[str, str]:
 
 
 def replaces_softmax(name: str) -> bool:
-    """Returns whether a term of ``term_names()`` replaces the softmax, so that there is no log-sum-exp and no sink."""
+    """Returns whether a term of ``term_names()`` replaces the softmax, and so allows no log-sum-exp and no sink."""
     terms = [] if name == "none" else term_examples(Draws(0, torch.float32), **SHAPES)[name]
     return any(isinstance(term, NORMALIZERS) for term in terms)
 

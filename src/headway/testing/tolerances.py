@@ -37,7 +37,7 @@ class Comparison:
         mean error of rows ≤ factor × mean error of the naive computation's rows
         error of any row   ≤ rows × largest error of the naive computation's rows
 
-    A gradient that is a difference of larger numbers, such as dP − δ of a query with one key, is exact to units of
+    A gradient that is a difference of larger numbers, such as dP − δ of a query with one key, is only as exact as
     these. If ``add`` is told their size, 4 float32 units of it are added too.
 
     Args:
@@ -45,9 +45,9 @@ class Comparison:
         factor: the factor of the first bound.
         rows: the factor of the second; 10 if not given.
         actual: the errors of the rows so far, a tensor for each draw; filled by ``add``.
-        naive: the same of the naive computation.
+        naive: the errors of the naive computation's rows, likewise.
         largest: the largest exact value so far.
-        terms: the largest number so far that a result is a difference of; 0 if not told.
+        terms: the largest number so far whose difference is a result; 0 if not told.
         epsilon: the machine epsilon of the result's dtype.
     """
 

@@ -37,14 +37,14 @@ def check_vectors(kind: type[Vectors], texts: Sequence[str], **options: Any) -> 
 
     Args:
         kind: the class.
-        texts: the texts that it is fitted to, of some hundred words at least, so that ``min_count`` leaves three.
+        texts: the texts that it is fitted to, with at least some hundred words, so that ``min_count`` leaves three.
         **options: the arguments of the class.
 
     Returns:
         The names of the checks, all of which it passed.
 
     Raises:
-        AssertionError: at the first check that fails; the message names the check and says what it found.
+        AssertionError: at the first check that fails; the message names the check and its result.
     """
     return run_checks(kind.__name__, VECTOR_CHECKS, Trial(kind, list(texts), options))
 
@@ -69,7 +69,7 @@ class Trial:
 
     @cached_property
     def sample(self) -> list[str]:
-        """Words from the whole vocabulary, the most frequent one among them."""
+        """Words from the whole vocabulary, including the most frequent one."""
         words = self.fitted.words
         return list(words[:: -(-len(words) // SAMPLE)])
 
@@ -83,7 +83,7 @@ class Trial:
 
     @property
     def in_context(self) -> bool:
-        """Whether a word's vector depends on its sentence: the class has its own ``encode``."""
+        """Whether a word's vector depends on its sentence, as it does if the class has its own ``encode``."""
         return self.kind.encode is not Vectors.encode
 
     @cached_property
@@ -124,7 +124,7 @@ def _refuses(act: Callable[[], object]) -> bool:
 
 
 def is_documented(trial: Trial) -> None:
-    """Checks that the class has a docstring and a name, and keeps its options as attributes that JSON can store."""
+    """Checks that the class has a docstring and a name, and that its options are attributes that JSON can store."""
     assert (vars(trial.kind).get("__doc__") or "").strip(), f"{trial.kind.__name__} has no docstring"
     assert trial.kind.name, f"{trial.kind.__name__} has no name"
     vectors = trial.new()
@@ -137,7 +137,7 @@ def is_documented(trial: Trial) -> None:
 
 
 def knows_the_words(trial: Trial) -> None:
-    """Checks that the vocabulary is that of the texts, by frequency and then alphabet, with the right counts."""
+    """Checks that the vocabulary has the words of the texts, by frequency and then alphabet, with the right counts."""
     vectors = trial.fitted
     counted = Counter(token for text in trial.texts for token in vectors.tokenizer(text))
     kept = {word: count for word, count in counted.items() if count >= vectors.min_count}
@@ -201,8 +201,8 @@ def encodes_token_by_token(trial: Trial) -> None:
 def sums_up_a_document(trial: Trial) -> None:
     """Checks that ``document`` gives one vector for any text, and zeros for a text of unknown words.
 
-    The order of the words must not matter, and a class without its own ``document`` must give the mean of their
-    vectors; both only if vectors do not depend on the sentence.
+    If vectors do not depend on the sentence, the order of the words must not matter, and a class without its own
+    ``document`` must give the mean of their vectors.
     """
     vectors = trial.fitted
     vector = vectors.document(trial.text)
@@ -262,7 +262,7 @@ def _right_value(what: str, cosine: float, exact: Tensor) -> None:
 
 
 def solves_analogies(trial: Trial) -> None:
-    """Checks ``analogy`` in float64: the words nearest to c + b − a, each of length one, but for the three.
+    """Checks ``analogy`` in float64: the words nearest to c + b − a, each of length one, except the three words.
 
     A class without it must raise HeadwayError.
     """
@@ -283,9 +283,9 @@ def solves_analogies(trial: Trial) -> None:
 
 
 def makes_an_embedding(trial: Trial) -> None:
-    """Checks that the rows of ``embedding`` are a vocabulary's vectors, zeros for words without one, and zeros at last.
+    """Checks that ``embedding`` has a vocabulary's vectors as rows, zeros for unknown words, and a last row of zeros.
 
-    The rows must be constant or trained, as asked.
+    The rows must be constant or trainable, as requested.
     """
     vectors = trial.fitted
     vocabulary = Vocabulary([*trial.sample[::-1], STRANGE], vectors.tokenizer)
@@ -311,7 +311,7 @@ def _all(vectors: Vectors) -> Tensor:
 
 
 def feeds_a_transformer(trial: Trial) -> None:
-    """Checks that an encoder can read the vectors: finite outputs that depend on order, gradients if trained."""
+    """Checks that an encoder can read the vectors: its outputs are finite and depend on order; gradients if trained."""
     vectors = trial.fitted
     vocabulary = Vocabulary(trial.sample, vectors.tokenizer)
     rows = vectors.embedding(vocabulary).weight[:-1]

@@ -5,8 +5,8 @@
     print(hw.tune())                              # minutes; or `headway tune`
     print(hw.explain(q, k, v))                    # … chosen (verified and measured here on 2026-11-26 21:40)
 
-First each kernel is checked against float64, then those that are right are timed. The result is a table in the cache
-folder, or where HEADWAY_TUNED says. Nothing is timed afterwards.
+First each kernel is checked against float64, then the correct ones are timed. The result is a table in the cache
+folder, or in the place that HEADWAY_TUNED names. Nothing is timed afterwards.
 """
 
 from ._run import Tuned, export_table, import_table, tune

@@ -1,4 +1,4 @@
-"""How long each kernel takes on a device: few calls, chosen so that larger ones can be judged by them."""
+"""Measures how long each kernel takes on a device, with a few calls by which larger ones can be judged."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def measure(cell: Cell, device: str, kernels: tuple[str, ...]) -> dict[str, Any]
     Args:
         cell: the call.
         device: where.
-        kernels: those that are measured; what "auto" takes without them is measured beside them.
+        kernels: the kernels to measure. The kernel that "auto" would otherwise take is measured as well.
     """
     sides = Sides(cell, device, kernels)
     if not sides.runs:
@@ -169,9 +169,9 @@ def measure(cell: Cell, device: str, kernels: tuple[str, ...]) -> dict[str, Any]
 def compile_all(
     chosen: list[Cell], device: str, kernels: tuple[str, ...], seconds: float, watch: Share
 ) -> tuple[list[Cell], int]:
-    """Runs each cell once, in processes of its own, and returns those that can be measured, and how many were left.
+    """Runs each cell once, in separate processes; returns the cells that can be measured, and how many were left out.
 
-    The compilers of the kernels keep their programs in folders, where measuring finds them. A cell that crashes or
+    The compilers of the kernels keep their programs in folders, so measuring finds them there. A cell that crashes or
     hangs is not measured.
 
     Args:
@@ -209,8 +209,8 @@ def _run_once(job: tuple[Cell, str, tuple[str, ...]]) -> Outcome:
 def in_turn(runs: Mapping[str, Callable[[], object]], device: str) -> dict[str, float]:
     """Returns the median milliseconds of each side, all measured in turn.
 
-    On a GPU it is the longer one of the time between events of the device, which the host gives calls ahead, and the
-    time that the host needs for a call: calls that follow one another take that long.
+    On a GPU, calls that follow one another take the longer of two times: the time between events of the device, to
+    which the host gives calls ahead, and the time that the host needs for a call.
 
     Args:
         runs: the sides by name.

@@ -1,4 +1,4 @@
-"""Work in processes of their own, so that a program that crashes or hangs is a result like any other."""
+"""Does work in separate processes, so that a program that crashes or hangs is a result like any other."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def outcomes(
 
     Args:
         workers: what computes an item, each one after another.
-        items: in the order in which they are begun.
-        seconds: the time for all of them. What runs at its end is ended, and counts as not begun.
+        items: the items, in the order in which they are begun.
+        seconds: the time for all of them. Items that still run at its end are stopped, and count as not begun.
         watch: is told of progress.
     """
     end = monotonic() + seconds

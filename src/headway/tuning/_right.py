@@ -1,8 +1,8 @@
-"""Which kernels compute rightly on a device: each term, mask and option, in each dtype, forward and backward.
+"""Checks which kernels compute correctly on a device: each term, mask and option, in each dtype and direction.
 
 A check is a case of ``headway.testing.fuzz``: three runs with the same bits, within the bounds of the naive
 computation's error against float64, with lengths that no block divides, and with NaN where a mask hides keys. Checks
-run in processes of their own, so that a program that crashes is a result like any other.
+run in separate processes, so that a program that crashes is a result like any other.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Check:
 
 
 def checks(kernel: str, device: str) -> Iterator[Check]:
-    """Yields all checks of a kernel, those of what most calls have first.
+    """Yields all checks of a kernel, beginning with the parts that most calls have.
 
     Args:
         kernel: its name.
@@ -109,9 +109,9 @@ def verify(
 
     Args:
         chosen: the checks of one kernel.
-        seconds: the time for all of them; what is left then counts as not verified.
+        seconds: the time for all of them; checks that are left then count as not verified.
         watch: is told of progress.
-        compute: checks a case, in place of processes of its own.
+        compute: checks a case; by default separate processes do.
     """
     end, found = monotonic() + seconds, Verified()
     cases = [check.case for check in chosen]
@@ -130,14 +130,14 @@ def verify(
 
 
 def _need_ready(workers: Sequence[Callable[[Case], Outcome]], device: str) -> None:
-    """Checks that each process computes at all, before what it cannot do counts against a kernel.
+    """Checks that each process computes at all, before a failure counts against a kernel.
 
     Args:
         workers: the processes.
         device: where they are to compute.
 
     Raises:
-        HeadwayError: if one does not.
+        HeadwayError: if a process does not.
     """
     case = Case(kernel="reference", device=device)
     with ThreadPoolExecutor(len(workers)) as pool:  # a GPU takes seconds for the first call of a process

@@ -76,14 +76,14 @@ class Tuned:
 def tune(device: str = "auto", *, minutes: float | None = None, watch: Tell = nobody) -> Tuned:
     """Verifies and measures the kernels of a device, and writes the table that ``kernel="auto"`` reads.
 
-    First each kernel is compared with float64, forward and backward, for each kind of term and mask in each dtype, with
-    equal bits in three runs. Then kernels that compute the same are timed in turn. An interrupted run leaves the table
-    of an earlier one as it was.
+    First each kernel is compared with float64, forward and backward, for each kind of term and mask in each dtype;
+    three runs must give equal bits. Then kernels that compute the same are timed in turn. An interrupted run leaves the
+    table of an earlier one unchanged.
 
     Args:
         device: "cpu", a GPU such as "cuda:0", or "auto" for a GPU if there is one, else the CPU.
-        minutes: the time for all of it, at most. Default: 3 on a CPU, 5 on a GPU.
-        watch: is told what is done and the share of all work that is done, 0 … 1.
+        minutes: the maximum time for the whole run. Default: 3 on a CPU, 5 on a GPU.
+        watch: is told the current step and the share of all work that is done, 0 … 1.
 
     Returns:
         What was found. It prints as a summary.
@@ -158,7 +158,7 @@ def forget() -> None:
 
 
 def export_table(file: Path, device: str = "auto") -> Path:
-    """Writes the table of a device into a file, for other machines of the same kind.
+    """Writes the table of a device to a file, for other machines of the same kind.
 
     Args:
         file: the file; one that exists is replaced.
@@ -184,7 +184,7 @@ def export_table(file: Path, device: str = "auto") -> Path:
 
 
 def import_table(file: Path, device: str = "auto") -> Path:
-    """Takes over a table that ``export_table`` wrote on another machine of the same kind.
+    """Installs a table that ``export_table`` wrote on another machine of the same kind.
 
     Args:
         file: the table.
@@ -194,8 +194,8 @@ def import_table(file: Path, device: str = "auto") -> Path:
         Where it was written.
 
     Raises:
-        HeadwayError: if it is no table, was made on another kind of machine or for other versions, or cannot be
-            written.
+        HeadwayError: if the file is no table, was made on another kind of machine or for other versions, or if the
+            table cannot be written.
     """
     facts = _tuned.facts_of(device_named(device))
     _need_tables()
@@ -217,9 +217,9 @@ def _about(device: str) -> dict[str, Any]:
 
 
 def _driver() -> str:
-    """Returns the version of NVIDIA's driver; "unknown" where its library does not say.
+    """Returns the version of NVIDIA's driver; "unknown" if its library does not tell.
 
-    A table names it and holds for other drivers too, since programs are compiled by triton and torch.
+    A table names it but also holds for other drivers, since programs are compiled by triton and torch.
     """
     try:
         library = ctypes.CDLL("nvml.dll" if os.name == "nt" else "libnvidia-ml.so.1")
@@ -243,13 +243,13 @@ def _linear_rows(seconds: float, watch: Share) -> list[dict[str, Any]]:
 
 
 def _linear_ratios(work: int, seconds: float) -> dict[str, float]:
-    """How many times as fast as torch oneDNN is, for each product of a linear map of so many multiply-adds."""
+    """How many times as fast as torch oneDNN is, for each product of a linear map with so many multiply-adds."""
     width = max(WIDTH, round((work / (2 * ROWS)) ** 0.5))
     return products.measure((2 * ROWS, width, width), seconds / 8, 3)
 
 
 def _compared(rows: list[dict[str, Any]]) -> list[str]:
-    """A line for each kind of call: in how many of them each kernel is the fastest."""
+    """A line for each kind of call: in how many calls each kernel is the fastest."""
     groups: dict[tuple[str, str, str], list[dict[str, float]]] = {}
     for row in rows:
         case, times = row["case"], {name: one for name, one in row["times"].items() if one is not None}

@@ -1,4 +1,4 @@
-"""The time of functions on a GPU, all measured in turn: between events of the device, and what the host needs."""
+"""Measures functions on a GPU in turn: the time between events of the device, and the time of the host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def in_turn(
     Args:
         runs: the functions by name.
         hosts: the milliseconds that the host needs for a call of each.
-        device: "cuda" for the current GPU; on "cpu" the time of the host is taken.
+        device: "cuda" for the current GPU; "cpu" takes the time of the host.
         rounds: the turns of all functions.
     """
     calls = {}
@@ -55,7 +55,7 @@ def _milliseconds(run: Callable[[], object], calls: int, host: float, device: st
 
 
 def host_milliseconds(run: Callable[[], object], device: str, calls: int = 5) -> float:
-    """Returns the median of what the host needs for a call.
+    """Returns the median time that the host needs for a call.
 
     Args:
         run: the call.

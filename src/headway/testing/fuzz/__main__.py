@@ -1,4 +1,4 @@
-"""Draws random calls of attention for some minutes and says which of them are wrong.
+"""Draws random calls of attention for some minutes, and says which of them give wrong results.
 
 python -m headway.testing.fuzz --minutes 5 --seed 1
 """

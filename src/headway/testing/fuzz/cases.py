@@ -1,4 +1,4 @@
-"""A random call of attention: its fields, how they are drawn, and which values are simpler."""
+"""Random calls of attention: their fields, how these are drawn, and which values are simpler."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST = 1 << 21
 
 @dataclass(frozen=True, repr=False)
 class Case:
-    """A call of attention, from which every tensor follows."""
+    """A call of attention; every tensor follows from its fields."""
 
     term: str = "none"
     """Names of ``term_names()``, joined by " + ", or "none"."""

@@ -48,7 +48,7 @@ class Inputs:
     leaves: dict[str, Tensor]
 
     def on(self, device: str) -> Inputs:
-        """The same arguments, but for an encoding, on a device, from which gradients flow back to the leaves."""
+        """The same arguments, except for an encoding, on a device; gradients flow back to the original leaves."""
         if device == "cpu":
             return self
         tensors: list[Tensor] = []
@@ -110,7 +110,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def _refusal(case: Case) -> str:
-    """The reasons of its kernel, or "" if it takes the call."""
+    """The reasons of the case's kernel, or "" if it takes the call."""
     if case.encoding != "none" and case.term != "none":
         return "an encoding and terms"
     inputs = build(case, dtype_of(case))
@@ -137,7 +137,7 @@ def _beyond_xpos(inputs: Inputs, dtype: torch.dtype) -> bool:
 def build(case: Case, dtype: torch.dtype, *, exact: bool = False) -> Inputs:
     """Builds the arguments of a call, with the same numbers in every dtype of q, k, v and the encoding's parameters.
 
-    The tensors of terms are in float32, as in a model under autocast; if ``exact``, in the same dtype as q.
+    The tensors of terms are in float32, as in a model under autocast; with ``exact``, they have the dtype of q.
     """
     encoding = None if case.encoding == "none" else copy.deepcopy(encodings()[case.encoding])
     sizes = None if encoding is None else CheckSizes.of(encoding)
@@ -239,7 +239,7 @@ def _coordinates(
 
 
 def results(case: Case, dtype: torch.dtype | None = None, kernel: str | None = "") -> dict[str, Tensor]:
-    """Returns output, log-sum-exp and gradients by name, by another kernel if given; None: the naive computation."""
+    """Returns output, log-sum-exp and gradients by name, by another kernel if given; None: by naive computation."""
     own = dtype_of(case) if dtype is None else dtype
     inputs = build(case, own, exact=kernel is None or own == torch.float64)
     if kernel == "":
@@ -274,7 +274,7 @@ def _upstream(case: Case, out: Tensor) -> Tensor:
 
 
 def _naive(case: Case, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-    """The whole call at once in its dtype; an encoding's part in float64, rounded once."""
+    """Computes the whole call at once in its dtype, and an encoding's part in float64, rounded once."""
     given = dict(inputs.arguments)
     q: Tensor = given["q"]
     reference = KERNELS["reference"]
@@ -341,10 +341,11 @@ def _factor(case: Case, name: str) -> float:
 
 
 def _cancelling(case: Case) -> dict[str, float]:
-    """Returns how large the two sums are whose difference a gradient is, by name, in float64.
+    """Returns by name how large the two sums are whose difference is a gradient, in float64.
 
-    A gradient is Σᵢⱼ Pᵢⱼ·(dPᵢⱼ − δᵢ)·∂sᵢⱼ, and δᵢ is rounded. Its rounding adds Σᵢ εᵢ·δᵢ·Σⱼ Pᵢⱼ·∂sᵢⱼ, with ε of random
-    sign, however small the gradient itself is. This sum, with signs for ε, is the gradient of Σᵢ ±δᵢ·log-sum-expᵢ.
+    A gradient is Σᵢⱼ Pᵢⱼ·(dPᵢⱼ − δᵢ)·∂sᵢⱼ, and δᵢ is rounded. The rounding adds Σᵢ εᵢ·δᵢ·Σⱼ Pᵢⱼ·∂sᵢⱼ, with ε of random
+    sign, even if the gradient itself is small. With signs in place of ε, this sum is the gradient of Σᵢ
+    ±δᵢ·log-sum-expᵢ.
     """
     inputs = build(case, torch.float64, exact=True)
     call = inputs.call(case)
@@ -365,7 +366,7 @@ def _cancelling(case: Case) -> dict[str, float]:
 
 
 def _agrees_with_torch(case: Case, exact: Tensor) -> None:
-    """Compares the output in float64 with torch's own attention, if that has what the case has."""
+    """Compares the output in float64 with torch's own attention, if that has all features of the case."""
     if case != replace(case, term="none", encoding="none", sink="none", soft_cap=None, dropout=0.0):
         return
     call = build(case, torch.float64, exact=True).call(case)

@@ -43,7 +43,7 @@ class Draw:
 
 @dataclass(frozen=True, eq=False)
 class Multiples(Mask):
-    """A user's mask: keys at multiples of a distance behind the query, and those right beside it.
+    """A mask as users write them: keys at multiples of a distance behind the query, and those right beside it.
 
     Attributes:
         step: the distance.
@@ -81,7 +81,7 @@ MASKS: dict[str, Callable[[Draw], Mask]] = {
 
 
 def _function(size: int, heads: int) -> Mask:
-    """A function of FlexAttention: tiles of a board, which the first heads see the other way round."""
+    """A function of FlexAttention: the tiles of a chessboard, with colours swapped for the first heads."""
     return from_flex(lambda b, h, q_idx, kv_idx: (q_idx // size + kv_idx // size + (h < heads)) % 2 == 0)
 
 

@@ -1,4 +1,4 @@
-"""A process that checks cases, so that a crash or a hang is a finding too."""
+"""Checks cases in another process, so that a crash or a hang is a finding too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT = 120.0
 
 
 class Worker:
-    """Checks cases in another process, with some threads of torch. It is started again after a case that ends it.
+    """Another process with some threads of torch that checks cases. It is started again after a case that ends it.
 
     Attributes:
         threads: of torch.
