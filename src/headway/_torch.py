@@ -126,7 +126,7 @@ _global_hooks: Callable[[], bool] = getattr(module_of_torch, "_has_any_global_ho
 
 
 def _of_another_thread(hook: Any) -> bool:
-    thread = getattr(hook, "thread", None)  # which ``headway.inspection`` gives its hooks
+    thread = getattr(hook, "thread", None)  # an attribute that ``headway.inspection`` gives its hooks
     return thread is not None and thread != threading.get_ident()
 
 
@@ -190,7 +190,7 @@ def kept_by_inductor(operator: Any) -> None:
     try:
         tag = lowering.get_layout_constraint_tag(operator, with_default=True)
         lowering.make_fallback(operator, layout_constraint=lowering.tag_to_layout_constraint(tag), warn=False)
-    except (AttributeError, TypeError):  # of another version, which registers one itself
+    except (AttributeError, TypeError):  # another version of torch, which registers a fallback itself
         return
 
 
@@ -294,7 +294,7 @@ def function_around() -> type | None:
             if innermost is None and kind is not checkpoints.CheckpointFunction:
                 innermost = kind
             ctx = inner and inner.f_locals.get(inner.f_code.co_varnames[0])
-            # needs_input_grad also counts parameters where gradients are off; there the graph has no next functions
+            # needs_input_grad also counts parameters while gradients are off; the graph then has no next functions
             if innermost is not None and getattr(ctx, "next_functions", True):
                 return innermost
         inner, frame = frame, frame.f_back

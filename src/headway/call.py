@@ -413,7 +413,7 @@ def _refuse_preparation(prepared_by: PositionEncoding, encoding: PositionEncodin
 
 def _scale(scale: float | None, encoding: PositionEncoding | None, q: Tensor) -> float:
     if scale is None:
-        head_dim = index(q.shape[3])  # a plain number, where the compiler takes every size for a symbol
+        head_dim = index(q.shape[3])  # a plain number even if the compiler turns every size into a symbol
         scale = float(head_dim) ** -0.5 if encoding is None else encoding.default_scale(head_dim)
     try:
         representable = abs(scale) <= LARGEST_SCALE
@@ -519,7 +519,7 @@ def _coordinates(given: Given) -> tuple[Coordinates, Coordinates]:
             "k_positions"
         )
     one_side = (q_positions is None) != (k_positions is None)
-    read = acts or q_positions is None  # masks read where keys are, by default 0 … m − 1
+    read = acts or q_positions is None  # masks read the positions of keys, by default 0 … m − 1
     if one_side and read and not holds(n == m):
         one, missing = ("k_positions", "q_positions") if q_positions is None else ("q_positions", "k_positions")
         raise HeadwayError(f"{one} are given but {missing} are not, and n = {n} differs from m = {m}: give both")

@@ -85,7 +85,7 @@ class Coordinates(Record):
             if self.document.is_floating_point():
                 raise HeadwayError(f"Coordinates has document of {self.document.dtype}: give whole numbers")
         if isinstance(self.length, Tensor):
-            if not torch.jit.is_tracing():  # sizes are tensors there; attention refuses tracers later
+            if not torch.jit.is_tracing():  # sizes are tensors while tracing; attention refuses tracers later
                 _need_rows("length", self.length, rows, n, one=True)
         elif not (self.length is None or isinstance(self.length, (int, torch.SymInt))):
             raise HeadwayError(
@@ -408,7 +408,7 @@ class Coordinates(Record):
         position, index = self.position, self.index
         if not self.is_stream or type(position) is not Tensor or position.dtype != torch.int64:
             return None
-        if _version(position) or _version(index):  # they have been written into, or nothing tells
+        if _version(position) or _version(index):  # they have been written into, or it is not known
             return None
         return self.start, self.length, position.shape, position.device
 
@@ -731,7 +731,7 @@ def stream(count: int, start: int, length: int, device: torch.device) -> Coordin
         length: tokens in the stream.
         device: where the tensors are.
     """
-    # where the call is watched, lengths are symbols
+    # lengths are symbols if the call is watched
     if watched() or device.type != "cpu" or start < 0 or start + count > KEPT:
         return Coordinates.span(count, start=start, length=length, device=device)
     whole = constant(_kept_stream, device=device)

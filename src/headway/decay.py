@@ -42,12 +42,12 @@ def along(q: Tensor, k: Tensor, rows: Tensor, log_gates: Tensor, q_index: Tensor
     logs = log_gates.double().clamp(NOTHING, 0)
     sums = logs.cumsum(2)
     passed = k_index[:, None] <= q_index[:, rows, None]
-    # one row needs no blocks, whose number in its example a compiler would keep
+    # one row needs no blocks; a compiler would fix their number to that of its example
     if watched() or rows.shape[0] == 1:
         between = ((passed[:, None].double() @ logs)[:, :, :, None] - sums[:, :, None]).clamp(max=0)
         return (q[:, :, :, None] * k[:, :, None] * between.to(wide).exp()).sum(-1).to(narrow)
     slot = torch.arange(m, device=k.device)
-    # the last key that is not after the query; before all keys a query meets none, as the first one does
+    # the last key that is not after the query; a query before all keys passes none, like the one at the first key
     own = (passed.sum(-1) - 1).clamp(min=0)
     size = 1
     while size < m:
@@ -98,7 +98,7 @@ def in_pieces(q: Tensor, k: Tensor, log_gates: Tensor) -> Iterator[Piece]:
         none = moved.new_zeros(()).expand_as(moved)
         return torch.stack([none, moved] if side else [moved, none], dim=3).flatten(2, 4)[:, :, :n]
 
-    # logarithms, [batch, heads, blocks, size, head_dim]: a product of gates near 1 would round each of them
+    # logarithms, [batch, heads, blocks, size, head_dim]: in a product, gates near 1 would each be rounded
     q, k, whole = padded(q), padded(k), padded(log_gates.to(wide).clamp(max=0))[:, :, :, None]
     of_q, of_k = whole, torch.zeros_like(whole)
     while True:

@@ -70,7 +70,7 @@ class HeadShard:
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HeadShard:
-        return self  # ``shared`` may hold a mesh, which is of this process
+        return self  # ``shared`` may hold a mesh, which belongs to this process
 
     def check(self, q: Tensor, k: Tensor) -> None:
         """Checks that q and k have the heads of this shard, in whole groups that share keys.
@@ -185,7 +185,7 @@ class HeadShard:
         Args:
             value: a tensor, or a record, a tuple or a dictionary that holds some. Anything else stays as it is.
         """
-        known: dict[int, Tensor] = {}  # one object stays one: coordinates compare theirs
+        known: dict[int, Tensor] = {}  # one object must stay one, since coordinates compare by identity
 
         def shared(value: Any) -> Any:
             if isinstance(value, Tensor):

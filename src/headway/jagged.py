@@ -537,7 +537,7 @@ def row(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> Row:
         _need_same("sink", starts_of("sink", sink, "[batch, heads, tokens]"), q_offsets)
         given["sink"] = row_of(sink)
     found = Row.of(row_of(q), row_of(k), row_of(v), q_offsets, k_offsets, given)
-    return found._replace(offsets=offsets_of(q))  # the same object, by which torch knows that lengths are the same
+    return found._replace(offsets=offsets_of(q))  # the same object, from which torch knows that lengths are equal
 
 
 def cumulative(name: str, given: Tensor, x: Tensor) -> Tensor:

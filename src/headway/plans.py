@@ -101,7 +101,7 @@ class Plan:
         self.run, self.encoding = run, encoding
         self.given = request.q_at, request.k_at  # kept alive, since their identities are in the key
         self.sides = call.q_coordinates, call.k_coordinates
-        self.guards = _tensors_of(*self.given)  # which must not have been written into since
+        self.guards = _tensors_of(*self.given)  # tensors that must not have been written into since
         self.version = sum(map(writes_of, self.guards))
         self.kinds = tuple(map(type, call.terms))
 
@@ -156,7 +156,7 @@ class Step:
             if prepared_by is None:
                 k = self._prepared("key", k, k_at, 0, m)
             if (q.requires_grad or k.requires_grad) and torch.is_grad_enabled():
-                return None  # which an attribute that requires a gradient has made of them
+                return None  # an attribute that requires a gradient was used in them
         terms = self._terms(terms)
         return None if terms is None else self.run(q, k, v, terms, None if q_at is None else (q_at, k_at))  # type: ignore[arg-type]
 
@@ -252,7 +252,7 @@ def _plans_of(encoding: PositionEncoding | None) -> Plans:
     if encoding is None:
         return _without_encoding
     plans = encoding.__dict__.get("_plans")
-    if plans is None or plans.owner() is not encoding:  # a shallow copy has those of the original
+    if plans is None or plans.owner() is not encoding:  # a shallow copy has the plans of the original
         plans = encoding.__dict__["_plans"] = Plans(encoding)
     return plans
 
@@ -402,7 +402,7 @@ def key_of(request: Request) -> Hashable:
         if not isinstance(q_at, Coordinates) or not isinstance(k_at, Coordinates):
             return None
         places = id(q_at), id(k_at)  # which the plan keeps alive
-        if on_gpu:  # where streams are made anew for each call
+        if on_gpu:  # on a GPU, streams are made anew for each call
             of_q, of_k = q_at.stream_key(encoding), k_at.stream_key(encoding)
             places = places if of_q is None or of_k is None else (of_q, of_k, q_at is k_at)
     return "call", q_shape, k_shape, v_shape, q.stride(), k.stride(), v.stride(), places, others
@@ -508,7 +508,7 @@ def make(key: Hashable, request: Request, call: Call) -> Plan | Step | None:
         plans.keep(key, None)
         return None
     if any(x.data_ptr() % x.itemsize for x in request[:3]):
-        return None  # the kernel would read a copy, which says nothing of later calls
+        return None  # the kernel would read a copy, which proves nothing for later calls
     plan = _step(request, call) if key[0] == "step" else _plan(request, call)  # type: ignore[index]
     plans.keep(key, plan)
     return None if isinstance(plan, str) else plan

@@ -209,12 +209,12 @@ def atomic_folder(path: Path, last: Sequence[str] = ()) -> Iterator[Path]:
     place = Path(os.path.realpath(path))  # "." has no name
     try:
         make_folder(place.parent)
-        # a folder that is there may be a disk of its own, or the one above it that of others
+        # an existing folder may be another disk, or the folder above it may belong to others: write inside of it
         with _new_in(place if place.is_dir() else place.parent) as part:
             part.mkdir()
             yield part
             _put(part, place, last)
-    except (OSError, _WriteError) as error:  # the names of files within are those of a folder that is gone
+    except (OSError, _WriteError) as error:  # an error names files in the hidden folder, which is gone
         raise _cannot_write(path, error, "give a folder that can be") from error
 
 
@@ -225,7 +225,7 @@ def _put(part: Path, place: Path, last: Sequence[str]) -> None:
             part.rename(place)
             return
         except OSError:
-            if not place.is_dir():  # if it is, another process has made it meanwhile
+            if not place.is_dir():  # otherwise another process has made it meanwhile
                 raise
     with _opened(place) as folder:
         _locked(folder, wait=True)
@@ -323,7 +323,7 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     make_folder(path.parent)
     with atomic_write(path) as part:
         try:
-            with part.open("wb") as file:  # of a file that it opens itself, torch does not say what went wrong
+            with part.open("wb") as file:  # if torch opens a file itself, its errors do not say why it failed
                 torch.save(state, file)
         except RuntimeError as error:
             raise _cannot_write(path, error) from error
@@ -474,7 +474,7 @@ def _locked(opened: int | None, wait: bool = False) -> bool | None:
         return None
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except (BlockingIOError, PermissionError):  # EWOULDBLOCK, and EACCES of shares of Windows
+    except (BlockingIOError, PermissionError):  # EWOULDBLOCK, or EACCES on shares of Windows
         return False
     except OSError:
         return None

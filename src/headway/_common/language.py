@@ -58,7 +58,7 @@ def said(sentence: str, /, **values: Any) -> str:
 
 
 def _in_chinese(sentence: str) -> str:
-    from ._chinese import CHINESE  # here, since English needs no table, and every import of headway comes by
+    from ._chinese import CHINESE  # here, since English needs no table and every import of headway runs this file
 
     return CHINESE.get(sentence, sentence)
 

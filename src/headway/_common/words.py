@@ -67,7 +67,7 @@ def spelling(word: str, *, lower: bool = False) -> str:
         return word.lower() if lower else word
     word = _PRESENTATION.sub(lambda match: unicodedata.normalize("NFKC", match[0]), word)
     word = unicodedata.normalize("NFC", _IGNORED.sub("", word).translate(_SPELT))
-    # lower() gives İ, and no word has otherwise, an i with a second dot
+    # lower() turns İ into an i with a second dot, which no word has otherwise
     word = (word.lower() if lower else word).replace("i\u0307", "i")
     return unicodedata.normalize("NFC", word)
 

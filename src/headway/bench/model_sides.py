@@ -229,7 +229,7 @@ class Trainer:
                 use_bias_table(self.model)
             places = ("shared.weight", "block.0.layer.0.SelfAttention.relative_attention_bias.weight")
         self.model.train()
-        # the first match: in the whole T5 the encoder's table
+        # the first match, which in the whole T5 is the encoder's table
         self.watched = [next(p for key, p in self.model.named_parameters() if key.endswith(at)) for at in places]
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
 

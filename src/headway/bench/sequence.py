@@ -79,7 +79,7 @@ def main(task: str) -> None:
         found = sides(case, threads).measured(given["seconds"], given["rounds"])
     print(json.dumps(found))
     dist.destroy_process_group()
-    gc.collect()  # what holds the groups: gloo may abort a process that exits while its threads live
+    gc.collect()  # frees objects that hold the groups: gloo may abort a process that exits while gloo's threads live
 
 
 def _memory(case: Case, threads: int, side: str) -> int:
@@ -204,7 +204,7 @@ class _Steps(_Sides):
         super().__init__(case, threads)
         torch.manual_seed(0)
         self.model = Decoder(TransformerConfig(**SIZES), encoded(case)[0].get("encoding"))
-        # without a rate all steps compute the same, also on the process that takes part in fewer of them
+        # with a learning rate of 0 all steps compute the same, also in the process that takes part in fewer of them
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0)
         ids = torch.randint(SIZES["vocab_size"], (BATCH, case.n + 1), generator=torch.Generator().manual_seed(0))
         self.ids, self.labels = ids[:, :-1], ids[:, 1:]

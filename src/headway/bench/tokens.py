@@ -99,7 +99,7 @@ def _call(encoding: PositionEncoding | None, n: int, dtype: torch.dtype) -> dict
     """One query after another, each of which sees n keys and more."""
     width = SIZES["embed_dim"] // SIZES["num_heads"]
     q = torch.randn(1, SIZES["num_heads"], 1, width, dtype=dtype)
-    # the keys of each step are a tensor of their own, as torch.cat makes them
+    # the keys of each step are a new tensor, as torch.cat would make it
     steps = [
         tuple(torch.randn(1, SIZES["num_kv_heads"], n + i, width, dtype=dtype) for _ in range(2))
         for i in range(1, WRITTEN + 1)
@@ -149,7 +149,7 @@ def _decoder(encoding: PositionEncoding | None, n: int, dtype: torch.dtype) -> d
     decoder = Decoder(config, encoding).to(dtype).eval()
     blocks: Any = decoder.stack.blocks
     for block in blocks:
-        block.attention.q_proj.weight.mul_(8)  # so that weights, which depend on positions, are far from equal
+        block.attention.q_proj.weight.mul_(8)  # makes attention weights, which depend on positions, far from equal
     prompt, *ids = torch.randint(VOCABULARY, (1, n + WRITTEN)).split([n] + [1] * WRITTEN, 1)
     cache, by_hand = decoder.new_cache(), DecoderByHand(decoder, Rotated(encoding, n + WRITTEN, dtype))
     decoder(prompt, cache=cache)

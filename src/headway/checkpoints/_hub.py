@@ -105,10 +105,10 @@ def local_path(given: str | Path, complete: Callable[[Path], bool]) -> Path:
         place = _fetched(hub, model, offline=False)
     except HeadwayError:
         raise
-    except Exception as error:  # of the package, of its client for HTTP, of the disk
+    except Exception as error:  # from the package, its HTTP client or the disk
         partial = getattr(error, "snapshot_path", None)  # the files in the cache, if the hub cannot be reached
         if partial is None or not complete(Path(partial)):
-            raise _why(model, error) from None  # whose tracebacks fill pages, and which says nothing more
+            raise _why(model, error) from None  # the traceback of the original fills pages and says nothing more
         place = Path(partial)
     if not place.is_file() and not complete(place):
         raise _incomplete(hub, model, place)

@@ -169,7 +169,7 @@ def _built(family: Family, config: Config, head: bool) -> nn.Module:
             return family.build(config, head=head)
     except HeadwayError:
         raise
-    except Exception as error:  # anything, such as a list in place of a number
+    except Exception as error:  # a wrong config can raise anything, for example a list in place of a number
         said = " ".join(str(error).split())
         raise HeadwayError(
             f"no model can be built from the config ({type(error).__name__}: {said}): give the config.json that "

@@ -140,7 +140,7 @@ class DeBERTaV2(Family):
             Rule(layer + "intermediate.dense", block + "feed_forward.up_proj"),
             Rule(layer + "output.dense", block + "feed_forward.down_proj"),
             Rule(layer + "output.LayerNorm", block + "feed_forward_norm"),
-            # all layers share the first layer's table, which follows the absolute positions if there are any
+            # all layers share the first layer's table; if there are absolute positions, it comes after them
             Rule("encoder.rel_embeddings.weight", "stack.encodings.0.table"),
             Rule("encoder.rel_embeddings.weight", "stack.encodings.0.parts.1.table"),
             Rule("encoder.LayerNorm", "stack.encodings.0.table_norm"),

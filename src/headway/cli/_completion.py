@@ -40,7 +40,7 @@ def facts(commands: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
         kept = json.loads(cached().read_text(encoding="utf-8"))
         if kept["state"] == state:
             return kept["commands"]
-    except (OSError, ValueError, KeyError, TypeError):  # a HeadwayError, where there is no cache, is a ValueError
+    except (OSError, ValueError, KeyError, TypeError):  # without a cache there is a HeadwayError, which is a ValueError
         pass
     environment = {name: value for name, value in os.environ.items() if name != COMPLETING}
     asked = [sys.executable, "-m", "headway.cli._completion", json.dumps(commands)]

@@ -98,7 +98,7 @@ def points(out: Console, sentences: Sequence[str], style: str = "") -> None:
     from rich.table import Table
 
     for sentence in sentences:
-        # rich breaks lines at blanks alone, of which Chinese has none
+        # rich breaks lines only at blanks, and Chinese has none
         text = wrapped(sentence, out.width - 3) if columns_of(sentence) > len(sentence) else sentence
         line = Table.grid(padding=(0, 1))
         line.add_column()

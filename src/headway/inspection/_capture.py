@@ -89,7 +89,7 @@ def capture(
     observer = _Capture(model, keep, statistics, layers, heads, rows)
     with observer.watching():
         yield observer.seen
-    observer.check()  # not after an error, which has a reason of its own
+    observer.check()  # not after an error in the block, which explains itself
 
 
 class _Capture(Observer):

@@ -292,7 +292,7 @@ def _block(
             _numbers(axes, view, rows, columns, ticks=4)
         if view.sinks:
             axes.axvline(columns - 1.5, color=INK, linewidth=0.6)
-    for head in range(max(heads - wide, 0), heads):  # what stands in the last line of its column
+    for head in range(max(heads - wide, 0), heads):  # the last plots of their columns
         grid.flat[head].tick_params(labelbottom=True)
     figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     figure.supxlabel(said("key, which is attended to"), fontsize=10)

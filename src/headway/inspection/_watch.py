@@ -354,7 +354,7 @@ class Observer(Finder):
         self._turns: Counter[str] = Counter()
         self._turn = Turn()
         """The attention call that is computed next."""
-        self._begun_in = backward_pass()  # a checkpointed function may have the block in it
+        self._begun_in = backward_pass()  # the block may be inside of a checkpointed function
 
     def in_backward(self) -> bool:
         """Whether this thread runs a backward pass inside the block, whose forward pass is unknown."""

@@ -442,7 +442,7 @@ def _encoding_for(name: str, module: nn.MultiheadAttention, choice: Choice | Non
         return None
     sizes = {"embed_dim": module.embed_dim, "num_heads": module.num_heads, "head_dim": module.head_dim}
     if isinstance(spec, str) and (named := ENCODINGS.get(spec.strip().partition("(")[0])) is not None:
-        _need_attention(named, spec)  # before arguments are asked for that would not help
+        _need_attention(named, spec)  # before an error asks for arguments that would not help
     own = encoding_of(spec, **sizes)  # type: ignore[arg-type]
     kind = type(own).__name__
     _need_attention(own, encoding_name(own))

@@ -445,7 +445,7 @@ def _check_table(stack: nn.Module, name: str, n: int, new: int) -> None:
     """Raises HeadwayError if a table of positions ends before the tokens do; the last new token is never read."""
     parts = [part for part in stack.modules() if isinstance(part, PositionEncoding)]
     if any("locate" in part.acts for part in parts):
-        return  # the positions that the table is read at are not those of the tokens
+        return  # the table is read at other positions than those of the tokens
     ends = [part.sizes.max_length for part in parts if part.ends and getattr(part, "extend", None) is None]
     end = min((end for end in ends if end is not None), default=None)
     if end is None or n + new - 1 <= end:

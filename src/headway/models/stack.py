@@ -273,7 +273,7 @@ class Stack(nn.Module):
                 out = self._step(x, masks, cache)
                 return out if last is None else out[:, -last:]
         past = None if before is None else before.coordinates
-        if shared is None or past is not None:  # every process has the tokens that follow a prompt
+        if shared is None or past is not None:  # every process has all tokens after the prompt
             coordinates = continued(past, positions, x.shape[1], x.device)
         else:
             coordinates = shared.coordinates(positions, x.shape[1], x.device)

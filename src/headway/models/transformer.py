@@ -339,7 +339,7 @@ class Decoder(_Generating, _OneStack):
         the hidden states of so many last tokens. The last layer then computes no others, if nothing observes it and its
         modules are headway's.
         """
-        options = {} if last is None else {"last": last}  # which a stack of another class need not know
+        options = {} if last is None else {"last": last}  # a stack of another class need not know it
         out: Tensor = self.stack(
             self.vectors(ids), positions=positions, mask=also(CAUSAL, mask), cache=cache, memory=memory, **options
         )

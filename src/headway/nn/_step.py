@@ -41,8 +41,8 @@ class PreparedSteps:
         self, facts: tuple[Any, ...], keys: Tensor, values: Tensor, plan: Step | str, run: StoredStep | None
     ) -> None:
         self.facts, self.plan, self.run = facts, plan, run
-        self.keys, self.values = weakref.ref(keys), weakref.ref(values)  # which a cache that grows replaces
-        self.places = keys.data_ptr(), values.data_ptr()  # which change where memory becomes shared with a process
+        self.keys, self.values = weakref.ref(keys), weakref.ref(values)  # a cache that grows replaces them
+        self.places = keys.data_ptr(), values.data_ptr()  # they change if memory becomes shared with a process
 
     def holds(self, facts: tuple[Any, ...], keys: TokenBuffer, values: TokenBuffer) -> bool:
         """Returns whether this holds for a step.

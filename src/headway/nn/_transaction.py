@@ -52,7 +52,7 @@ class Transactional:
     """Base class of caches and memories that take part in transactions."""
 
     def __init__(self) -> None:
-        # set here, since a compiler takes an attribute of the class and one of the object for two states
+        # set here, since a compiler treats an attribute of the class and one of the object as two states
         self._in_call = False
         """Whether a transaction is under way."""
         self._damaged = False

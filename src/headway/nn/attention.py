@@ -69,7 +69,7 @@ def coordinates_of_keys(
             all_keys = replace(all_keys, position=given.position)
         cache.coordinates = all_keys.as_given()
     else:
-        all_keys, cache.coordinates = given, past  # those of this call alone: the cache no longer counts
+        all_keys, cache.coordinates = given, past  # coordinates of this call only: the cache no longer counts
     return all_keys
 
 
@@ -201,7 +201,7 @@ class MultiHeadAttention(nn.Module):
             self.register_parameter("sink", sink)
         else:
             self.register_buffer("sink", sink)
-        self._reset_own()  # parts have initial values, or are given as they are
+        self._reset_own()  # parts already have their initial or given values
 
     __prepare_scriptable__ = refuse_script
 
@@ -332,7 +332,7 @@ class MultiHeadAttention(nn.Module):
         if cache is not None and is_self_attention:
             cache.need_room(query.shape[1])
             cache.need_mask(mask, encoding)
-        asked, n = query, query.shape[1]  # the tokens of which the output is computed, and all
+        asked, n = query, query.shape[1]  # the tokens whose output is computed; the number of all tokens
         if last is not None:
             need_last(last, n)
             asked, mask = query[:, n - last :], None if mask is None else as_mask(mask).block(n - last, n, n)  # type: ignore[union-attr]
@@ -371,7 +371,7 @@ class MultiHeadAttention(nn.Module):
             arguments = _of_last(arguments, last, n, encoding)
         if self.head_shard is not None:
             arguments["head_shard"] = self.head_shard
-        if shared is None or cache is None:  # else the cache holds the values as they are here
+        if shared is None or cache is None:  # otherwise the cache has these values already
             v = self._attended(v)
         out = attend(
             q,
@@ -524,7 +524,7 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Arguments]:
         """Appends keys and values of x to the cache; returns those of all tokens, and arguments for ``attend``."""
         n, prepared_by = x.shape[1], encoding if caches_prepared(encoding) else None
-        new = None  # where the cache counts its tokens, whose coordinates then are the default ones
+        new = None  # if the cache counts its tokens, their coordinates are the default ones
         if positions is not None or key_positions is not None or not cache.count(x, prepared_by):
             new = continued(cache.coordinates, positions, n, x.device)
             check_coordinates(new, x)

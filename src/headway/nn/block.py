@@ -211,7 +211,7 @@ class Block(nn.Module):
 
         modules: Any = self._modules  # since each attribute that is a module takes a microsecond, which steps notice
         attention, feed_forward = modules["attention"], modules["feed_forward"]
-        # modules that are called as MultiHeadAttention is need not know of it
+        # modules that are called like MultiHeadAttention need not know this argument
         takes_first = first_values is not None and getattr(attention, "reads_first_values", False)
         options: dict[str, Any] = {"first_values": first_values} if takes_first else {}
         if last is not None:

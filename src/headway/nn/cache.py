@@ -185,11 +185,11 @@ class KeyValueCache(Transactional):
             new: the input of the tokens that follow.
             prepared_by: the encoding that prepares their keys; None if the cache holds them as projected.
         """
-        started = len(self) > 0 or self._coordinates is not None  # keep(0, 0) leaves no token, and its stream goes on
+        started = len(self) > 0 or self._coordinates is not None  # keep(0, 0) leaves no token, but the stream goes on
         if (started and not self._counts) or not new.is_cpu or watched():
             return False
         if prepared_by is not None and prepared_by.plan_key() is None:
-            return False  # it may draw positions, and one draw places keys and queries
+            return False  # it may draw positions, and keys and queries must share one draw
         self._coordinates, self._counts = None, True
         return True
 

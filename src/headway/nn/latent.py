@@ -161,7 +161,7 @@ class LatentAttention(nn.Module):
                 raise HeadwayError(
                     f"parts has a {type(part).__name__}, which changes values, but the cache holds latents: drop it"
                 )
-        self._reset_own()  # parts have initial values, or are given as they are
+        self._reset_own()  # parts already have their initial or given values
 
     __prepare_scriptable__ = refuse_script
 
@@ -324,8 +324,8 @@ class LatentAttention(nn.Module):
         plain = all(type(proj) is nn.Linear and calls_forward_alone(proj) for proj in projections)
         if cache is None or not plain:
             return False
-        expansion = self.latent_dim * (self.head_dim + self.value_dim)  # of a token, or of a query and its output
-        wider = 2 * self.latent_dim - self.head_dim - self.value_dim  # what a score and a weight cost more
+        expansion = self.latent_dim * (self.head_dim + self.value_dim)  # for a token, or for a query and its output
+        wider = 2 * self.latent_dim - self.head_dim - self.value_dim  # extra cost of a score and a weight
         return n * (m * wider + expansion) < m * expansion
 
     def why_not_shared(self) -> str | None:

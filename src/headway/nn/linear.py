@@ -191,7 +191,7 @@ class _Linear(torch.autograd.Function):
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad
         rows, d_input, d_weight = grad.reshape(-1, out_features), None, None
         takes = _products(x_shape.numel(), out_features, in_features)
-        # torch follows what is differentiated again, batched or traced
+        # a call that is differentiated again, batched or traced is left to torch
         ours = any(takes) and not torch.is_grad_enabled() and _ordinary(grad, x, weight) and not _followed()
         if wants_x:
             d_input = _times(rows, weight.t(), ours and takes.d_input).reshape(x_shape)

@@ -124,7 +124,7 @@ class SharedCall:
             dim = words.index("queries")
             return torch.cat([x.narrow(dim, start, stop - start) for start, stop in runs], dim)
 
-        # of the whole: the mask of a run of one query could not be told from one that all queries share
+        # cut from the whole: the mask of a run of one query would look like one that all queries share
         return self.mask.block(0, n, n).along("queries", of_runs)
 
     def encoded(self) -> tuple[Call, bool]:
@@ -261,7 +261,7 @@ def drawing_with(seed: int | None, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(
         [] if device.type == "cpu" else [device], device_type=device.type if device.type != "cpu" else "cuda"
     ):
-        # on a CPU those of other devices, which are not restored, are left alone
+        # on a CPU the generators of other devices are left alone, since they are not restored
         (torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed)(seed)
         yield
 

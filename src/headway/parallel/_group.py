@@ -93,10 +93,10 @@ class Group:
             self.ranks, self._find = [0], lambda: None
             return
         self.ranks = dist.get_process_group_ranks(group)
-        # messages of a ring and of data parallelism must not mix, and the latter often has the group of all processes.
-        # A smaller group is one of its own already: torch cannot make another one unless all processes take part.
+        # messages of a ring and of data parallelism must not mix, and the latter often uses the group of all processes.
+        # A smaller group is used as it is: torch cannot make another one unless all processes take part.
         everyone = self.size == dist.get_world_size()
-        backend = dist.get_backend_config(group)  # without it, that of all processes, which may be another one
+        backend = dist.get_backend_config(group)  # the default would be the backend of all processes, which may differ
         own = dist.new_group(timeout=timeout_of(group), backend=backend) if everyone else None
         self._find = ref(group) if own is None else lambda: own
 
@@ -252,7 +252,7 @@ class Group:
             return False
         try:
             store.set(f"headway/{self.rank}", text)
-        except Exception:  # of many kinds; the process that has the store may be the one that is lost
+        except Exception:  # many kinds; the process with the store may be the lost one
             return False
         return True
 
@@ -285,7 +285,7 @@ class Group:
             incoming: for each rank the tensor that its message is written to, likewise.
         """
         messages = []
-        for step in range(1, self.size):  # every rank meets another one in each step
+        for step in range(1, self.size):  # in each step every rank has another partner
             to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
             messages += [(True, to, outgoing[to]), (False, source, incoming[source])]
         self.finish(self.post([(sends, rank, x) for sends, rank, x in messages if x is not None]))
@@ -341,7 +341,7 @@ class Group:
 
     def _lost(self, ranks: list[int], error: RuntimeError) -> LostError:
         others = ", ".join(str(self.ranks[rank]) for rank in sorted(set(ranks)))
-        # without the line of gloo's source, and what it takes for the cause
+        # without the line of gloo's source and gloo's guess at the cause
         cause = re.sub(r"^\[\S+\] ", "", str(error).partition("\n")[0]).partition(" This is typically")[0]
         told = self.told(causes=False)
         return of_others(

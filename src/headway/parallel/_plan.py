@@ -227,14 +227,14 @@ class _Rank:
         others, first = self.ranks - 1, self.gradients // 2 if self.causal and self.ranks > 1 else 0
         # no other rank sees the last run of the first rank, so that its gradients stay there
         sent, back = others * self.kv, others * (self.kv + self.gradients) - first
-        # of gradients: own ones, those added to, those of a part; and, in longer rings, those on their way and arriving
+        # shards of gradients: the own ones, the sums, those of a part; in longer rings also those leaving and arriving
         shards = 3.75 if self.ranks == 2 else 7.5
         memory = (4 * self.wide - 1.5) * self.q + self.kv + shards * self.gradients + self.read_wide
         return sent, back, round(memory)
 
     def gather(self) -> tuple[int, int, int]:
         others, gathered = self.ranks - 1, self.kv + self.read
-        # all keys, and the gradients of them by the two runs of queries, the first of which sees a part
+        # all keys, and their gradients from the two runs of queries, of which the first sees a part
         seen = others / (2 * self.ranks) if self.causal else 1
         memory = 3 * self.q + (2 + seen) * self.ranks * gathered
         return others * gathered, others * gathered, round(memory)

@@ -25,7 +25,7 @@ class GroupScans:
         runs = steps.split([stop - start for start, stop in self.shards.runs], dim=1)
         totals = torch.stack([run.sum(1) for run in runs], dim=1)
         before, order = self._of_runs(totals)
-        # the first run takes its 0 of the same tensor, so that every rank has its node in the graph
+        # the 0 of the first run comes from the same tensor, so that every rank has this node in the graph
         sums = torch.cat([torch.zeros_like(before[:, :1]), before.cumsum(1)], dim=1)
         found = [run.cumsum(1) + sums[:, number : number + 1] for run, number in zip(runs, order, strict=True)]
         return torch.cat(found, dim=1)
@@ -41,7 +41,7 @@ class GroupScans:
         found = []
         for own in order:
             start = every[own][0]
-            pieces, missing = [tails[:, own, :0]], count  # nothing of it, for the node in the graph
+            pieces, missing = [tails[:, own, :0]], count  # an empty piece, for the node in the graph
             for number in reversed(range(own)):  # the tokens before, from the nearest run on
                 here = min(missing, every[number][1] - every[number][0])
                 pieces.insert(0, tails[:, number, count - here :])

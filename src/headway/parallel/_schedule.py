@@ -117,7 +117,7 @@ def _parts(call: SharedCall, owner: int, visible: list[list[bool]]) -> list[Part
     """
     count = len(call.k_shards.layout[owner])
     spans = [(j, j + 1) for j in range(count)]
-    if owner == call.group.rank and count > 1:  # its keys lie in one tensor, those of others in one for each run
+    if owner == call.group.rank and count > 1:  # own keys are in one tensor, those of others in one per run
         whole = _part(call, (0, len(visible)), owner, (0, count)) if any(map(any, visible)) else None
         if whole is not None:
             return [whole]

@@ -199,7 +199,7 @@ class PositionEncoding(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._changed()  # the number of another process may be given again in this one
+        self._changed()  # numbers from another process may occur again in this one
 
     def _apply(self, *arguments: Any, **named: Any) -> Self:
         try:
@@ -448,7 +448,7 @@ class PositionEncoding(nn.Module):
                     return coordinates
                 return coordinates.placed_by(self, self.tables_of(coordinates))
             given = coordinates.as_given()
-        if self._parameters or self._buffers or self._modules:  # hooks read them, and are no calls of the module
+        if self._parameters or self._buffers or self._modules:  # hooks read them without a call of the module
             need_numbers(self, given.position.device, self.known_as)
         self.need_axes(given)
         if not self._places:

@@ -162,7 +162,7 @@ def label_of(spec: str) -> str:
         return spec if labels == parts else " + ".join(labels)
     match = SPEC.fullmatch(spec.strip())
     found = None if match is None else arguments_in(match["arguments"] or "")
-    if found is None or LABEL not in found[1]:  # perhaps no name of an encoding, as ``encoding`` says
+    if found is None or LABEL not in found[1]:  # perhaps no name of an encoding; ``encoding`` reports it
         return spec
     label = found[1][LABEL]
     if not isinstance(label, str) or not label.strip():

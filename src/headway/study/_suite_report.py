@@ -89,7 +89,7 @@ class SuiteResults(SuiteNumbers):
         rows = []
         for name in self.encodings:
             learned, runs = self.learned(task, name), self.runs(task, name)
-            if not runs:  # as in the folder of one of several machines
+            if not runs:  # for example in the folder of one of several machines
                 continue
             cells: list[Cell | str] = [Cell(name), Cell(said("{count} of {runs}", count=len(learned), runs=len(runs)))]
             for times in self.times:

@@ -81,7 +81,7 @@ class WeightsAndBiases(Logger):
         return self._library.init(project="headway", name=run, dir=str(self.folder), reinit="create_new")
 
     def _log(self, run: Any, step: int, numbers: Mapping[str, float]) -> None:
-        run.log({"step": step, **numbers})  # its own step may not go back, as that of a training that resumes does
+        run.log({"step": step, **numbers})  # not as its own step, which must not go back, as a resumed training does
 
     def _end(self, run: Any) -> None:
         run.finish()

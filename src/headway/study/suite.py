@@ -244,7 +244,7 @@ def _measured(job: Job, tell: Report, state: Path, *, protocol: SuiteProtocol, l
             )
             steps, validation = trained.steps, task.validate(model)
             seconds = round(trained.seconds, 2)
-            if not math.isnan(trained.processor_seconds):  # as of a checkpoint of an earlier version
+            if not math.isnan(trained.processor_seconds):  # NaN after resuming from an earlier version's checkpoint
                 work = round(trained.processor_seconds, 2)
         except Diverged as error:
             steps, validation, reason = error.step - 1, 0.0, f"training diverged: {error}"

@@ -35,7 +35,7 @@ def in_words(where: Where) -> str:
 
 def raised_at(error: BaseException) -> Where | None:
     """Returns the line of a user's file in which an error arose."""
-    traced = getattr(error, "real_stack", None)  # of the code that torch's compiler follows and does not run
+    traced = getattr(error, "real_stack", None)  # frames of code that torch's compiler traces but does not run
     frames = traced or traceback.extract_tb(error.__traceback__)
     return own_line((frame.filename, frame.lineno or 0) for frame in frames)
 

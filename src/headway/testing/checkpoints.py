@@ -234,7 +234,7 @@ def _check_gradients(ours: Any, theirs: Any) -> None:
         # a change is affine; a gradient maps by its linear part
         own = entry.change.write(grads) - entry.change.write([torch.zeros_like(one) for one in grads])
         if entry.ours[0].endswith("embedding.weight"):
-            for grad in (own, parameter.grad):  # there the padding id, with which a target begins, has no gradient
+            for grad in (own, parameter.grad):  # transformers gives a target's first id, the padding, no gradient
                 grad[theirs.config.pad_token_id or 0] = 0
         compared.append((entry.theirs, distance(own, parameter.grad)))
     worst, apart = max(compared, key=lambda one: one[1])

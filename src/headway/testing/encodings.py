@@ -227,7 +227,7 @@ def _hint(find: Callable[..., str], *arguments: Any) -> Iterator[None]:
     except AssertionError as error:
         try:
             hint = find(*arguments)
-        except Exception:  # which must not hide what the check found
+        except Exception:  # an error here must not hide the result of the check
             hint = ""
         raise AssertionError(f"{error}{hint}") from error
 
@@ -304,7 +304,7 @@ def reads_only_what_it_declares(encoding: PositionEncoding) -> None:
         try:
             attention(q, k, v, encoding=layer.in_attention, q_input=x, k_input=x, **shared)
         except Exception:
-            return  # it fails with the input too: other checks say how
+            return  # it fails with the input too, and other checks report that
         at = raised_at(error)
         said = f"{type(error).__name__}: {error}" + (f"; at {in_words(at)}" if at else "")
         raise AssertionError(f"it reads q_input or k_input, which it is not given: {remedy} ({said})") from error
@@ -327,8 +327,8 @@ def changes_the_output(encoding: PositionEncoding) -> None:
 
 def keeps_the_promise_in_every_dtype(encoding: PositionEncoding) -> None:
     """Checks output and gradients in float32 and bfloat16, far from position 0, against naive and exact results."""
-    # without parameters, whose gradients sum over a batch, the draws are the sequences of one call
-    # with them, a gradient may have one row a draw, whose mean over few draws says too little for a failure
+    # gradients of parameters are sums over a batch; without parameters the draws are the sequences of one call.
+    # With parameters, a gradient may have one row for each draw, and few draws give no reliable mean
     calls = DRAWS if list(encoding.parameters()) else 1
     for dtype in (torch.float32, torch.bfloat16):
         reasons = kernel_reasons(_layer(encoding, dtype=dtype), mask=Causal(), wants_gradient=True)

@@ -105,7 +105,7 @@ class Sides:
         self.case: dict[str, str | list[str]] = {name: getattr(cell, name) for name in ("terms", "dtype", "direction")}
         self.case["mask"] = ["none", "causal"] if cell.terms != "none" and cell.mask == "causal" else cell.mask
         self.case["queries"] = "many"
-        if cell.n == 1:  # which sees all keys, whatever the mask is called
+        if cell.n == 1:  # one query sees all keys, whatever the mask is called
             self.case |= {"mask": ["none", "causal", "others"], "queries": "one"}
         if "cpu" in kernels:
             self.case["isa"] = _library.isa()

@@ -225,7 +225,7 @@ def _driver() -> str:
         library = ctypes.CDLL("nvml.dll" if os.name == "nt" else "libnvidia-ml.so.1")
         version = ctypes.create_string_buffer(80)
         failed = library.nvmlInit_v2() or library.nvmlSystemGetDriverVersion(version, len(version))
-    except (OSError, AttributeError):  # there is none, or one without these functions
+    except (OSError, AttributeError):  # no library, or one without these functions
         return "unknown"
     return "unknown" if failed else version.value.decode()
 

@@ -435,7 +435,7 @@ class Bert(MatrixVectors):
             table = Pretrained.of(self.words, self.matrix, self.tokenizer)
             table.counts = self.counts
             table.save(folder / TABLE)
-        options = {**self.options, "out": None}  # where it was trained is of no use to who reads it
+        options = {**self.options, "out": None}  # readers have no use for the folder in which it was trained
         about = {"options": options, "tokenizer": described(self.tokenizer)}
         write_text(folder / OPTIONS, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
 

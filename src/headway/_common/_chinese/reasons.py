@@ -11,7 +11,7 @@ REASONS = {
     "cases of {kinds}": "{kinds} 的例子",
     "more than {least} different tokens: they have {known}": "多于 {least} 个不同的词元，而这里只有 {known} 个",
     "dependency relations: read a CoNLL-U file": "依存关系：请读入 CoNLL-U 文件",
-    # numbers of word vectors that there are none of
+    # why some numbers of word vectors are missing
     "the words of this test are English, and the text is not": "这项测试用的是英文词，而文本不是英文",
     "every two words have the same cosine, so that no word is nearer than another": (
         "任意两个词的余弦都相同，没有哪个词比别的更近"

@@ -81,11 +81,11 @@ class Processes(Engine):
 
     def _started(self, work: Callable[..., Any], number: int) -> _Worker[Any]:
         """Starts a process, by its number among those that run at once."""
-        context = multiprocessing.get_context("spawn")  # a fork copies the threads of torch in no usable state
+        context = multiprocessing.get_context("spawn")  # after a fork, torch's threads would be in an unusable state
         ours, its = context.Pipe()
         names = _names(self.gpus)
         gpu = names[number % len(names)] if names else None
-        # a pickle of its own, in which tensors are values: torch would put those of arguments into shared memory
+        # pickled here, with tensors as plain values: torch would put tensors in arguments into shared memory
         process = context.Process(target=_serve, args=(its, pickle.dumps(work), gpu), daemon=True)
         with _interrupts_blocked():
             process.start()

@@ -19,7 +19,7 @@ from ._base import Engine, Finished, J, Losses, Told, Work, now_and_then, outcom
 BETWEEN_LOOKS = 0.5
 """Seconds between two looks at the tasks."""
 VARIABLES = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on any system: its servers then listen on 127.0.0.1 alone
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on any system: Ray's servers then listen only on 127.0.0.1
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns of what it will change
 }
@@ -58,7 +58,7 @@ class Ray(Engine):
             tasks = _Tasks(self._ray, work, self._files)
             try:
                 self._run(tasks, jobs, told, finished)
-            except self._ray.exceptions.RayError as error:  # of the mailbox, or of the cluster itself
+            except self._ray.exceptions.RayError as error:  # raised by the mailbox or the cluster itself
                 raise HeadwayError(f"Ray ended ({one_line(error):.200}): the same call goes on") from None
             finally:
                 tasks.end()

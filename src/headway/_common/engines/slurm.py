@@ -38,7 +38,7 @@ class Slurm(Engine):
             self._executor = submitit.AutoExecutor(folder, cluster, slurm_max_num_timeout=REQUEUES)
             usual = {"name": "headway", "cpus_per_task": 1, "timeout_min": 60, "slurm_array_parallelism": jobs}
             self._executor.update_parameters(**usual | parameters)
-        except Exception as error:  # of a cluster or a parameter that submitit does not know
+        except Exception as error:  # such as a cluster or a parameter that submitit does not know
             raise HeadwayError(f"--on slurm: {one_line(error)}") from error
         if cluster is None and self._executor.cluster == "local":
             raise HeadwayError("--on slurm: there is no srun here: start it on a machine of the cluster")

@@ -51,7 +51,7 @@ def _found(stack: Sequence[Frame], *args: Any, **kwargs: Any) -> Found:
         if change is None:
             computed: tuple[Tensor, Tensor | None] = F.multi_head_attention_forward(**given)
             return computed
-        # projected by the identity, which is exact, the output is that of the heads
+        # with the identity as output projection, which is exact, the output is that of the heads
         width = given["embed_dim_to_check"]
         weight, bias = given["out_proj_weight"], given["out_proj_bias"]
         alone = torch.eye(width, dtype=weight.dtype, device=weight.device)

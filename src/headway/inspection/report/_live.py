@@ -83,7 +83,7 @@ class Live:
         call = self.subject.calls[layer]
         group = call.q.shape[1] // call.k.shape[1]
         first = own // group * group
-        with suppress(HeadwayError):  # scores of a head that depend on other heads
+        with suppress(HeadwayError):  # cut refuses if scores of a head depend on other heads
             call, own = cut(call, "heads", first, first + group), own - first
         with torch.no_grad(), without_autocast(call.q):
             return spec.computed(call), own

@@ -456,7 +456,7 @@ class _Maker:
         """The lists above the smallest threshold that fits; none if none does."""
         every = [(layer, head, listed) for layer, of in enumerate(layers) for head, listed in enumerate(of)]
         weights = torch.cat([listed.weights for _, _, listed in every])
-        rate = 0.0  # characters of a weight, which are more for a larger threshold
+        rate = 0.0  # characters for each weight; a larger threshold needs more of them
         for tau in [tau for tau in TAUS if tau >= first]:
             chunks, worst, done, count = Chunks(self.prefix), 0.0, 0, int((weights >= tau).sum())
             if room is not None and rate * count > UNEVEN * room:

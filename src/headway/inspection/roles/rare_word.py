@@ -47,7 +47,7 @@ class MostAttendedRare(Statistic):
     """Whether a token belongs to a word, [batch, n] bool."""
 
     def reductions(self, call: Call) -> tuple[Reduction, ...]:
-        others = int((~self.words).sum(-1).max())  # they may be ahead of the first token of a word
+        others = int((~self.words).sum(-1).max())  # tokens that may rank ahead of the first token of a word
         return (reductions.TopKeys(min(others + 1, self.words.shape[1])),)
 
     def result(self, call: Call, values: list[Any], counted: Tensor) -> AttendedRare:

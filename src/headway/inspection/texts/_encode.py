@@ -88,7 +88,7 @@ def _pieces(tokenizer: Any, text: AnnotatedText) -> list[_Piece]:
                 f"{type(tokenizer).__name__} does not say which characters a token stands for: give a fast tokenizer, "
                 "such as AutoTokenizer.from_pretrained(…, use_fast=True)"
             )
-        # without the arguments, what an earlier call has set would stay
+        # without these arguments, settings of an earlier call would stay
         encoded = tokenizer(text.text, truncation=False, padding=False, verbose=False).encodings[0]
     elif callable(getattr(tokenizer, "encode", None)):
         encoded = tokenizer.encode(text.text)

@@ -103,7 +103,7 @@ def _documents(path: Path) -> Iterator[_Document]:
 
 
 def _row(path: Path, number: int, line: str, expected: int) -> _Row:
-    columns = re.split("[ \t]+", line.strip(" \t"))  # other white space, as that of "10\u00a0000", is in words
+    columns = re.split("[ \t]+", line.strip(" \t"))  # other white space, as in "10\u00a0000", belongs to words
     if len(columns) < LEAST_COLUMNS:
         raise broken(path, number, f"{len(columns)} columns: a word of CoNLL-2012 has {LEAST_COLUMNS} or more")
     if columns[WORD_NUMBER] != str(expected):

@@ -50,7 +50,7 @@ def make_mask(
         return as_theirs(
             masking.eager_mask, allow_is_bidirectional_skip=kwargs.get("allow_is_bidirectional_skip", False)
         )
-    decoding = q_length == 1 and isinstance(q_offset, Tensor)  # one token with a static cache, which is compiled next
+    decoding = q_length == 1 and isinstance(q_offset, Tensor)  # one token, static cache: such a call is compiled next
     if decoding or masking.is_tracing(attention_mask):
         return as_theirs(masking.sdpa_mask)
     shifts: list[Tensor] = []

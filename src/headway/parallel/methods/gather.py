@@ -141,7 +141,7 @@ def _run(
     if isinstance(sink, Tensor) and sink.ndim == 3:
         options["sink"] = sink[..., slice(*own)]
     if call.encoding is not None and call.encoding.reads_input:
-        # it takes the queries as the last of the keys, whether these are seen or not
+        # such an encoding assumes that the queries are the last of the keys, whether these are seen or not
         seen = max(seen, queries[1] + m - q_at.index.shape[1])
     mask: Mask | None = call.part_of_mask(queries, (0, seen))
     q_input = None if call.q_input is None or k_input is None else call.q_input[:, slice(*own)]

@@ -414,7 +414,7 @@ def _backward(
     sums = {number: _wide_zeros(inputs[number]) for number in wanted}  # of as many parts as runs of keys
     totals = [_wide_zeros(x) if need else None for x, need in zip(own, of_keys, strict=True)]
     buffers = Buffers(own[0].device)
-    late: _Travelling | None = None  # of the group before, so that no rank waits for the others after each group
+    late: _Travelling | None = None  # gradients of the last group, so that no rank waits after each group
     for group in range(plan.groups):
         some = partial(_Queries, plan, group, inputs, wanted, sums, whole, d_out, d_lse)
         queries_of = cache(some)

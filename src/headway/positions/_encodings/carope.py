@@ -61,7 +61,7 @@ class CARoPE(ContentRotary):
 
     def turns(self, x: Tensor, k_at: Coordinates) -> Tensor:
         """Returns φ, [batch, kv_heads, m, pairs] in float64."""
-        ratio = 1 / (1 - F.logsigmoid(-projected(x, self.weight)))  # softplus, which onnxruntime has in float32 alone
+        ratio = 1 / (1 - F.logsigmoid(-projected(x, self.weight)))  # softplus, which onnxruntime has only in float32
         power = torch.arange(self.pairs, dtype=torch.float64, device=x.device)
         return summed(ratio[..., None] ** power, k_at).transpose(1, 2)
 

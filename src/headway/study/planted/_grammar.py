@@ -208,7 +208,7 @@ class Language:
         ends = sorted((parts.index("{noun}"), parts.index("{word}")))
         between = parts[ends[0] + 1 : ends[1]]
         nearest = 1 + sum(part not in ("{fill}", "{few}") for part in between)
-        free = drawn.randint(nearest, FARTHEST) - nearest  # words that {fill} and {few} share between the ends
+        free = drawn.randint(nearest, FARTHEST) - nearest  # words that {fill} and {few} divide between the ends
         words = self._fill(drawn, drawn.randint(0, FEW), relation)
         places = {}
         for place, part in enumerate(parts):

@@ -167,7 +167,7 @@ def build(case: Case, dtype: torch.dtype, *, exact: bool = False) -> Inputs:
     rest: dict[str, Tensor] = {}
     if case.term != "none":
         terms: list[Term] = []
-        for name in case.term.split(" + "):  # drawn anew for each, so that a name may stand twice
+        for name in case.term.split(" + "):  # drawn anew for each, so a name may occur twice
             examples = term_examples(
                 draw_term,
                 batch=case.batch,
@@ -316,7 +316,7 @@ def _compare(cases: list[Case], ours: dict[str, Tensor] | None = None, exact: di
                     comparisons[name] = Comparison(f"{name} in {case.dtype}", factor, rows)
                 comparison = comparisons[name]
                 comparison.add(value, naive[name].to(value.dtype), right[name])
-                comparison.epsilon = torch.finfo(dtype_of(case)).eps  # that of q, where a term's tensors are wider
+                comparison.epsilon = torch.finfo(dtype_of(case)).eps  # q's epsilon even if a term's tensors are wider
         cancelling = [_cancelling(case) for case in cases]
         for name, comparison in comparisons.items():
             least = 1.0 if name == "log-sum-exp" else 0.0  # of which e to its power is used

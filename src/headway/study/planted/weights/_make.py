@@ -63,7 +63,7 @@ def pretrain(
     recipe = recipe_of_model(language, settings)
     path = file_of(language, number, folder)
     need_folder_place(folder)
-    if path.is_file() and recipe_in(path) in (recipe, None):  # of another recipe, the model may have other words
+    if path.is_file() and recipe_in(path) in (recipe, None):  # a model of another recipe may have other words
         return pretrained(language, number, folder=folder)
     first = 0 if number == 0 else pretrain(language, number - 1, training=settings, folder=folder, tell=tell).seed + 1
     rejected: dict[int, list[str]] = {}
