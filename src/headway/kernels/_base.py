@@ -31,21 +31,21 @@ class Deferral(NamedTuple):
 
 
 class Prepared(Protocol):
-    """A call that has been prepared once and is repeated for other q, k and v of the same shapes and strides."""
+    """A call that was prepared once and can be repeated for other q, k and v of the same shapes and strides."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...] = ()) -> Tensor | None:
-        """Returns the output, with ``terms``, if any, for those of the first call; None if it cannot be computed so."""
+        """Returns the output, with ``terms`` in place of those of the first call; None if it cannot be computed so."""
 
 
 class PreparedStep(Protocol):
-    """A decoding step that has been prepared once and is repeated for any number of keys."""
+    """A decoding step that was prepared once and can be repeated for any number of keys."""
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...], sides: tuple[Coordinates, Coordinates] | None
     ) -> Tensor | None:
-        """Returns the output, with ``terms``, if any, for those of the first step; None if it cannot be computed so.
+        """Returns the output, with ``terms`` in place of those of the first step; None if it cannot be computed so.
 
-        Without ``sides``, the coordinates of queries and keys, keys stand at 0, 1, 2 …
+        ``sides`` are the coordinates of queries and keys; without them, keys stand at 0, 1, 2 …
         """
 
     def of_storage(self, k: Tensor, v: Tensor) -> StoredStep | None:
@@ -63,12 +63,12 @@ class StoredStep(Protocol):
 
 
 class RotationByRows(Protocol):
-    """A rotation of a block of tokens, of which each call takes some."""
+    """A rotation of a block of tokens; each call uses some of its rows."""
 
     def __call__(self, x: Tensor, row: int, out: Tensor | None = None) -> Tensor | None:
         """Returns x [batch, heads, n, head_dim] rotated by the n rows from ``row`` on; None if it cannot be.
 
-        They are written into ``out``, if that is given.
+        The result is written into ``out`` if that is given.
         """
 
 
@@ -88,7 +88,7 @@ class Kernel(ABC):
         """
 
     def defers(self, problem: Problem) -> Deferral | None:
-        """Returns to which kernel "auto" should leave a call that this one can run, and why; None if to none.
+        """Returns the kernel to which "auto" should leave a call that this one can run, and why; None if there is none.
 
         Args:
             problem: the facts of the call.
@@ -96,9 +96,10 @@ class Kernel(ABC):
         return None
 
     def note(self, problem: Problem) -> str:
-        """Returns what ``explain`` adds to a kernel that can run a call; empty if there is nothing.
+        """Returns a note for ``explain`` on a kernel that can run a call; empty if there is none.
 
-        It is a limitation of this installation, such as a missing library, or what was verified on the call's device.
+        The note states a limitation of this installation, such as a missing library, or what was verified on the call's
+        device.
 
         Args:
             problem: the facts of the call.
@@ -107,7 +108,7 @@ class Kernel(ABC):
 
     @staticmethod
     def environment(q: Tensor, k: Tensor, v: Tensor) -> Hashable:
-        """Returns what a prepared call depends on besides the call, such as the number of threads.
+        """Returns the facts besides the call that a prepared call depends on, such as the number of threads.
 
         Args:
             q: queries, an ordinary tensor.
@@ -115,12 +116,12 @@ class Kernel(ABC):
             v: values, likewise.
 
         Returns:
-            None if no calls of such tensors are prepared, since they lie elsewhere.
+            The facts; None if calls with such tensors are never prepared, since the tensors are elsewhere.
         """
         return None
 
     def prepare(self, call: Call, terms_vary: bool) -> Prepared | str:
-        """Prepares later calls like ``call``, which autograd may record; returns why not, if the kernel does not.
+        """Prepares later calls like ``call``, which autograd may record; if the kernel does not, returns the reason.
 
         Args:
             call: the first of these calls. The numbers of q, k and v are aligned to their size.
@@ -129,7 +130,7 @@ class Kernel(ABC):
         return f"{self.name} prepares no calls"
 
     def prepare_step(self, call: Call, terms_vary: bool) -> PreparedStep | str:
-        """Prepares decoding steps like ``call``, of any number of keys; returns why not, if the kernel does not.
+        """Prepares decoding steps like ``call``, with any number of keys; if the kernel does not, returns the reason.
 
         Args:
             call: the first step, whose q and k have been rotated. Its queries are the last of its keys, and both have a
@@ -143,7 +144,7 @@ class Kernel(ABC):
         return rotation._of(x)
 
     def rotation_by_rows(self, rotation: Rotation) -> RotationByRows | None:
-        """Returns what rotates tensors by consecutive rows of a rotation; None if the kernel has nothing that does.
+        """Returns a function that rotates tensors by consecutive rows of a rotation; None if the kernel has none.
 
         Args:
             rotation: the rotation of all rows, on a CPU.
@@ -175,7 +176,7 @@ class Kernel(ABC):
         return [f"{self.name} computes attention alone, no reductions of its weights"]
 
     def reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None = None) -> list[Any]:
-        """Computes reductions of the weights of a call, which ``why_not_reduce`` has no reason against.
+        """Computes reductions of the weights of a call for which ``why_not_reduce`` returns no reason.
 
         Args:
             call: the call. Its values and its dropout have no effect.
@@ -223,7 +224,7 @@ L = TypeVar("L")
 
 
 class Native(Kernel, Generic[L]):
-    """What a native kernel computes, as autograd and operators call it; ``NativeKernel`` runs it through them."""
+    """The computations of a native kernel, as autograd and operators call them; ``NativeKernel`` runs them."""
 
     differentiable: ClassVar[bool] = False
     """Whether ``forward`` is made of torch's operations, so that its gradients can be differentiated."""
@@ -259,8 +260,8 @@ class Native(Kernel, Generic[L]):
             results: what ``forward`` computed.
             d_out: the gradient of the output.
             d_lse: the gradient of the log-sum-exp, or None.
-            partial_keys: whether results, d_out and d_lse are those of a call over more keys, of which this call has a
-                part. δ must then be computed from them, not from this call's own products.
+            partial_keys: whether results, d_out and d_lse belong to a call over more keys, of which this call has only
+                a part. δ must then be computed from them, not from this call's own products.
         """
 
     def lower(self, call: Call) -> L:

@@ -1,4 +1,4 @@
-"""The choice of a kernel, for running a call and for explaining it."""
+"""Chooses a kernel, for running a call or explaining it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Choice(NamedTuple):
 def choose(kernels: Mapping[str, Kernel], problem: Problem, name: str = "auto", *, ask_all: bool = False) -> Choice:
     """Chooses the kernel ``name``, or with "auto" the first that can run the problem and does not defer to a later one.
 
-    A kernel defers only to one of the table that can run the problem.
+    A kernel defers only to a kernel of the table that can run the problem.
 
     Args:
         kernels: the table, in order of preference.
         problem: the facts of the call.
         name: "auto", or a name of the table.
-        ask_all: whether to collect the reasons of kernels that can no longer be chosen, too.
+        ask_all: whether to also collect the reasons of kernels that can no longer be chosen.
     """
     chosen, reasons, deferred = None, {}, {}
     asked: dict[str, list[str]] = {}
@@ -65,7 +65,7 @@ def kernel_for(kernels: Mapping[str, Kernel], call: Call, name: str) -> Kernel:
         name: "auto", or a name of the table.
 
     Raises:
-        HeadwayError: if the kernel asked for cannot run the call, or no kernel can.
+        HeadwayError: if the requested kernel cannot run the call, or no kernel can.
     """
     choice = choose(kernels, Problem.of(call), name)
     if choice.kernel is not None:

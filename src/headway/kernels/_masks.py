@@ -1,8 +1,8 @@
-"""Masks that are Python functions, evaluated once for a call: to intervals of keys, or to a bit for each pair.
+"""Evaluates masks that are Python functions once for a call: to intervals of keys, or to a bit for each pair.
 
-A user's mask has ``allowed`` alone, and kernels cannot call it. It is evaluated in blocks of queries. Rows that are one
-or two runs of keys become intervals, by which kernels skip keys; otherwise a pair takes a bit. Values are read on a CPU
-only. On other devices, and in graphs, a pair takes a byte.
+A user's mask has only ``allowed``, which kernels cannot call. It is evaluated in blocks of queries. Rows that are one
+or two runs of keys become intervals, which let kernels skip keys; otherwise a pair takes a bit. Values are only read on
+a CPU. On other devices, and in graphs, a pair takes a byte.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def evaluated(call: Call) -> Call:
 
 
 def without_unseen(call: Call) -> Call:
-    """Returns the call with 0 in queries that see no key and in keys that no query sees, if NaN or ∞ is anywhere.
+    """Returns the call with zeros in queries that see no key and in keys that no query sees, if there is any NaN or ∞.
 
-    Their gradients are 0, which products of lowering would multiply with what they hold.
+    Their gradients are 0, but products of lowering would multiply these zeros with the NaN or ∞.
 
     Args:
         call: the call, with a mask that kernels can read, on a CPU.
@@ -74,7 +74,7 @@ def without_unseen(call: Call) -> Call:
 
 
 def bytes_of(problem: Problem, mask: Mask) -> int:
-    """Returns the most bytes that evaluating a mask takes, as far as its tensors show it.
+    """Returns the maximum number of bytes that evaluating a mask takes, as far as its tensors show it.
 
     Args:
         problem: the facts of the call.
@@ -149,7 +149,7 @@ def _all(parts: list[Mask]) -> Mask:
 
 
 def _by_intervals(mask: Mask, q: Coordinates, k: Coordinates) -> Mask:
-    """Returns the mask with intervals in place of a user's masks that have some, if nothing else is left of it."""
+    """Returns the mask with intervals in place of a user's masks, if all of it can be expressed so."""
     if not is_python(mask):
         return mask
     found = _with_intervals(mask, q, k)
@@ -175,7 +175,7 @@ def _every_pair(masks: list[Mask], q: Coordinates, k: Coordinates) -> Tensor:
 
 
 def _in_blocks(masks: list[Mask], others: list[Mask], q: Coordinates, k: Coordinates) -> Mask:
-    """Returns masks in tensors, where the others allow a key; elsewhere the result may be anything."""
+    """Returns masks as tensors; where the other masks hide a key, the result may be anything."""
     n, m = q.index.shape[1], k.index.shape[1]
     most = RUNS if len(lower_mask(_all(others), q, k)[0] if others else ()) < 2 else 1
     runs: list[Tensor] | None = []
@@ -297,9 +297,9 @@ _shared: ContextVar[dict[Hashable, tuple[Mask, list[Any]]] | None] = ContextVar(
 
 @contextmanager
 def shared_masks() -> Iterator[None]:
-    """A context in which a mask is evaluated once for calls with the same coordinates: one forward pass of a model.
+    """A context for one forward pass of a model, in which a mask is evaluated once for calls with the same coordinates.
 
-    What a function reads may change afterwards, and nothing tells.
+    The data that a function reads may change afterwards without notice.
     """
     token = _shared.set({})
     try:
@@ -309,7 +309,7 @@ def shared_masks() -> Iterator[None]:
 
 
 def _evaluated_once(masks: list[Mask], others: list[Mask], q: Coordinates, k: Coordinates) -> Mask:
-    """Returns masks in tensors, those of an earlier layer if it had the same masks and coordinates."""
+    """Returns masks as tensors, from an earlier layer if that had the same masks and coordinates."""
     shared = _shared.get()
     held: list[Any] = []
     key = None if shared is None else (*[_identity(one, held) for one in (*masks, *others)], _placed(q, k, held))
@@ -323,7 +323,7 @@ def _evaluated_once(masks: list[Mask], others: list[Mask], q: Coordinates, k: Co
 
 
 def _identity(mask: Mask, held: list[Any]) -> Hashable:
-    """Returns by what a mask is known among the layers of a forward pass, and appends what it is known by."""
+    """Returns a key that identifies a mask among the layers of a forward pass, and appends the objects of the key."""
     if joined := parts_of(mask):
         return type(mask), *[_identity(part, held) for part in joined]
     if type(mask) is Function and mask.rows is not None and mask.heads is not None:  # made anew for each call

@@ -25,14 +25,14 @@ apply_in_eager = eager_apply(Attention)
 
 
 class NotOrdinaryError(Exception):
-    """Raised if a tensor of the call has no memory of its own, so that the kernel must run as an operator."""
+    """Raised if a tensor of the call has no memory of its own, so the kernel must run as an operator."""
 
 
 class NativeKernel(Native[L]):
     """The base class of kernels that compute a call and, from its results, its gradients.
 
-    A subclass defines ``why_not``, ``forward`` and ``backward``, and ``lower`` if it takes calls in simpler terms.
-    ``run`` connects it to autograd, compilers and torch.func, which find it by its name.
+    A subclass defines ``why_not``, ``forward`` and ``backward``, and also ``lower`` if it takes calls in simpler terms.
+    ``run`` connects the kernel to autograd, compilers and torch.func, which find it by its name.
 
     Raises:
         HeadwayError: if a kernel of another class has the name.

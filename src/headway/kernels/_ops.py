@@ -1,4 +1,4 @@
-"""Conversion of a call into a list of tensors and a structure without tensors, for autograd and compilers, and back."""
+"""Converts a call into a list of tensors and a structure without tensors, for autograd and compilers, and back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIELDS: dict[type, tuple[str, ...]] = {
 
 
 class Foreign:
-    """Stands in a structure for a part of a user's class, with the names of its attributes."""
+    """Represents a part of a user's class in a structure, with the names of its attributes."""
 
     def __init__(self, part: Part, names: tuple[str, ...]) -> None:
         self.part, self.names = part, names

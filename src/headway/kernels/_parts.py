@@ -3,8 +3,8 @@
     row_max = maxₚ row_maxₚ,  row_sum = Σₚ row_sumₚ·exp(row_maxₚ − row_max),
     out = Σₚ outₚ·row_sumₚ·exp(row_maxₚ − row_max) / row_sum
 
-Every part gives its gradients from the merged results: P = exp(score − row_max)/row_sum needs none of the other keys.
-A sink belongs to no part. The merge adds it, forward and backward.
+Every part computes its gradients from the merged results: P = exp(score − row_max)/row_sum needs none of the other
+keys. A sink belongs to no part. The merge adds it, forward and backward.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WHOLE = (Product, HouseholderPath, ChannelDecay, ScoreMap, *SCANS, *NORMALIZERS)
 
 
 def why_not_in_parts(call: Call) -> str | None:
-    """Returns which of its functions keep a call from being cut into parts, because they take all of it; else None.
+    """Returns which functions of a call prevent cutting it into parts, since they take all of it; None if none does.
 
     Args:
         call: the call.
@@ -49,8 +49,8 @@ def why_not_in_parts(call: Call) -> str | None:
 def cut(call: Call, axis: str, start: int, stop: int) -> Call:
     """Returns a part of a call.
 
-    A part of the batch or of the heads drops the weights that the whole call drops, given its seed. A part of the keys
-    leaves out the sink, which ``merged`` adds.
+    With the seed of the whole call, a part of the batch or of the heads drops the same weights as the whole. A part of
+    the keys leaves out the sink; ``merged`` adds it.
 
     Args:
         call: the call.
@@ -59,8 +59,8 @@ def cut(call: Call, axis: str, start: int, stop: int) -> Call:
         stop: the one after the last.
 
     Raises:
-        HeadwayError: if terms or masks cannot be cut along this axis, or, along any but the keys, if a function
-            restores the output of transformed values.
+        HeadwayError: if terms or masks cannot be cut along this axis; and, for every axis except the keys, if a
+            function restores the output of transformed values.
     """
     n, m = call.q.shape[2], call.k.shape[2]
     sizes = {"batch": call.q.shape[0], "heads": call.q.shape[1], "queries": n, "keys": m}
@@ -205,13 +205,13 @@ def sink_gradients(sinks: Sequence[Sink], whole: ForwardResults, d_out: Tensor, 
 
 
 def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor, Tensor]:
-    """Attention over the keys of all parts together, and its log-sum-exp.
+    """Computes attention over the keys of all parts together, and its log-sum-exp.
 
-    Gradients reach every tensor of every part, once: they cannot be differentiated again.
+    Gradients reach every tensor of every part, but they cannot be differentiated again.
 
     Args:
-        parts: calls of the same queries with disjoint keys, as ``cut`` makes them. The sinks of the first part apply
-            to the whole, once, as does what it does to the output.
+        parts: calls with the same queries and disjoint keys, as ``cut`` makes them. The sinks of the first part, and
+            its changes of the output, apply to the whole once.
         kernel: "auto", or the name of a native kernel.
 
     Returns:
@@ -250,7 +250,7 @@ def kernel_of_part(call: Call, name: str = "auto") -> str:
 
 
 def forward_part(call: Call, name: str = "auto") -> ForwardResults:
-    """Returns the results of a part of the keys, without a sink, in the dtype that the kernel gives.
+    """Returns the results of a part of the keys, without a sink, in the kernel's dtype.
 
     Args:
         call: the part, whose rotations have been applied.

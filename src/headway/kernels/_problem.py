@@ -34,13 +34,13 @@ class Call(Record):
         seed: int64 [1], drawn outside of kernels, so that a recomputation drops the same weights.
         wants_lse: whether the log-sum-exp is wanted.
         include_sink: whether sinks take part in the weights and in the log-sum-exp.
-        aligned: whether it is known that the n queries are the last of the m keys, in the order of the slots.
+        aligned: whether the n queries are known to be the last of the m keys, in the order of the slots.
         q_rotation: the rotation still to be applied to q.
-        k_rotation: the rotation still to be applied to k; None for keys from a cache, which have been rotated.
+        k_rotation: the rotation still to be applied to k; None for keys from a cache, which are rotated already.
         v_rotation: the rotation still to be applied to v, likewise.
         out_rotation: the rotation to be applied to the output, after parts have been merged.
-        batch_offset: the row of the whole call's batch that row 0 of this part is, from which dropout counts.
-        head_offset: the head of the whole call that head 0 of this part is.
+        batch_offset: the row in the whole call's batch of row 0 of this part; dropout counts from there.
+        head_offset: the head in the whole call of head 0 of this part.
         restore: the function applied to the output after its rotation. Kernels do not read it.
     """
 
@@ -82,7 +82,7 @@ def without_tables(call: Call) -> Call:
 
 
 def of_weights(call: Call) -> Call:
-    """Returns the call with what its weights before dropout depend on, and values of width 0."""
+    """Returns the call with only the parts that its weights before dropout depend on, and with values of width 0."""
     terms = tuple([term for term in call.terms if not isinstance(term, RelativeValues)])
     return call._with(v=call.v[..., :0], v_rotation=None, dropout=0.0, terms=terms)
 
@@ -152,7 +152,7 @@ class Problem:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Those of "q", "k", "v", "terms" and "positions" that require a gradient; none while autograd is off."""
+        """Which of "q", "k", "v", "terms" and "positions" require a gradient; none while autograd is off."""
         call = self._call
         if not torch.is_grad_enabled():
             return frozenset()

@@ -1,4 +1,4 @@
-"""A check that Python functions in terms are pure, made once for each, since the backward pass runs them again."""
+"""Checks once that each Python function in terms is pure, since the backward pass runs them again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def try_functions(call: Call, run_last_row: Callable[[Call], Tensor]) -> None:
     """Runs the functions of the terms for one row, on detached tensors, and raises HeadwayError if they are not pure.
 
     A captured tensor that requires a gradient would not get one. A function that draws random numbers, keeps state or
-    writes into its arguments would give another result in the backward pass, where it is run again.
+    writes into its arguments would give another result when the backward pass runs it again.
 
     run_last_row: gives the output of the last query of a call.
     """
@@ -81,7 +81,7 @@ def _note_pure(function: Callable[..., Tensor] | None) -> None:
 
 
 def _tried(term: Term) -> Term:
-    """Returns the term with its function run twice, on clones, and compared; unchanged if that has been done before."""
+    """Returns the term after running its function twice on clones and comparing; unchanged if this was done before."""
     function = _function_of(term)
     known = _pure.get(id(function))
     if function is None or (known is not None and known() is function):

@@ -36,7 +36,7 @@ def reduce(
     counted: Tensor | None = None,
     name: str = "auto",
 ) -> list[Any]:
-    """Computes reductions of the weights of a call, in memory that grows with n + m; no gradients reach it.
+    """Computes reductions of the weights of a call, in memory that grows with n + m; the results have no gradients.
 
     Args:
         kernels: the table, in order of preference.
@@ -49,7 +49,7 @@ def reduce(
         The value of each reduction, in order.
 
     Raises:
-        HeadwayError: if the kernel asked for cannot compute them.
+        HeadwayError: if the requested kernel cannot compute them.
     """
     problem = Problem.of(call)
     plain = ORDINARY.issuperset(map(type, tensors_in((call.q, call.k, *call.terms))))
@@ -206,7 +206,7 @@ class SumOfWeightsOfMatches(Sum):
 
 
 class SumOverQueries(Sum):
-    """A reduction over the queries: those that do not count have weights of 0."""
+    """A reduction over the queries; queries that do not count have weights of 0."""
 
     def counting(self, block: ScoreBlock) -> Tensor:
         if self.counted is None:

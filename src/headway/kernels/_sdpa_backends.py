@@ -3,8 +3,8 @@
 A fused back end (flash, efficient or cudnn) holds tiles of the scores; the back end "math" holds all of them, for every
 head. The rules are torch's own, from ``can_use_flash_attention``, ``can_use_mem_efficient_attention`` and
 ``can_use_cudnn_attention`` in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and ../sdp_utils_cpp.h, as of
-torch 2.11 to 2.13. Where versions differ, the strictest is here, so that a call is never taken for a fused one and runs
-as math. Later versions may take more.
+torch 2.11 to 2.13. Where versions differ, the strictest rule is here, so that a call that is expected to be fused never
+runs as math. Later versions may take more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES = {0: MATH, 1: "flash", 2: "efficient", 3: "cudnn"}
 
 
 class Settings(NamedTuple):
-    """What users and the build of torch decide for every call.
+    """Settings of the user and of the torch build that hold for every call.
 
     Attributes:
         order: the back ends that are switched on, in the order in which torch tries them.
@@ -38,7 +38,7 @@ class Settings(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What torch chooses a back end by, of the arguments of its SDPA on CUDA.
+    """The facts about the arguments of torch's SDPA on CUDA by which torch chooses a back end.
 
     Attributes:
         dtype: the dtype of q, k and v.
@@ -116,7 +116,7 @@ def _no_gradient(facts: Facts) -> bool:
 
 
 def _alignment(facts: Facts) -> int:
-    """Returns of which number the efficient back end needs head sizes to be multiples (``minimum_gemm_alignment``)."""
+    """Returns the number whose multiples the efficient back end needs as head sizes (``minimum_gemm_alignment``)."""
     half, capability = facts.dtype in HALVES, facts.capability or (0, 0)
     if not is_older(capability, (8, 0)):
         return 8 if half else 4
@@ -229,7 +229,7 @@ def fused(facts: Facts) -> str | None:
 
 
 def said(facts: Facts) -> str:
-    """Returns what each fused back end refuses of a call, in one line."""
+    """Returns in one line why each fused back end refuses a call."""
     return "; ".join(f"{name}: {', '.join(refusals(name, facts))}" for name in BACK_ENDS)
 
 

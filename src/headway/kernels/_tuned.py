@@ -1,7 +1,7 @@
-"""What was verified and measured on this machine, and which kernel is therefore left to which.
+"""The checks and measurements of this machine, and the choice of kernels that follows from them.
 
 ``headway tune`` writes a table; some tables come with headway (tuning/shipped). A call is described by properties and
-sizes, and the rows of the table that hold for it say which kernel is faster. Nothing is measured here.
+sizes, and the rows that apply to it say which kernel is faster. Nothing is measured here.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def known(device: str) -> Known:
 def misfit_of(table: Table, facts: Mapping[str, Any]) -> str:
     """Returns why a table of one machine does not hold for another one; empty if it does.
 
-    A table that does not name a fact says nothing of machines that differ in it.
+    A fact that the table does not name may differ between the machines.
 
     Args:
         table: the table.
@@ -103,7 +103,7 @@ def misfit_of(table: Table, facts: Mapping[str, Any]) -> str:
 
 
 def fits_of(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the facts that the table of a machine names; its name says a processor's vendor and family."""
+    """Returns the facts that the table of a machine names; the name gives a processor's vendor and family."""
     return {name: value for name, value in facts.items() if name not in ("vendor", "family")}
 
 
@@ -123,7 +123,7 @@ def forget() -> None:
 
 
 def machine_of(device: str) -> dict[str, Any]:
-    """Returns what a table that comes with headway must share with a machine.
+    """Returns the facts in which a table that comes with headway must agree with a machine.
 
     Args:
         device: such as "cpu" or "cuda:0".
@@ -137,8 +137,9 @@ def machine_of(device: str) -> dict[str, Any]:
 
 
 def facts_of(device: str) -> dict[str, Any]:
-    """Returns what a table of one machine must share with it: the device, versions and headway's code, and of a CPU
-    the instruction set of the process.
+    """Returns the facts in which a table of one machine must agree with it.
+
+    They are the device, versions and headway's code, and on a CPU the instruction set of the process.
 
     Args:
         device: as for ``machine_of``.
@@ -183,7 +184,7 @@ def code() -> str:
 
 
 def case_of(problem: Problem, isa: str = "") -> Case:
-    """Returns the properties of a call by which a table tells calls apart, but for "direction": inference or training.
+    """Returns the properties by which a table tells calls apart, except "direction": inference or training.
 
     Args:
         problem: the facts of the call.
@@ -222,15 +223,17 @@ def place_of(problem: Problem) -> str:
 
 
 def sizes_of(problem: Problem) -> dict[str, float]:
-    """Returns the sizes of a call by which a table tells calls apart; "heads" is those of all sequences, "work"
-    the multiply-adds of q·kᵀ."""
+    """Returns the sizes by which a table tells calls apart.
+
+    "heads" is the number of heads of all sequences, "work" the number of multiply-adds of q·kᵀ.
+    """
     p = problem
     heads = p.batch * p.heads
     return {"n": p.n, "m": p.m, "head_dim": p.head_dim, "heads": heads, "work": heads * p.n * p.m * p.head_dim}
 
 
 def needed_by(problem: Problem) -> list[str]:
-    """Returns what must have been verified before a kernel is chosen for a call: each with its dtype and direction."""
+    """Returns the parts that must be verified before a kernel is chosen for a call, with dtype and direction."""
     kinds = ["plain", *[type(term).__name__ for term in problem.terms], *masks_in(problem.mask)]
     kinds += ["dropout"] if problem.dropout else []
     kinds += ["log-sum-exp"] if problem.wants_lse else []
@@ -240,7 +243,7 @@ def needed_by(problem: Problem) -> list[str]:
 
 
 def part(kind: str, dtype: str, direction: str) -> str:
-    """Returns the name of what is verified.
+    """Returns the name of a part to be verified.
 
     Args:
         kind: "plain", the name of a class of a term or a mask, "dropout" or "log-sum-exp".
@@ -251,7 +254,7 @@ def part(kind: str, dtype: str, direction: str) -> str:
 
 
 def masks_in(mask: Mask | None) -> list[str]:
-    """Returns the names of the classes of headway's that a mask is made of."""
+    """Returns the names of headway's classes that a mask is made of."""
     if mask is None:
         return []
     if joined := parts_of(mask):
@@ -264,7 +267,7 @@ def masks_in(mask: Mask | None) -> list[str]:
 
 
 def left_by(way: str, problem: Problem, isa: str = "") -> Deferral | None:
-    """Returns to which kernel the measured times leave a call; None if to no other.
+    """Returns the kernel to which the measured times leave a call; None if there is no faster one.
 
     The first table with rows for the call decides. Without any, ``to`` is empty.
 
@@ -301,7 +304,7 @@ def _left_if_long(way: str, place: str, case: Case, unverified: tuple[str, ...])
 def decide(
     way: str, place: str, case: Case, sizes: Mapping[str, float] | None, ignored: tuple[str, ...] = ()
 ) -> Deferral | None:
-    """Returns to which way of computing something the measured times leave it; None if to no other.
+    """Returns the way of computing something that the measured times prefer; None if none is faster.
 
     Args:
         way: the way that would be taken.
@@ -318,7 +321,7 @@ def decide(
 
 
 def from_which(way: str, case: Case, size: str) -> Mapping[str, float] | None:
-    """Returns the sizes of the row from which on no other way is faster on the CPU; None if there is none.
+    """Returns the sizes of the row from which no other way is faster on the CPU; None if there is none.
 
     Args:
         way: the way.
@@ -339,7 +342,7 @@ def from_which(way: str, case: Case, size: str) -> Mapping[str, float] | None:
 
 
 def _lost(way: str, rows: list[Row], date: str, ignored: tuple[str, ...]) -> Deferral | None:
-    """Returns the way that loses to another by most in any row; None if it loses in none.
+    """Returns the way to which this one loses by the most in any row; None if it loses in none.
 
     Args:
         way: the way.
@@ -364,7 +367,7 @@ def _lost(way: str, rows: list[Row], date: str, ignored: tuple[str, ...]) -> Def
 
 
 def why_unverified(way: str, problem: Problem) -> str:
-    """Returns why a kernel that has to be verified on each machine is not chosen for a call; empty if it may be.
+    """Returns why a kernel that must be verified on each machine is not chosen for a call; empty if it may be.
 
     Args:
         way: the name of the kernel.
@@ -391,7 +394,7 @@ def _why_unverified(way: str, place: str, parts: tuple[str, ...]) -> str:
 
 
 def why_wrong(way: str, problem: Problem) -> str:
-    """Returns what ``headway tune`` found wrong of a kernel in a call; empty if nothing.
+    """Returns the fault that ``headway tune`` found in a kernel for such a call; empty if there is none.
 
     Args:
         way: the name of the kernel.
@@ -418,7 +421,7 @@ def _failure(way: str, place: str, parts: tuple[str, ...]) -> str:
 
 
 def deferral_if_verified(way: str, problem: Problem) -> Deferral | None:
-    """Returns why "auto" leaves a call to later kernels: one that is not verified here, or slower; None if it is not.
+    """Returns why "auto" leaves a call to later kernels: this one is unverified here or slower; None if neither.
 
     Args:
         way: the name of a kernel of NEED_VERIFICATION.

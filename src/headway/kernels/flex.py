@@ -1,8 +1,8 @@
 """The kernel that calls torch's FlexAttention, compiled: biases as a function of a pair, masks as lists of blocks.
 
 FlexAttention (Dong et al., "Flex Attention: A Programming Model for Generating Optimized Attention Kernels", 2024,
-arXiv:2412.05496) generates a Triton program for the function. It adds gradients of the function's tensors by atomic
-operations, in another order in each run, so that calls with learned biases are refused here.
+arXiv:2412.05496) generates a Triton program for the function. It adds gradients of the function's tensors with atomic
+operations, in a different order in each run, so calls with learned biases are refused here.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def _score_of(call: LoweredCall) -> ScoreOf | None:
 
 
 def _merged(call: LoweredCall) -> list[Bias | DistanceTable]:
-    """Returns the distance biases of a call, where positions rise by one all but one slope as one table."""
+    """Returns the distance biases of a call; if positions rise by one, all without a single slope are one table."""
     biases = [term.values for term in call.terms if isinstance(term, DistanceBias)]
     if not Problem(call).positions_rise_by_one:
         return [
@@ -275,7 +275,7 @@ def _for_all(x: Tensor, *shape: int) -> Tensor:
 
 
 class Sight(NamedTuple):
-    """Which pairs are visible: those within any interval, of one document, that the tensor allows.
+    """Which pairs are visible: those within any interval, within one document, and allowed by the tensor.
 
     Attributes:
         intervals: one or two, of the first key of each query and the one after its last, int32 [b, n].
@@ -289,7 +289,7 @@ class Sight(NamedTuple):
 
     @staticmethod
     def of(call: LoweredCall) -> Sight:
-        """Returns what the mask of a ``call`` is made of."""
+        """Returns the parts of the mask of a ``call``."""
         documents, allowed = rest_of(call.rest, call.q_coordinates, call.k_coordinates)
         if allowed is not None:
             allowed = allowed.expand(-1, -1, call.q.shape[2], call.k.shape[2])
@@ -343,7 +343,7 @@ def _picked(numbers: Tensor, b: Tensor, token: Tensor) -> Tensor:
 def _block_mask(sight: Sight, n: int, m: int) -> Any:
     """Returns the lists of blocks: those that may have visible pairs, and those that have no others.
 
-    A block that is listed though nothing is visible in it costs time alone.
+    A block that is listed although nothing is visible in it costs only time.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -429,10 +429,10 @@ def _tokens_in_sight(call: LoweredCall, sight: Sight) -> tuple[Tensor, Tensor]:
 
 
 def _tokens_within(low: Tensor, high: Tensor, documents: tuple[Tensor, Tensor] | None, m: int) -> tuple[Tensor, Tensor]:
-    """Returns which queries see a key, [b, n], and which keys a query sees, [b, m], without a look at each pair.
+    """Returns which queries see a key, [b, n], and which keys a query sees, [b, m], without looking at each pair.
 
-    Keys in the order of their documents make an interval of those that a query sees. A key is seen if more intervals
-    have begun than ended.
+    In the order of documents, the keys that a query sees are an interval. A key is seen if more intervals have begun
+    than ended.
     """
     order = None
     if documents is not None:

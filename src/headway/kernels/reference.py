@@ -1,8 +1,8 @@
-"""The reference kernel: the equation of ``terms`` in eager torch, which is the specification of every other kernel.
+"""The reference kernel: the equation of ``terms`` in eager torch; it specifies every other kernel.
 
 The functions stand in the order scores, mask, softmax, forward, backward. Queries are computed in blocks of rows, and
-the backward pass computes each block again, so that all n×m scores never exist at once, not in training either.
-Everything is computed in float32, or in float64 for float64 input.
+the backward pass computes each block again, so all n×m scores never exist at once, even in training. Everything is
+computed in float32, or in float64 for float64 input.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def masked(block: QueryBlock, score: Tensor) -> Tensor:
 def softmax(block: QueryBlock, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the weights [batch, heads, rows, m], row_max, and row_sum = Σ exp(score − row_max).
 
-    For a row that sees nothing they are 0, −∞ and 0.
+    For a row that sees no key they are 0, −∞ and 0.
     """
     own = block.each(Normalizer)
     if own:
@@ -244,7 +244,7 @@ def softmax(block: QueryBlock, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def without_keys(block: QueryBlock, score: Tensor, row_max: Tensor, nothing: Tensor) -> Tensor:
-    """Rows whose keys have weight 0: ``nothing`` is in sight, or only a sink that is NaN or +∞."""
+    """Rows whose keys all have weight 0: ``nothing`` is visible, or only a sink that is NaN or +∞."""
     if not block.each(Sink) or not score.shape[-1]:
         return nothing
     return nothing | (~(row_max < math.inf) & (score.detach().amax(-1) == -math.inf))
@@ -302,7 +302,8 @@ def block_rows(call: Call) -> int:
 def blocks(call: Call) -> Iterator[QueryBlock]:
     """Yields the queries of a call in blocks of rows; one block if there are none.
 
-    One block too if lengths are symbolic: comparisons would fix those of the example in an exported program.
+    There is also just one block if lengths are symbolic: comparisons would fix the example's lengths in an exported
+    program.
     """
     n = call.q.shape[2]
     if any(isinstance(size, torch.SymInt) for size in (*call.q.shape, *call.k.shape)):
@@ -360,8 +361,9 @@ def block_gradients(
 
     P = exp(score − row_max)/row_sum,  d_score = P·(dP − δ),  δ = Σ P·dP − d_lse
 
-    Σ P·dP = Σ d_out·out. The first is rounded as the products that it is subtracted from, so that the gradients of a
-    row's scores cancel; results of more keys than the call has (``partial_keys``) leave only the second.
+    Σ P·dP = Σ d_out·out. The first form is rounded like the products that it is subtracted from, so the gradients of a
+    row's scores cancel; for results of more keys than the call has (``partial_keys``), only the second form is
+    possible.
     """
     d_out = d_out.to(block.q.dtype)
     if block.each(Normalizer):
@@ -417,9 +419,9 @@ def computed(call: Call) -> Call:
 
 
 def with_functions(call: Call) -> tuple[Term, ...]:
-    """Returns the terms of a call, those that read all keys of a row as functions.
+    """Returns the terms of a call; terms that read all keys of a row are turned into functions.
 
-    Stick-breaking comes last: it replaces the softmax of the scores, with whatever other terms add to them.
+    Stick-breaking comes last, since it replaces the softmax of the scores after all other terms have been added.
     """
     return tuple(
         part
@@ -462,8 +464,8 @@ class ReferenceKernel(NativeKernel[Call]):
         """Computes attention, and checks that functions in terms are pure.
 
         Raises:
-            HeadwayError: if one draws random numbers, gives another result the second time, or captures a tensor that
-                requires a gradient.
+            HeadwayError: if a function draws random numbers, gives another result the second time, or captures a tensor
+                that requires a gradient.
         """
         if torch.compiler.is_compiling() or plain_alone() or _ops.is_plain(_ops.flatten(call.terms, [])):
             return super().run(call)

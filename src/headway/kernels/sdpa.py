@@ -1,4 +1,4 @@
-"""The kernel that calls torch's scaled dot-product attention, if that does not take memory for all n×m scores."""
+"""The kernel that calls torch's scaled dot-product attention, unless that would need memory for all n×m scores."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class SdpaKernel(ComposedKernel):
 
 
 def _all_nan(q: Tensor, k: Tensor, causal: bool) -> Tensor:
-    """Returns which queries have only NaN products, [batch, heads, n, 1]: NaN is in them or in all keys they see."""
+    """Returns which queries have only NaN products, [batch, heads, n, 1]: they, or all keys they see, have NaN."""
     keys = k.isnan().any(-1)
     keys = keys.logical_not().int().cumsum(-1) == 0 if causal else keys.all(-1, keepdim=True)
     keys = keys if k.shape[1] == q.shape[1] else keys.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
@@ -161,7 +161,7 @@ def _once(gradients: tuple[Tensor | None, ...], upstream: tuple[Tensor, ...]) ->
 
 
 def _plain_bool(fact: bool) -> bool:
-    """Returns a plain bool, where a compiler has a symbol for the comparison of sizes."""
+    """Returns a plain bool, even if a compiler has a symbol for the comparison of sizes."""
     return True if fact else False  # noqa: SIM210
 
 
@@ -179,7 +179,7 @@ def _biased(problem: Problem) -> bool:
 
 
 def _wants_gradient(term: Term, problem: Problem) -> bool:
-    """Returns whether the dense form of a bias would require a gradient, for its numbers or for positions."""
+    """Returns whether the dense form of a bias would require a gradient, because of its numbers or of positions."""
     return wants_gradient(term) or (isinstance(term, DistanceBias) and problem.positions_want_gradient)
 
 
@@ -189,7 +189,7 @@ def _dense(problem: Problem) -> bool:
 
 
 def _dense_bytes(problem: Problem) -> int:
-    """Returns the bytes of the dense mask or bias, which exists for each head and row of the batch that differs."""
+    """Returns the bytes of the dense mask or bias, with a copy for each head and row of the batch that differs."""
     parts: list[Divisible] = [term for term in problem.terms if isinstance(term, ADDED)]
     parts += [] if problem.mask is None else [problem.mask]
     rows = max(problem.coordinate_rows, *(part.extent("batch") for part in parts))
@@ -205,7 +205,7 @@ def _bytes_of_a_score(problem: Problem) -> int:
 
 
 def _dense_limit(memory: int | None) -> int:
-    """Returns the most bytes of a dense mask or bias on a GPU."""
+    """Returns the largest allowed size in bytes of a dense mask or bias on a GPU."""
     return DENSE_LIMIT if memory is None else max(DENSE_LIMIT, memory // MEMORY_SHARE)
 
 
@@ -223,8 +223,9 @@ def _bias_gradient(problem: Problem) -> bool:
 def _facts(problem: Problem) -> Facts:
     """Returns the facts of what ``compute`` passes to torch on CUDA.
 
-    Widths are padded to multiples of 8. With a bias all are float32, since torch wants it in the dtype of q, and
-    half precision would round it. Keys and values are repeated for grouped heads that no fused back end takes.
+    Widths are padded to multiples of 8. With a bias, all tensors are float32, since torch wants the bias in the dtype
+    of q, and half precision would round it. Keys and values are repeated for grouped heads that no fused back end
+    takes.
     """
     biased, width = _biased(problem), max(problem.head_dim, problem.v_head_dim)
     if problem.dtype != torch.float64:
