@@ -15,7 +15,7 @@ class DeBERTa(DeBERTaV2):
     """An encoder with post-norm, whose scores include content-to-position and position-to-content products.
 
     Positions: one table of distances for all layers, without a norm and without shared rows. Each layer projects it by
-        two matrices of its own. Queries, keys and values are one matrix, grouped by head; the biases of queries and
+    two matrices of its own. Queries, keys and values are one matrix, grouped by head; the biases of queries and
     values are tensors of their own, and keys have none. Talking heads are not supported.
 
     References:

@@ -39,7 +39,7 @@ class DeBERTaV2(Family):
     """An encoder with post-norm, whose scores include content-to-position and position-to-content products.
 
     Positions: one table of distances for all layers, with a norm. Each layer projects it by its projections of queries
-        and keys (share_att_key) or by two more. With ``position_buckets``, far distances share rows, and distances
+    and keys (share_att_key) or by two more. With ``position_buckets``, far distances share rows, and distances
     are clamped to max_relative_positions − 1; transformers maps keys further ahead to a row that is never trained. The
     head for masked tokens is called cls by transformers and lm_predictions in the authors' files ("legacy": false in
     the config); both compute the same. The convolution of the two largest v2 models is not supported.

@@ -42,7 +42,7 @@ class HeadLog:
     self-attention it writes means over queries:
 
     - ``normalized_entropy``: H / ln V, the entropy divided by that of equal weights on the V visible keys, of queries
-        with V > 1: 1 for a head that looks everywhere, 0 for one that looks at one key;
+      with V > 1: 1 for a head that looks everywhere, 0 for one that looks at one key;
     - ``first``: the weight of the first token, an attention sink;
     - ``sink``: the weight that learned sinks take;
     - ``previous_token``: the weight of the token before, as in the score of that name;
