@@ -1,7 +1,7 @@
-"""Runs Python in processes that have torch and matplotlib already.
+"""Processes that have torch, matplotlib and headway already.
 
-A fresh interpreter takes seconds of a processor to import them. One process imports them once, and each run is a fork
-of it, with streams, a folder, arguments and an environment of its own. What is about imports needs a fresh interpreter.
+A fresh interpreter takes seconds of a processor to import them. One process imports them once, and others are forks of
+it. What is about imports needs a fresh interpreter.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 IMPORTED = ["matplotlib.figure", "matplotlib.backends.backend_agg", "zhplot", "PIL.PngImagePlugin"]
-IMPORTED += ["headway", "headway._common.pictures"]
+IMPORTED += ["headway", *(f"headway.{name}" for name in ("_common.pictures", "parallel", "study.suite", "testing"))]
+IMPORTED += ["torch._dynamo"]  # which an optimizer imports in its first step
 
 
 def context() -> Any:
@@ -27,8 +29,14 @@ def context() -> Any:
     return found
 
 
+def instead_of_new(module: Any, monkeypatch: Any) -> None:
+    """Lets a module that starts processes by ``multiprocessing`` start such forks, for one test."""
+    made = context()
+    monkeypatch.setattr(module, "multiprocessing", SimpleNamespace(get_context=lambda method: made))
+
+
 def _run(words: list[str], folder: str, environment: dict[str, str], streams: list[str]) -> None:
-    """Runs ``python words`` in this process, with warnings as errors."""
+    """Runs ``python words`` in this process, in this folder and environment, with warnings as errors."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

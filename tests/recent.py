@@ -128,7 +128,7 @@ GROUPS = {
         ),
         (
             *(*CALL, POSITIONS, TESTING, PARALLEL, f"{INSPECTION}_run.py"),
-            *("tests/parallel/cases.py", "tests/parallel/processes.py"),
+            *("tests/parallel/cases.py", "tests/parallel/processes.py", "tests/forked.py"),
         ),
     ),
     "FlexAttention": Group(
@@ -201,13 +201,13 @@ GROUPS = {
     ),
     "trainings on engines": Group(
         ("tests/study/test_engines.py", "tests/study/test_losses_of_a_suite.py"),
-        (*CALL, COMMON, NN, MODELS, POSITIONS, STUDY, CLI, "docs/scaling.md"),
+        (*CALL, COMMON, NN, MODELS, POSITIONS, STUDY, CLI, "docs/scaling.md", "tests/forked.py"),
     ),
     "models over several processes": Group(
         tuple(f"tests/parallel/test_{name}.py" for name in ("scaling_page", "tensor", "training")),
         (
             *(*CALL, COMMON, NN, MODELS, PARALLEL, POSITIONS, f"{INSPECTION}_*.py", "docs/scaling.md"),
-            *("src/headway/testing/__init__.py", "src/headway/testing/inputs.py"),
+            *("src/headway/testing/__init__.py", "src/headway/testing/inputs.py", "tests/forked.py"),
             *("tests/parallel/processes.py", "tests/parallel/tensor_cases.py", "tests/parallel/training_cases.py"),
         ),
     ),
@@ -249,7 +249,7 @@ GROUPS = {
         ),
         (
             *(*CALL, COMMON, NN, MODELS, CHECKPOINTS, INSPECTION, STUDY, VECTORS, CLI),
-            *("tests/long_runs.py", "tests/kernels/encoded_calls.py", "src/headway/testing/*.py"),
+            *("tests/long_runs.py", "tests/kernels/encoded_calls.py", "tests/forked.py", "src/headway/testing/*.py"),
             *encodings("abacus", "rope", "t5", "alibi", "shaw", "learned", "cope", "yarn", "transformer-xl"),
             *encodings("randomized"),
         ),
@@ -297,7 +297,8 @@ GROUPS = {
 
 HELPERS = (
     *(f"tests/kernels/{name}.py" for name in ("*_calls", "cpu_words", "compiled_programs", "descriptors", "replay")),
-    *("tests/kernels/replay.cpp", "tests/interpreter.py", "tests/triton_on.py", "tests/looks.py", "tests/golden/"),
+    *("tests/kernels/replay.cpp", "tests/interpreter.py", "tests/triton_on.py", "tests/looks.py", "tests/forked.py"),
+    "tests/golden/",
     *("tests/inspection/roles/annotated.py", "tests/checkpoints/small_llama.py", "tests/checkpoints/chat_templates.py"),
 )
 CORE = (*CALL, COMMON, POSITIONS, TESTING, *HELPERS)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+import forked
 import headway.testing.fuzz.check  # noqa: F401 (the function of this name hides the module)
 from headway.kernels import KERNELS, Call
-from headway.testing.fuzz import Case, check, draw, fuzz
+from headway.testing.fuzz import Case, check, draw, fuzz, worker
 from headway.testing.fuzz.cases import encodings, term_names
 from headway.testing.fuzz.search import Outcome, outcome_of
-from headway.testing.fuzz.worker import Worker
 
 module = sys.modules["headway.testing.fuzz.check"]
 PLAIN = Case(kv_heads=2, group=2, n=9, m=12, mask="causal & holes", gradients="all", kernel="cpu")
@@ -128,9 +128,10 @@ def test_a_case_prints_as_what_makes_it_and_is_drawn_by_its_seed() -> None:
         assert eval(repr(case)) == case == draw(again)
 
 
-def test_a_process_that_ends_is_a_finding() -> None:
-    with Worker(1, limit=60.0) as worker:
-        assert worker(Case(n=2, m=3)) == Outcome("taken")
-        worker.process.kill()
-        assert worker(Case(n=2, m=3)).kind == "crash"
-        assert worker(Case(n=2, m=3)) == Outcome("taken")
+def test_a_process_that_ends_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    forked.instead_of_new(worker, monkeypatch)
+    with worker.Worker(1, limit=60.0) as one:
+        assert one(Case(n=2, m=3)) == Outcome("taken")
+        one.process.kill()
+        assert one(Case(n=2, m=3)).kind == "crash"
+        assert one(Case(n=2, m=3)) == Outcome("taken")

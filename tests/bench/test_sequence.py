@@ -1,9 +1,14 @@
 """A sequence that two processes share, of a few tokens; what is timed is never asserted."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+import forked
 from headway.bench import FULL, Case, report, sequence
 from headway.bench.cases import SEQUENCE_MEMORY, SEQUENCE_STEP
 from headway.bench.rows import ROW, SIZED, TIMED, fits
@@ -13,6 +18,21 @@ from headway.parallel import METHODS
 WHERE = {"processor": "a processor", "isa": "avx2", "threads": 2, "torch": "2", "headway": "1"}
 
 
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Processes are forks of one that has imported torch."""
+
+    def in_a_fork(module: str, task: dict[str, Any]) -> Any:
+        code = f"import sys; from headway.bench.{module} import main; main(sys.argv[1])"
+        given = json.dumps({**task, "threads": torch.get_num_threads()})
+        done = forked.python("-c", code, given, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    monkeypatch.setattr(sequence, "in_new_process", in_a_fork)
+
+
+@pytest.mark.usefixtures("forks")
 def test_each_method_is_measured_against_one_process() -> None:
     """Each process compares the results before anything is timed."""
     case = Case("sequence", "t5", "causal", 24, 8, direction="backward")
@@ -27,6 +47,7 @@ def test_each_method_is_measured_against_one_process() -> None:
     assert "| attention | t5 | 24 |" in text
 
 
+@pytest.mark.slow
 def test_a_training_step_is_measured_against_that_of_one_process() -> None:
     case = Case(SEQUENCE_STEP, "forgetting", "causal", 24, direction="backward")
     row = sequence.measure(case, replace(FULL, seconds=0.0, rounds=1))
@@ -35,6 +56,8 @@ def test_a_training_step_is_measured_against_that_of_one_process() -> None:
     assert "| a training step | forgetting | 24 |" in report.markdown([stored], WHERE, "a command")
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("forks")
 def test_memory_is_measured_of_each_side_in_processes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence, "METHODS", {"ring": None})  # each side starts two processes
     case = Case(SEQUENCE_MEMORY, "none", "causal", 4096, 8, direction="backward")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
 import traceback
@@ -10,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
+
+import forked
 
 LONGEST = 120
 """The most seconds that a function may take."""
@@ -74,8 +75,7 @@ class Pool:
     """
 
     def __init__(self, size: int, seconds: float = 60, backend: str = "gloo") -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed", "headway.parallel", "headway.testing"])
+        context = forked.context()
         port = _free_port()
         self.pipes, self.processes = [], []
         for rank in range(size):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import re
 import runpy
@@ -16,6 +15,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+import forked
 from headway import capture
 from headway._common import tuned
 from headway.kernels import _tuned
@@ -50,8 +50,7 @@ def _run(rank: int, port: int, folder: Path, script: str, arguments: list[str]) 
 
 def printed(folder: Path, script: str, *arguments: object) -> str:
     """What the first of two processes prints."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed.checkpoint", "torch.distributed.fsdp", "headway.parallel"])
+    context = forked.context()
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+import forked
 import headway
 from headway._common import training
-from headway._common.engines import Here
+from headway._common.engines import Here, processes
 from headway._common.store import Row
 from headway._common.training import Diverged, Trained
 from headway.errors import HeadwayError, WrongCallError
@@ -545,9 +546,10 @@ class Kills(Lists):
 @pytest.mark.slow
 @pytest.mark.usefixtures("_one_thread")
 def test_processes_of_which_one_is_killed_give_the_rows_of_one(
-    text_file: Path, tiny: dict[str, Any], tmp_path: Path
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With learning rates that are tried, recall, a table that is interpolated, and baselines."""
+    forked.instead_of_new(processes, monkeypatch)
     settings = {**tiny, "seeds": 2, "steps": 60, "recall_steps": 3, "learning_rates": RATES[:2], "baselines": ("lstm",)}
     alone = compare(text_file, ["rope", "learned"], **settings, out=tmp_path / "alone")
     watch = Kills()

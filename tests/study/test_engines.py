@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import torch
 
+import forked
 from headway import HeadwayError
-from headway._common.engines import Engine, Ray, _base, engine_named
+from headway._common.engines import Engine, Ray, _base, engine_named, processes
 from headway._common.engines import slurm as slurm_module
 from headway._common.progress import ProgressListener
 from headway.cli import main
@@ -98,16 +99,18 @@ def test_files_that_do_not_go_along_are_named(
 # ------------------------------------------------------------ the page
 
 PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
-FEW = ["--tasks", "parity", "--encodings", "none,rope", "--seeds", "1", "--steps", "2"]
+FEW = ["--tasks", "parity", "--seeds", "1", "--steps", "2"]
 SMALL = (
-    *("--encodings", "none,rope", "--seeds", "1", "--steps", "2", "--lengths", "128", "--layers", "1", "--width", "16"),
-    *("--held-out", "64", "--recall-steps", "2"),
+    *("--seeds", "1", "--steps", "2", "--lengths", "128", "--layers", "1", "--width", "16", "--held-out", "64"),
+    *("--recall-steps", "2"),
 )
 """Options of a text, whose rows are compared."""
 
 
-def run_commands(having: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
-    """Runs the commands of a block of the section with small models; returns the rows by their folders."""
+def run_commands(
+    having: str, folder: Path, monkeypatch: pytest.MonkeyPatch, encodings: str = "none,rope"
+) -> dict[str, list[dict[str, Any]]]:
+    """Runs the commands of a block of the section with small models of these encodings; returns rows by folders."""
     section = PAGE.read_text(encoding="utf-8").partition("## Many trainings")[2]
     blocks = [block for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL) if having in block]
     assert len(blocks) == 1
@@ -122,9 +125,10 @@ def run_commands(having: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         if "--suite" in words:
             place = words.index("--suite")
             words[place : place + 2] = FEW
+            words += ["--encodings", encodings]
         if "book.txt" in words:
             Path("book.txt").write_text("".join(f"line {number} of a book\n" for number in range(300)))
-            words += SMALL
+            words += ["--encodings", encodings, *SMALL]
         assert main([*words, "--quiet"]) == 0
         out = words[words.index("--out") + 1]
         rows = [json.loads(row) for row in Path(out, "results.jsonl").read_text().splitlines()]
@@ -133,6 +137,7 @@ def run_commands(having: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return found
 
 
+@pytest.mark.slow
 def test_the_engine_of_the_page(tmp_path: Path) -> None:
     section = PAGE.read_text(encoding="utf-8").partition("## Many trainings")[2]
     (code,) = re.findall(r"```python\n(# own_engine.py\n.*?)```", section, re.DOTALL)
@@ -146,6 +151,7 @@ def test_the_engine_of_the_page(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_jobs_and_shares_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forked.instead_of_new(processes, monkeypatch)
     here = run_commands("--out here", tmp_path, monkeypatch)
     shared = run_commands("--share", tmp_path, monkeypatch)
     assert shared["all"] == here["here"]
@@ -155,33 +161,34 @@ def test_jobs_and_shares_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_slurm_of_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text_alone: Callable[[], list[dict[str, Any]]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text_alone: Callable[[str], list[dict[str, Any]]]
 ) -> None:
+    """With one encoding, since each job starts an interpreter."""
     pytest.importorskip("submitit", reason="submitit is not installed")
-    found = run_commands("--on slurm", tmp_path, monkeypatch)
+    found = run_commands("--on slurm", tmp_path, monkeypatch, "rope")
     assert found["on-slurm"] == found["in-partition"]
-    assert len(found["on-slurm"]) == 8
-    assert found["on-slurm-text"] == text_alone()
+    assert len(found["on-slurm"]) == 4
+    assert found["on-slurm-text"] == text_alone("rope")
 
 
 def test_ray_of_the_page(
-    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text_alone: Callable[[], list[dict[str, Any]]]
+    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text_alone: Callable[[str], list[dict[str, Any]]]
 ) -> None:
     found = run_commands("--on ray", tmp_path, monkeypatch)
     assert len(found["on-ray"]) == 8
-    assert found["on-ray-text"] == text_alone()
+    assert found["on-ray-text"] == text_alone("none,rope")
 
 
 @pytest.fixture
-def text_alone() -> Callable[[], list[dict[str, Any]]]:
+def text_alone() -> Callable[[str], list[dict[str, Any]]]:
     """Returns the rows of the page's text, in the folder in which it is, from one process with one thread."""
 
-    def rows() -> list[dict[str, Any]]:
+    def rows(encodings: str) -> list[dict[str, Any]]:
         before = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             command = ["compare", "book.txt", "--baselines", "none", "--jobs", "1", "--out", "text-alone", *SMALL]
-            assert main([*command, "--quiet"]) == 0
+            assert main([*command, "--encodings", encodings, "--quiet"]) == 0
         finally:
             torch.set_num_threads(before)
         lines = Path("text-alone", "results.jsonl").read_text().splitlines()
@@ -233,6 +240,7 @@ def test_slurm_has_the_numbers_of_one_process(slurm: Engine, tmp_path: Path, alo
     assert numbers(found) == alone
 
 
+@pytest.mark.slow
 def test_slurm_begins_lost_jobs_again(slurm: Engine, tmp_path: Path) -> None:
     check_losses(slurm, tmp_path)
 

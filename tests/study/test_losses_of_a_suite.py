@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+import forked
 from headway import HeadwayError
 from headway._common import store, training
-from headway._common.engines import _base
+from headway._common.engines import _base, processes
 from headway._common.progress import ProgressListener
 from headway.study.suite import SuiteProtocol, SuiteResults, measure
 
@@ -87,11 +88,10 @@ MOMENTS = (1, 2, 3, 4, 4, 5, 4, 4, killed_within_a_line, 4, 4, 5, 4)
 
 def test_a_driver_that_is_killed_again_and_again(tmp_path: Path, whole: list[dict[str, Any]]) -> None:
     """While it writes settings, checkpoints of both trainings, and rows."""
-    context, out = multiprocessing.get_context("forkserver"), tmp_path / "out"
-    context.set_forkserver_preload([suite.__module__, "headway.study.suite"])
+    out = tmp_path / "out"
     for moment in MOMENTS:
         work, arguments = (moment, ()) if callable(moment) else (killed, (moment,))
-        process = context.Process(target=work, args=(out, *arguments), daemon=True)
+        process = forked.context().Process(target=work, args=(out, *arguments), daemon=True)
         process.start()
         process.join(300)
         assert process.exitcode == -signal.SIGKILL
@@ -118,6 +118,7 @@ class Kills(ProgressListener):
 @pytest.mark.slow
 def test_workers_that_are_killed_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_base, "LOSSES", 2 * KILLS)
+    forked.instead_of_new(processes, monkeypatch)
     longer = SuiteProtocol(**{**vars(TINY), "steps": 400})
     alone = measure(["parity"], NAMES, longer, out=tmp_path / "alone", watch=ProgressListener())
     watch = Kills()

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+import forked
 from headway import HeadwayError
 from headway._common import training
-from headway._common.engines import Processes, _base
+from headway._common.engines import Processes, _base, processes
 from headway._common.progress import ProgressListener
 from headway._common.store import Row
 from headway.study import suite
@@ -104,7 +105,8 @@ def test_a_training_that_is_stopped_resumes_with_the_same_result(
     assert numbers(resumed) == numbers(whole)
 
 
-def test_two_processes_of_which_one_is_killed_give_the_same(tmp_path: Path) -> None:
+def test_two_processes_of_which_one_is_killed_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forked.instead_of_new(processes, monkeypatch)
     names = (["parity"], ["none", "randomized + rope"], SMALL)
     alone = measure(*names, out=tmp_path / "alone", watch=Watch())
     killed = []
@@ -142,7 +144,8 @@ def dies_in_its_answer(job: str, tell: Any, state: Path) -> bytes:
     return bytes(100_000)
 
 
-def test_a_process_that_is_killed_in_its_answer_begins_again(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_in_its_answer_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forked.instead_of_new(processes, monkeypatch)
     found: dict[str, Any] = {}
     jobs = {name: tmp_path / name for name in ("a", "b")}
     Processes(1).run(jobs, dies_in_its_answer, told=print, finished=found.__setitem__)
@@ -170,7 +173,10 @@ def test_processes_share_out_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     for engine, wanted in ((Processes(2, gpus=2), {"4", "GPU-6"}), (Processes(1), {"4,GPU-6"})):
         found: dict[str, Any] = {}
         jobs = {f"{number}": Path() for number in range(engine.jobs)}
-        engine.run(jobs, seen_gpus, told=print, finished=found.__setitem__)
+        with monkeypatch.context() as patch:
+            if engine.gpus:  # a fork has the environment of the process that it is a fork of
+                forked.instead_of_new(processes, patch)
+            engine.run(jobs, seen_gpus, told=print, finished=found.__setitem__)
         assert set(found.values()) == wanted
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,GPU-6"
 
@@ -181,6 +187,7 @@ def test_processes_share_out_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_goes_wrong_in_a_process_is_said(job: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_base, "LOSSES", 1)
+    forked.instead_of_new(processes, monkeypatch)
     others = {child.pid for child in multiprocessing.active_children()}
     with pytest.raises(HeadwayError, match=said):
         Processes(1).run({job: Path()}, fails, told=print, finished=print)
