@@ -157,7 +157,7 @@ def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return put
 
 
-MANY, SOME = 6, pytest.mark.one_in(7).mark
+MANY, SOME = 6, pytest.mark.one_in(11).mark
 
 
 def _test_of(item: pytest.Item) -> str:
@@ -167,7 +167,7 @@ def _test_of(item: pytest.Item) -> str:
 def _cross_section(items: list[pytest.Item]) -> list[pytest.Item]:
     """The tests that are not slow; of a test marked one_in(k), or of the cases that carry the mark, every k-th.
 
-    Of a test of many cases without such a mark, every seventh.
+    Of a test of many cases without such a mark, every eleventh.
     """
     cases = Counter(map(_test_of, items))
     seen: Counter[tuple[str, int]] = Counter()

@@ -102,7 +102,7 @@ def test_a_reader_sees_a_whole_file_whoever_writes(tmp_path: Path) -> None:
     write_text(path, "a" * 100_000)
 
     def written(text: str) -> None:
-        for _ in range(20):
+        for _ in range(5):
             write_text(path, text)
 
     with ThreadPoolExecutor(3) as pool:

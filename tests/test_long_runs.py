@@ -22,7 +22,7 @@ SHORT = {
     "decode rope": 300,
     "decode rope with a window": 300,
     "threads": 2,
-    "kill compare": 10,
+    "kill compare": 6,
     "kill extend": 5,
     "kill vectors train bert": 5,
 }

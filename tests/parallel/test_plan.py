@@ -125,6 +125,7 @@ def test_prints_as_text_and_html_and_json(capsys: pytest.CaptureFixture[str]) ->
     assert "hidden from" in capsys.readouterr().out
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.xdist_group("parallel")
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("method", METHODS)
@@ -134,6 +135,7 @@ def test_predictions_are_what_is_measured(pool: Pool, method: str, ranks: int) -
     compare(cases, pool.run(ranks, plan_cases.measured, cases), ranks)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("parallel")
 def test_predictions_on_a_mesh_of_data_and_sequence(pool: Pool) -> None:
     cases = [case for case in CASES if case[1] == "float32" and case[4] is None]

@@ -38,6 +38,7 @@ def test_is_one_process(pool: Pool, case: str) -> None:
         assert {name: one for name, one in found.items() if one > CLOSE} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", hw.parallel.METHODS)
 def test_every_encoding_on_a_mesh_of_sequence_and_heads(pool: Pool, method: str) -> None:
     """Four processes, of which each has some of the heads of some of the tokens."""
