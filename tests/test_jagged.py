@@ -632,6 +632,8 @@ def test_coordinates_of_offsets_that_are_gone_are_not_those_of_others() -> None:
     kept = jagged.coordinates(torch.tensor([0, 4, 10]), 10)
     assert jagged.coordinates(torch.tensor([0, 4, 10]), 10) is kept
     assert jagged.coordinates(torch.tensor([0, 4, 10]), 12) is not kept
+    kept = jagged.coordinates(torch.tensor([0, 4, 10]), 10)
+    assert jagged.recent(torch.tensor([0, 4, 10]), 10) is kept
     kept.position[:] = 0
     assert jagged.coordinates(torch.tensor([0, 4, 10]), 10).position.flatten().tolist() == [*range(4), *range(6)]
 

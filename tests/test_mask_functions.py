@@ -291,6 +291,17 @@ def test_layers_of_one_forward_pass_share_it_and_nothing_remains(calls: list[int
         assert _masks._shared.get() is None
 
 
+def test_a_mask_that_a_layer_writes_into_is_evaluated_for_the_next_one() -> None:
+    q, k, v = inputs(N, N)
+    table, at = holes(1, 1, N, N), hw.Coordinates.span(N)
+    mask = Table(table)
+    with _masks.shared_masks():
+        for _ in range(2):
+            found = hw.attention(q, k, v, mask=mask, kernel="cpu", q_positions=at, k_positions=at)
+            torch.testing.assert_close(found, hw.attention(q, k, v, mask=table, kernel="reference"))
+            table.logical_not_()
+
+
 WIDTH = [9]
 
 

@@ -32,6 +32,10 @@ def test_columns_are_aligned_as_they_are_told() -> None:
     assert r"\begin{tabular}{lrl}" in Table(["a", "b", "c"], [], right=[1]).latex()
 
 
+def test_a_rule_above_the_first_row_is_that_of_the_titles() -> None:
+    assert Table(["a"], [["1"], ["2"]], rules=[0]).latex() == Table(["a"], [["1"], ["2"]]).latex()
+
+
 def test_latex_is_a_tabular_of_booktabs_with_escaped_names() -> None:
     lines = table().latex().splitlines()
     assert lines[1:5] == [r"\begin{tabular}{lrr}", r"\toprule", r"encoding & 1,024 & far \\", r"\midrule"]

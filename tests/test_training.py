@@ -1,9 +1,11 @@
 """The loop of every training: it resumes bit for bit, and stops before NaN reaches a parameter or a checkpoint."""
 
+import itertools
 import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -281,3 +283,26 @@ def test_a_checkpoint_of_something_else_is_named(tmp_path: Path, case: str) -> N
     torch.save({**state, **WRONG[case]} if WRONG[case] else [], tmp_path / "state.pt")
     with pytest.raises(HeadwayError, match=r"state.pt is damaged, or that of another training .*: delete it"):
         go_on(4)
+
+
+def test_fast_checkpoints_are_no_nearer_and_a_resumed_training_keeps_its_pace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock on which a step takes a second, as does a checkpoint, a hundredth of what it may take."""
+    clock, written = itertools.count(), []
+    tick = SimpleNamespace(perf_counter=lambda: float(next(clock)), process_time=lambda: 0.0)
+    monkeypatch.setattr(training, "time", tick)
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 5.0)
+    monkeypatch.setattr(training, "SECONDS_OF_WRITING", 100.0)
+    write = training.write_checkpoint
+
+    def noted(path: Path, state: dict[str, Any]) -> None:
+        written.append(state["step"])
+        write(path, state)
+
+    monkeypatch.setattr(training, "write_checkpoint", noted)
+    path = tmp_path / "state.pt"
+    with pytest.raises(StoppedError):
+        run(small(), path, steps=20, stop=10)
+    run(small(), path, steps=20)
+    assert written == [5, 10, 15, 20]

@@ -64,6 +64,7 @@ def test_memory_is_measured_of_each_side_in_processes_of_its_own(monkeypatch: py
     row = sequence.measure(case, FULL)
     assert set(row["bytes"]) == {OURS, "ring"}
     assert row["bytes"]["ring"] >= 4 * 2048 * 8 * 8 * 4  # the output and the gradients of half of the tokens
+    assert row["bytes"]["ring"] < row["bytes"][OURS], "that of one process, not of both together"
     stored = {"case": case.fields(), "where": WHERE, "date": "2026-11-27", **row}
     assert fits(stored, ROW)
     assert fits(stored, SIZED)

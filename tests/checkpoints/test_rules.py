@@ -2,8 +2,21 @@
 
 import pytest
 import torch
+from torch import nn
 
-from headway.checkpoints._rules import AS_IT_IS, TRANSPOSED, After, AsItIs, Change, Fused, Paired, Plus
+from headway.checkpoints._rules import (
+    AS_IT_IS,
+    TRANSPOSED,
+    After,
+    AsItIs,
+    Change,
+    Entry,
+    Fused,
+    Paired,
+    Plus,
+    outer_name,
+    put,
+)
 
 SHAPES = {"one": [(8, 6)], "vector": [(8,)], "three": [(8, 6), (4, 6), (4, 6)], "equal": [(8, 6)] * 3}
 CASES = [
@@ -43,3 +56,19 @@ def test_groups_are_one_behind_the_other() -> None:
 def test_halves_and_neighbours() -> None:
     """Of two heads with two rotary pairs each: (0, 2), (1, 3) here are (0, 1), (2, 3) there."""
     assert Paired(2).write([torch.arange(8.0)[:, None]]).flatten().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+def test_of_two_copies_in_a_file_the_one_with_the_shorter_name_is_read() -> None:
+    wanted = [Entry(name, (name,), AS_IT_IS) for name in ("a.weight", "b.weight")]
+    names = [f"{before}{one}.weight" for before in ("ema.model.", "model.") for one in "ab"]
+    assert outer_name(wanted, names) == (2, "model.")
+    assert outer_name(wanted, [*names, "b.weight"]) == (2, "model."), "more tensors count first"
+
+
+def test_tensors_that_are_put_into_a_model_are_frozen_as_before() -> None:
+    model = nn.Linear(2, 2)
+    model.bias.requires_grad_(False)
+    put(model, {name: torch.ones_like(one) for name, one in model.named_parameters()})
+    assert model.weight.requires_grad
+    assert not model.bias.requires_grad
+    assert model.bias.tolist() == [1, 1]

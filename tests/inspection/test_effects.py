@@ -7,6 +7,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ import headway as hw
 from headway.errors import HeadwayError
 from headway.inspection import head_effects
 from headway.inspection._bootstrap import interval
-from headway.inspection._effects import _apart
+from headway.inspection._effects import _apart, _Whole
 from headway.masks import Padding
 from headway.models import Decoder, Encoder, EncoderDecoder, TransformerConfig
 
@@ -359,3 +360,12 @@ def test_what_is_refused(model: Any, batches: Any, effect: Any, options: Any, me
     with pytest.raises(HeadwayError, match=re.escape(message)) as error:
         head_effects(model(), batches, effect, **options)
     assert "\n" not in str(error.value)
+
+
+def test_padding_is_that_of_the_last_layer_with_as_many_tokens() -> None:
+    """An encoder comes before the decoder whose output is measured."""
+    source, target, longer = torch.rand(2, 5) < 0.5, torch.rand(2, 5) < 0.5, torch.rand(2, 6) < 0.5
+    whole = object.__new__(_Whole)
+    whole.seen = SimpleNamespace(records=[SimpleNamespace(padding=one) for one in (source, target, longer, None)])
+    assert whole.real(torch.Size([2, 5, 8])) is target
+    assert whole.real(torch.Size([2, 7])) is None

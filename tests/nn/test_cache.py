@@ -161,6 +161,18 @@ def test_keep_takes_documents_and_their_lengths_along() -> None:
 
 
 @torch.no_grad()
+def test_a_storage_that_is_larger_than_twice_what_is_kept_is_freed() -> None:
+    for last, room in ((6, 12), (5, 5)):
+        cache = KeyValueCache()
+        cache.append(*2 * (torch.randn(1, 1, 6, 2),))
+        cache.append(*2 * (torch.randn(1, 1, 1, 2),))
+        assert cache._keys.storage is not None
+        assert cache._keys.storage.shape[-2] == 12
+        cache.keep(0, last)
+        assert cache._keys.storage.shape[-2] == room, last
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("first", [0, 2])
 def test_what_is_kept_after_each_step_stays_in_rooms_of_one_size(first: int) -> None:
     """The tokens move once in a room's length, and are those that were kept."""
@@ -411,6 +423,20 @@ def test_a_window_that_has_forgotten_cannot_be_cropped() -> None:
     enter(2)
     cache.crop(1)
     assert [len(layer) for layer in cache.layers] == [1, 1]
+
+
+def test_a_cache_that_is_emptied_has_forgotten_nothing() -> None:
+    """What it is used with may read other tokens again."""
+    cache = KeyValueCache(mask=Window(2))
+    for _ in range(2):
+        with transaction(cache):
+            at = continued(cache.coordinates, None, 3, torch.device("cpu"))
+            cache.append(*2 * (torch.randn(1, 1, 3, 4),), coordinates=at)
+    with pytest.raises(HeadwayError, match="crop to 1 tokens"):
+        cache.crop(1)
+    cache.crop(0)
+    cache.need_mask(Causal(), headway.encoding("forgetting", num_heads=1, embed_dim=4))
+    assert cache.retention is None
 
 
 def test_keep_and_reorder_reach_layers_with_and_without_a_window() -> None:

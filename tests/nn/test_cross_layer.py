@@ -1,5 +1,7 @@
 """Layers that share the keys and values of an earlier layer, through its cache."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -105,11 +107,27 @@ def test_queries_stand_where_the_keys_were_drawn(name: str) -> None:
     torch.testing.assert_close(pair.second(x, mask=Causal(), cache=cache), first)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [lambda cache: cache.reorder(torch.tensor([1, 0])), lambda cache: cache.crop(3), lambda cache: cache.keep(1, 2)],
+)
+def test_places_that_were_drawn_are_those_of_the_last_call_alone(change: Callable[[KeyValueCache], None]) -> None:
+    cache = KeyValueCache()
+    MultiHeadAttention(32, 4, encoding=made("shape + rope")).train()(torch.randn(2, 6, 32), cache=cache)
+    assert cache.placed is not None
+    change(cache)
+    assert cache.placed is None
+
+
 @pytest.mark.parametrize("name", [None, "rotary-values"])
 def test_parts_read_values_as_projected(name: str | None) -> None:
     one = made(name)
     pair, x = Pair(one, parts=["exclusive"]).double(), torch.randn(2, 6, 32, dtype=torch.float64)
-    torch.testing.assert_close(pair(x, mask=Causal()), literally(pair, x, one))
+    whole, cache = literally(pair, x, one), KeyValueCache()
+    torch.testing.assert_close(pair(x, mask=Causal()), whole)
+    with torch.no_grad():
+        steps = [pair(part, cache, mask=Causal()) for part in x.split((4, 1, 1), dim=1)]
+    torch.testing.assert_close(torch.cat(steps, 1), whole)
 
 
 def test_the_encoding_is_that_of_the_cache() -> None:

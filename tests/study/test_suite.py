@@ -69,6 +69,22 @@ def test_it_resumes_and_takes_more_seeds(tmp_path: Path) -> None:
     assert all((tmp_path / name).stat().st_size for name in again.files())
 
 
+def test_a_training_that_diverges_has_the_steps_before() -> None:
+    found = measure(["parity"], ["none"], SuiteProtocol(**{**vars(TINY), "learning_rate": 1e30}), watch=Watch())
+    for row in found.rows:
+        assert (row["exact"], row["learned"]) == (None, False)
+        assert f" in step {row['steps'] + 1} of 4:" in row["reason"]
+
+
+def test_a_share_is_every_nth_training() -> None:
+    trained = []
+    for share in ((1, 2), (2, 2)):
+        watch = Watch()
+        measure(["parity"], ["none", "rope", "alibi"], TINY, share=share, watch=watch)
+        trained.append(watch.names)
+    assert trained == [["parity, none, seed 0", "parity, alibi, seed 0"], ["parity, rope, seed 0"]]
+
+
 def test_a_training_computes_in_one_thread() -> None:
     before = torch.get_num_threads()
     try:
