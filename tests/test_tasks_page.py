@@ -48,19 +48,26 @@ def test_the_first_picture_is_that_of_the_rows(script: ModuleType, language: str
     assert len([line for line in right.lines if line.get_color() in picture.COLOURS]) == 5
 
 
-def of(scores: dict[str, list[float]]) -> SuiteResults:
-    """Models that learned indirect indexing, with these scores at twice the length by seed."""
+def of(task: str, scores: dict[str, list[float]], times: int) -> SuiteResults:
+    """Models that learned a task, with these scores by seed at a multiple of the trained length, and 1 at the other."""
     rows = [
-        {"task": "indirect-indexing", "encoding": name, "seed": seed, "times": times, "exact": exact, "learned": True}
+        {
+            "task": task,
+            "encoding": name,
+            "seed": seed,
+            "times": each,
+            "exact": value if each == times else 1.0,
+            "learned": True,
+        }
         for name, values in scores.items()
         for seed, value in enumerate(values)
-        for times, exact in ((1, 1.0), (2, value))
+        for each in (1, 2)
     ]
     return SuiteResults(rows, {"times": [1, 2]}, list(scores))
 
 
 @pytest.mark.parametrize(
-    ("pope", "rope", "verdict"),
+    ("better", "worse", "verdict"),
     [
         ([], [], "not measured yet"),
         ([0.9], [0.1], "not separated"),
@@ -69,6 +76,24 @@ def of(scores: dict[str, list[float]]) -> SuiteResults:
         ([0.9, 0.1, 0.5], [0.1, 0.05, 0.4], "not separated"),
     ],
 )
-def test_verdicts(script: ModuleType, pope: list[float], rope: list[float], verdict: str) -> None:
-    statement = next(one for one in script.STATEMENTS if one.text.startswith("PoPE"))
-    assert script.judged(statement, of({"pope": pope, "rope": rope}))[1] == verdict
+@pytest.mark.parametrize(
+    ("begins", "pair", "times"),
+    [("PoPE", ("pope", "rope"), 1), ("CoPE", ("cope", "rope"), 2)],
+    ids=["within", "beyond"],
+)
+def test_verdicts(
+    script: ModuleType,
+    begins: str,
+    pair: tuple[str, str],
+    times: int,
+    better: list[float],
+    worse: list[float],
+    verdict: str,
+) -> None:
+    """What is said of the trained length is judged there, and the rest beyond it."""
+    statement = next(one for one in script.STATEMENTS if one.text.startswith(begins))
+    task = statement.pairs[0][0][0]
+    scores = dict(zip(pair, (better, worse), strict=True))
+    assert script.judged(statement, of(task, scores, times))[1] == verdict
+    other = script.judged(statement, of(task, scores, 3 - times))[1]
+    assert other == ("not separated" if better else verdict)

@@ -21,7 +21,8 @@ from headway.study import suite
 from headway.study.intervals import bootstrap
 from headway.study.models import ModelSizes, build_encoding
 from headway.study.suite import SUITES, SuiteProtocol, SuiteResults, measure
-from headway.study.tasks import SEQUENCE_TASKS
+from headway.study.tasks import SEQUENCE_TASKS, SequenceTask, sequence_task
+from headway.study.train import schedule
 
 SMALL = SuiteProtocol(steps=120, layers=1, width=16, heads=2, batch=8, times=(1, 2))
 TIMES = ("seconds", "processor_seconds")
@@ -119,6 +120,42 @@ def test_a_training_that_is_stopped_resumes_with_the_same_result(
         measure(["parity"], ["randomized + rope"], easy, out=tmp_path / "stopped", watch=Watch(stop))
     resumed = measure(["parity"], ["randomized + rope"], easy, out=tmp_path / "stopped", watch=Watch())
     assert numbers(resumed) == numbers(whole)
+
+
+def test_a_training_cools_down_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first validation that is good enough on, to zero, in a quarter of the steps before."""
+    monkeypatch.setattr(suite, "BETWEEN_VALIDATIONS", 10)
+    training = SMALL.training(sequence_task("parity"))
+    found = iter([0.2, 0.99, 0.3])
+    cooling = suite.Cooling(training, 0.99, lambda: next(found))
+    rates = []
+    for step in range(training.steps):
+        rates.append(cooling.rate(step) / schedule(step, training))
+        if cooling.over(step + 1):
+            break
+        cooling.after(step + 1, 0.0, 0.0)
+    assert rates == [1.0] * 21 + [0.8, 0.6, 0.4, 0.2]
+    assert cooling.validation == 0.99
+
+
+def test_a_training_that_never_validates_ends_with_its_last_step() -> None:
+    training = SMALL.training(sequence_task("parity"))
+    cooling = suite.Cooling(training, 0.99, lambda: 0.0)
+    for step in range(training.steps):
+        assert cooling.rate(step) == schedule(step, training)
+        assert cooling.over(step + 1) == (step + 1 == training.steps)
+        cooling.after(step + 1, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("confirmed", "learned"), [(0.98, False), (0.99, True)])
+def test_other_examples_decide_what_has_learned(
+    confirmed: float, learned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the best of many validations said."""
+    monkeypatch.setattr(SequenceTask, "validate", lambda task, model: 1.0 - learned)
+    monkeypatch.setattr(SequenceTask, "confirm", lambda task, model: confirmed)
+    found = measure(["parity"], ["none"], TINY, watch=Watch())
+    assert {(row["validation"], row["learned"]) for row in found.rows} == {(confirmed, learned)}
 
 
 def test_two_processes_of_which_one_is_killed_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,16 +50,22 @@ class SuiteResults(SuiteNumbers):
                 heads=of["heads"],
             ),
             said(
-                "Training: {batch} examples in a step, of one length that is drawn up to the trained one; AdamW, "
+                "Training: {batch} examples in a step, each of a length that is drawn up to the trained one; AdamW, "
                 "learning rate {rate:g} with warm-up and a cosine to zero, the same for all.",
                 batch=of["batch"],
                 rate=of["learning_rate"],
             ),
             said(
-                "Budget: a training ends when {enough:.0%} of 256 validation examples of the trained length are right "
-                "in every token, which is tried every 50 steps, or after {steps:,} steps.",
+                "Budget: {steps:,} steps. If {enough:.0%} of 256 validation examples of the trained length are right "
+                "in every token before, which is tried every 50 steps, the learning rate falls to zero within a "
+                "quarter of the steps so far, and the training ends.",
                 enough=of["enough"],
                 steps=of["steps"],
+            ),
+            said(
+                "Learned: {enough:.0%} of 1,024 other examples of the trained length are right in every token after "
+                "the last step, which is tried once.",
+                enough=of["enough"],
             ),
             said(
                 "Measured: 256 other examples, the same for all, at {times} times the trained length. An answer is "

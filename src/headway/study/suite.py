@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -26,15 +26,15 @@ from .._common.kinds import Kind
 from .._common.language import chosen, said, speaking
 from .._common.progress import ProgressListener, Telling, notebook_bar
 from .._common.store import Row
-from .._common.training import Diverged
+from .._common.training import Companion, Diverged
 from .._common.version import versions
 from ..errors import HeadwayError, need_positive
 from ._suite_report import SuiteResults
 from .models import ModelSizes, build_transformer
-from .protocol import LEARNING_RATE, Training
+from .protocol import Training
 from .store import Store, checkpoint_path
 from .tasks import SEQUENCE_TASKS, SequenceTask, sequence_task
-from .train import thread_count, train
+from .train import schedule, thread_count, train
 
 __all__ = ["SUITES", "Suite", "SuiteProtocol", "SuiteResults", "measure"]
 
@@ -52,9 +52,11 @@ ROW: Kind = {
     "versions": {str: str},
 }
 """What is read of a row."""
-VERSION = 1
+VERSION = 2
 """Changes whenever the same settings would give other numbers."""
 BETWEEN_VALIDATIONS = 50
+COOLING = 0.25
+"""The steps in which the learning rate falls to zero, as a part of those before."""
 
 
 class Suite(NamedTuple):
@@ -80,7 +82,7 @@ SUITES = {
             *("alibi", "kerple-log", "fire", "rope", "pope", "randomized + sinusoidal", "cope"),
         ),
         5,
-        6000,
+        8000,
     ),
 }
 """The suites by name."""
@@ -92,22 +94,22 @@ class SuiteProtocol:
 
     Attributes:
         steps: the most training steps of a model.
-        enough: the exact match on validation at the trained length with which a training ends.
+        enough: the exact match at the trained length with which a training ends, and with which a task is learned.
         layers: layers of each Transformer.
         width: width of each Transformer.
         heads: heads of each Transformer.
         batch: examples in a training step.
-        learning_rate: the highest learning rate, that of the comparison on a text.
+        learning_rate: the highest learning rate.
         times: the lengths to measure at, as multiples of the trained one.
     """
 
-    steps: int = 2000
+    steps: int = 8000
     enough: float = 0.99
-    layers: int = 2
+    layers: int = 3
     width: int = 64
     heads: int = 4
     batch: int = 32
-    learning_rate: float = LEARNING_RATE
+    learning_rate: float = 2e-3
     times: tuple[int, ...] = (1, 2, 4, 8)
 
     def training(self, task: SequenceTask) -> Training:
@@ -203,6 +205,46 @@ def measure(
         return SuiteResults(store.rows_of(planned), store.settings, list(dict.fromkeys(encodings)))
 
 
+class Cooling(Companion):
+    """Ends a training once the validation is good enough: the learning rate falls to zero, and it is over.
+
+    A good validation among many may be luck, and a high learning rate moves on from it.
+
+    Args:
+        training: the training, which ends at its last step at the latest.
+        enough: the validation that is good enough.
+        validate: returns the validation of the model now.
+    """
+
+    def __init__(self, training: Training, enough: float, validate: Callable[[], float]) -> None:
+        self.training, self.enough, self.validate = training, enough, validate
+        self.validation, self.begin, self.end = 0.0, training.steps, training.steps
+
+    def after(self, step: int, loss: float, seconds: float) -> None:
+        """Validates every so many steps; see ``Companion``."""
+        if step % BETWEEN_VALIDATIONS == 0 and step < self.begin:
+            self.validation = self.validate()
+            if self.validation >= self.enough:
+                self.begin, self.end = step, min(self.end, step + max(1, round(COOLING * step)))
+
+    def rate(self, step: int) -> float:
+        """Returns the learning rate at a ``step``, counted from 0, as a share of the highest."""
+        left = 1.0 if step < self.begin else (self.end - step) / (self.end - self.begin)
+        return left * schedule(step, self.training)
+
+    def over(self, step: int) -> bool:
+        """Returns whether the training ends after so many steps."""
+        return step >= self.end
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns when it ends; see ``Companion``."""
+        return {"validation": self.validation, "cooling": (self.begin, self.end)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes it; see ``Companion``."""
+        self.validation, (self.begin, self.end) = state["validation"], state["cooling"]
+
+
 @thread_count(1)  # so that results do not depend on ``jobs``
 def _measured(job: Job, tell: Report, state: Path, *, protocol: SuiteProtocol, language: str) -> list[Row]:
     """Trains a model, from its checkpoint ``state`` if there is one, and returns its rows, one for each length.
@@ -212,23 +254,17 @@ def _measured(job: Job, tell: Report, state: Path, *, protocol: SuiteProtocol, l
     task = sequence_task(job.task)
     training = protocol.training(task)
     model = build_transformer(job.encoding, protocol.sizes(task), job.seed)
-    validation = 0.0
-
-    def enough(step: int) -> bool:
-        nonlocal validation
-        if step % BETWEEN_VALIDATIONS and step < training.steps:
-            return False
-        validation = task.validate(model)
-        return validation >= protocol.enough
+    cooling = Cooling(training, protocol.enough, lambda: task.validate(model))
 
     def after_step(step: int, loss: float) -> None:
         with speaking(language):
             doing = said(
                 "step {step:,} of at most {steps:,}, {loss:.2f} bits", step=step, steps=training.steps, loss=loss
             )
-        tell(doing, step / training.steps, {"step": step, "loss": loss, "validation": validation})
+        tell(doing, step / training.steps, {"step": step, "loss": loss, "validation": cooling.validation})
 
     reason = None
+    validation = 0.0
     seconds: float | None = None
     work: float | None = None
     with torch.random.fork_rng(devices=[]):
@@ -239,15 +275,17 @@ def _measured(job: Job, tell: Report, state: Path, *, protocol: SuiteProtocol, l
                 training,
                 job.seed,
                 checkpoint=state,
+                companion=cooling,
                 watch=after_step,
-                until=enough,
+                rate=cooling.rate,
+                until=cooling.over,
             )
-            steps, validation = trained.steps, task.validate(model)
+            steps, validation = trained.steps, task.confirm(model)
             seconds = round(trained.seconds, 2)
             if not math.isnan(trained.processor_seconds):  # NaN after resuming from an earlier version's checkpoint
                 work = round(trained.processor_seconds, 2)
         except Diverged as error:
-            steps, validation, reason = error.step - 1, 0.0, f"training diverged: {error}"
+            steps, reason = error.step - 1, f"training diverged: {error}"
     facts = {
         "trained": task.trained,
         "validation": validation,

@@ -53,6 +53,7 @@ def train(
     watch: Callable[[int, float], None] | None = None,
     dtype: torch.dtype | None = None,
     compile: bool = False,
+    rate: Callable[[int], float] | None = None,
     until: Callable[[int], bool] | None = None,
 ) -> Trained:
     """Trains a model in place, and resumes from the checkpoint if there is one, on a CPU with the same result.
@@ -60,7 +61,8 @@ def train(
     The model maps ids [batch, length] to logits [batch, length, vocabulary]. ``companion`` is called after each step,
     before its checkpoint, with the loss in nats; ``watch`` after that, with the steps done and the loss in bits. The
     forward pass and the loss are computed under autocast to ``dtype``, if it is not None. It returns the loss of the
-    last batch in bits. If ``until`` is given, it is called after each step and says whether the training ends there.
+    last batch in bits. If ``rate`` is given, it takes the place of ``schedule``. If ``until`` is given, it is called
+    after each step and says whether the training ends there.
 
     Raises:
         Diverged: if a loss, a gradient or a parameter is not finite.
@@ -84,7 +86,7 @@ def train(
         loss,
         optimizer,
         steps=training.steps,
-        rate=lambda step: schedule(step, training),
+        rate=rate or (lambda step: schedule(step, training)),
         clip=training.clip,
         checkpoint=checkpoint,
         companion=companion,

@@ -251,13 +251,19 @@ STUDY = {
         "模型：因果 Transformer，{layers} 层，宽 {width}，{heads} 个头，每项任务、每种编码、每个种子各一个。"
         "种子相同时，所有编码以同样的次序得到同样的例子，同名的参数初值相同。"
     ),
-    "Training: {batch} examples in a step, of one length that is drawn up to the trained one; AdamW, learning rate {rate:g} "
-    "with warm-up and a cosine to zero, the same for all.": (
-        "训练：每步 {batch} 个例子，同一长度，在训练长度以内随机取；AdamW，学习率 {rate:g}，先预热，再按余弦降到零，全部相同。"
+    "Training: {batch} examples in a step, each of a length that is drawn up to the trained one; AdamW, learning rate "
+    "{rate:g} with warm-up and a cosine to zero, the same for all.": (
+        "训练：每步 {batch} 个例子，各自的长度在训练长度以内随机取；AdamW，学习率 {rate:g}，先预热，再按余弦降到零，全部相同。"
     ),
-    "Budget: a training ends when {enough:.0%} of 256 validation examples of the trained length are right in every token, "
-    "which is tried every 50 steps, or after {steps:,} steps.": (
-        "预算：训练长度上的 256 个验证例子有 {enough:.0%} 每个词元都对，训练就结束（每 50 步试一次）；否则到 {steps:,} 步为止。"
+    "Budget: {steps:,} steps. If {enough:.0%} of 256 validation examples of the trained length are right in every token "
+    "before, which is tried every 50 steps, the learning rate falls to zero within a quarter of the steps so far, and the "
+    "training ends.": (
+        "预算：{steps:,} 步。如果在此之前，训练长度上的 256 个验证例子有 {enough:.0%} 每个词元都对（每 50 步试一次），"
+        "学习率就在已有步数的四分之一之内降到零，训练随之结束。"
+    ),
+    "Learned: {enough:.0%} of 1,024 other examples of the trained length are right in every token after the last step, "
+    "which is tried once.": (
+        "学会：最后一步之后，训练长度上的另外 1,024 个例子有 {enough:.0%} 每个词元都对；这只试一次。"
     ),
     "Measured: 256 other examples, the same for all, at {times} times the trained length. An answer is right if all of its "
     "tokens are, as in greedy generation.": (

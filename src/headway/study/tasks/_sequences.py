@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import HeadwayError
@@ -16,6 +17,8 @@ from ._base import IGNORED, Task
 
 EXAMPLES = 256
 """The examples of a measurement."""
+CONFIRMING = 1024
+"""The examples that show whether a model has learned the trained length."""
 
 
 class Examples(NamedTuple):
@@ -84,9 +87,21 @@ class SequenceTask(Task):
         return self.examples(1, length, torch.Generator().manual_seed(0)).inputs.shape[1]
 
     def batch(self, training: Training, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Returns examples of one length, from ``shortest`` to that of ``training``; see ``Task``."""
-        length = int(torch.randint(self.shortest, training.length + 1, (), generator=generator))
-        return self.examples(training.batch, length, generator)
+        """Returns examples each of a length of its own, from ``shortest`` to that of ``training``; see ``Task``.
+
+        Steps of one length each forget the others. Shorter examples end with tokens that nothing is asked of, which a
+        causal model does not see before.
+        """
+        lengths = torch.randint(self.shortest, training.length + 1, (training.batch,), generator=generator)
+        parts = [
+            self.examples(int(count), int(length), generator)
+            for length, count in zip(*lengths.unique(return_counts=True), strict=True)
+        ]
+        tokens = max(part.inputs.shape[1] for part in parts)
+        return (
+            torch.cat([_filled(part.inputs, tokens, 0) for part in parts]),
+            torch.cat([_filled(part.targets, tokens, IGNORED) for part in parts]),
+        )
 
     def step(self, training: Training, seed: int, step: int) -> tuple[Tensor, Tensor]:
         """Returns the batch of one ``step``; see ``Task``.
@@ -107,6 +122,13 @@ class SequenceTask(Task):
         """Returns the exact match of ``model`` at the trained length, on examples that ``measure`` does not use."""
         return self._measured(model, self.trained, "validation")[0]
 
+    def confirm(self, model: nn.Module) -> float:
+        """Returns the exact match of ``model`` at the trained length, on examples that nothing else uses.
+
+        It decides whether a model has learned the task. ``validate`` cannot, if its best result among many was chosen.
+        """
+        return self._measured(model, self.trained, "confirmation", CONFIRMING)[0]
+
     def written(self, length: int) -> str:
         """Returns an example of a ``length`` in symbols: what is read, and after an arrow what is scored."""
         inputs, targets = (
@@ -117,17 +139,19 @@ class SequenceTask(Task):
         read = inputs if targets[first:] != asked or inputs[first + 1 :] != asked[:-1] else inputs[: first + 1]
         return " → ".join(" ".join(self.symbols[token] for token in part) for part in (read, asked))
 
-    def _measured(self, model: nn.Module, length: int, purpose: str) -> tuple[float, Tensor, Tensor]:
+    def _measured(
+        self, model: nn.Module, length: int, purpose: str, count: int = EXAMPLES
+    ) -> tuple[float, Tensor, Tensor]:
         """The exact match, and at each token whether it is right and whether it is asked."""
-        inputs, targets = self._drawn(length, purpose)
+        inputs, targets = self._drawn(length, purpose, count)
         asked = targets != IGNORED
         right = predictions(model, inputs, targets, vocabulary=self.vocabulary).right & asked
         return float((right | ~asked).all(1).double().mean()), right, asked
 
-    def _drawn(self, length: int, purpose: str) -> Examples:
+    def _drawn(self, length: int, purpose: str, count: int = EXAMPLES) -> Examples:
         """The examples of a measurement, always the same."""
         generator = torch.Generator().manual_seed(derived_seed(0, self.name, purpose, length))
-        return self.examples(EXAMPLES, length, generator)
+        return self.examples(count, length, generator)
 
 
 def continued(prompt: Tensor, answer: Tensor) -> Examples:
@@ -141,6 +165,11 @@ def continued(prompt: Tensor, answer: Tensor) -> Examples:
     targets = torch.full_like(inputs, IGNORED)
     targets[:, prompt.shape[1] - 1 :] = answer
     return Examples(inputs, targets)
+
+
+def _filled(rows: Tensor, length: int, value: int) -> Tensor:
+    """Rows [count, n] with a value at their ends, [count, length]."""
+    return F.pad(rows, (0, length - rows.shape[1]), value=value)
 
 
 def column(count: int, token: int) -> Tensor:

@@ -24,7 +24,7 @@ class StringTask(SequenceTask):
     symbols = (*LETTERS[:8], ">")
     answers = 8
     counts = "letters"
-    trained = 8
+    trained = 6
 
     @staticmethod
     @abstractmethod

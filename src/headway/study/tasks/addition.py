@@ -22,7 +22,7 @@ class Addition(SequenceTask):
     source = "Kazemnejad et al. 2023, arXiv:2305.19466; lowest digit first: Lee et al. 2023, arXiv:2307.03381"
     counts = "digits of a summand"
     scored = "every digit of the sum"
-    trained = 8
+    trained = 4
     symbols = (*"0123456789", "+", "=")
     answers = 10
 

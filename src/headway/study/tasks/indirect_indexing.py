@@ -8,6 +8,7 @@ import torch
 
 from ._sequences import MANY, Examples, SequenceTask, continued, distinct
 
+SYMBOLS = MANY[:72]
 OFFSETS = (-4, -3, -2, -1, 1, 2, 3, 4)
 
 
@@ -19,23 +20,24 @@ class IndirectIndexing(SequenceTask):
     counts = "symbols"
     scored = "the one symbol"
     shortest = 1 + max(OFFSETS)
-    symbols = (*MANY, *(f"{offset:+d}" for offset in OFFSETS))
-    answers = len(MANY)
+    trained = 8
+    symbols = (*SYMBOLS, *(f"{offset:+d}" for offset in OFFSETS))
+    answers = len(SYMBOLS)
 
     def examples(self, count: int, length: int, generator: torch.Generator) -> Examples:
         """Returns ``length`` symbols, one of them and a distance; see ``SequenceTask``."""
-        text = distinct(count, length, len(MANY), generator)
+        text = distinct(count, length, len(SYMBOLS), generator)
         which = torch.randint(len(OFFSETS), (count, 1), generator=generator)
         offset = torch.tensor(OFFSETS)[which]
         room = length - offset.abs()
         place = (torch.rand(count, 1, generator=generator) * room).long().clamp(max=room - 1) - offset.clamp(max=0)
-        prompt = torch.cat([text, text.gather(1, place), len(MANY) + which], 1)
+        prompt = torch.cat([text, text.gather(1, place), len(SYMBOLS) + which], 1)
         return continued(prompt, text.gather(1, place + offset))
 
     def answer(self, prefix: Sequence[int]) -> int:
         """Returns what stands there; see ``SequenceTask``."""
         *_, symbol, offset = prefix
-        return prefix[prefix.index(symbol) + OFFSETS[offset - len(MANY)]]
+        return prefix[prefix.index(symbol) + OFFSETS[offset - len(SYMBOLS)]]
 
     def order_free(self, length: int) -> float:
         """Returns the chance of each other symbol."""

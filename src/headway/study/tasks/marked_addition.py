@@ -10,7 +10,7 @@ from torch import Tensor
 from ._sequences import Examples, column, continued, need_at_most
 from .addition import EQUALS, PLUS, Addition, added, digit
 
-PLACES = 72
+PLACES = 40
 FIRST = EQUALS + 1
 """The token of the first place."""
 
