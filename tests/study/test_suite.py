@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,17 @@ class Watch(ProgressListener):
 
     def measured(self, job: str, rows: Sequence[Row]) -> None:
         self.names.append(job)
+
+
+class Stops(ProgressListener):
+    """Interrupts a training after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def logged(self, job: str, numbers: Mapping[str, float]) -> None:
+        if numbers["step"] == self.step:
+            raise KeyboardInterrupt
 
 
 def numbers(found: SuiteResults) -> list[dict[str, Any]]:
@@ -108,16 +119,15 @@ def test_a_training_that_is_stopped_resumes_with_the_same_result(
     """With an encoding that draws positions in training, and with a training that ends before its last step."""
     monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     monkeypatch.setattr(suite, "BETWEEN_VALIDATIONS", 10)
+    monkeypatch.setattr(suite, "COOLING", 1.0)
     easy = SuiteProtocol(**{**vars(SMALL), "enough": 0.5})
     whole = measure(["parity"], ["randomized + rope"], easy, out=tmp_path / "whole", watch=Watch())
-    assert all(0 < row["steps"] < easy.steps for row in whole.rows)
+    [steps] = {row["steps"] for row in whole.rows}
+    assert 0 < steps < easy.steps
 
-    def stop(report: int) -> None:
-        if report == 6:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        measure(["parity"], ["randomized + rope"], easy, out=tmp_path / "stopped", watch=Watch(stop))
+    for step in (6, steps // 2 + 1):  # before it cools, and once it does
+        with pytest.raises(KeyboardInterrupt):
+            measure(["parity"], ["randomized + rope"], easy, out=tmp_path / "stopped", watch=Stops(step))
     resumed = measure(["parity"], ["randomized + rope"], easy, out=tmp_path / "stopped", watch=Watch())
     assert numbers(resumed) == numbers(whole)
 
