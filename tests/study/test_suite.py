@@ -133,10 +133,10 @@ def test_a_training_that_is_stopped_resumes_with_the_same_result(
 
 
 def test_a_training_cools_down_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the first validation that is good enough on, to zero, in a quarter of the steps before."""
+    """To zero in a quarter of the steps before, from a validation on that is good enough, if the next one is too."""
     monkeypatch.setattr(suite, "BETWEEN_VALIDATIONS", 10)
     training = SMALL.training(sequence_task("parity"))
-    found = iter([0.2, 0.99, 0.3])
+    found = iter([0.99, 0.98, 0.2, 0.99, 1.0])
     cooling = suite.Cooling(training, 0.99, lambda: next(found))
     rates = []
     for step in range(training.steps):
@@ -144,8 +144,9 @@ def test_a_training_cools_down_before_it_ends(monkeypatch: pytest.MonkeyPatch) -
         if cooling.over(step + 1):
             break
         cooling.after(step + 1, 0.0, 0.0)
-    assert rates == [1.0] * 21 + [0.8, 0.6, 0.4, 0.2]
-    assert cooling.validation == 0.99
+    falling = [1 - step / 8 for step in range(8)]
+    assert rates == pytest.approx([1.0] * 11 + [0.5] + [1.0] * 18 + falling)
+    assert cooling.validation == 1.0
 
 
 def test_a_training_that_never_validates_ends_with_its_last_step() -> None:

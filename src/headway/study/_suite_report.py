@@ -58,7 +58,8 @@ class SuiteResults(SuiteNumbers):
             said(
                 "Budget: {steps:,} steps. If {enough:.0%} of 256 validation examples of the trained length are right "
                 "in every token before, which is tried every 50 steps, the learning rate falls to zero within a "
-                "quarter of the steps so far, and the training ends.",
+                "quarter of the steps so far. The training ends then if they are still right, and else goes on as "
+                "before.",
                 enough=of["enough"],
                 steps=of["steps"],
             ),

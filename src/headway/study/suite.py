@@ -208,7 +208,8 @@ def measure(
 class Cooling(Companion):
     """Ends a training once the validation is good enough: the learning rate falls to zero, and it is over.
 
-    A good validation among many may be luck, and a high learning rate moves on from it.
+    A good validation among many may be luck, and a high learning rate moves on from it: the training goes on as before
+    if the validation is not good enough at the end.
 
     Args:
         training: the training, which ends at its last step at the latest.
@@ -234,7 +235,13 @@ class Cooling(Companion):
 
     def over(self, step: int) -> bool:
         """Returns whether the training ends after so many steps."""
-        return step >= self.end
+        last = self.training.steps
+        if self.end <= step < last:
+            self.validation = self.validate()
+            if self.validation >= self.enough:
+                return True
+            self.begin = self.end = last
+        return step >= last
 
     def state_dict(self) -> dict[str, Any]:
         """Returns when it ends; see ``Companion``."""

@@ -256,10 +256,10 @@ STUDY = {
         "训练：每步 {batch} 个例子，各自的长度在训练长度以内随机取；AdamW，学习率 {rate:g}，先预热，再按余弦降到零，全部相同。"
     ),
     "Budget: {steps:,} steps. If {enough:.0%} of 256 validation examples of the trained length are right in every token "
-    "before, which is tried every 50 steps, the learning rate falls to zero within a quarter of the steps so far, and the "
-    "training ends.": (
+    "before, which is tried every 50 steps, the learning rate falls to zero within a quarter of the steps so far. The "
+    "training ends then if they are still right, and else goes on as before.": (
         "预算：{steps:,} 步。如果在此之前，训练长度上的 256 个验证例子有 {enough:.0%} 每个词元都对（每 50 步试一次），"
-        "学习率就在已有步数的四分之一之内降到零，训练随之结束。"
+        "学习率就在已有步数的四分之一之内降到零。那时如果它们仍然都对，训练就结束；否则照旧继续。"
     ),
     "Learned: {enough:.0%} of 1,024 other examples of the trained length are right in every token after the last step, "
     "which is tried once.": (
