@@ -120,7 +120,7 @@ def test_a_training_that_is_stopped_resumes_with_the_same_result(
     monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     monkeypatch.setattr(suite, "BETWEEN_VALIDATIONS", 10)
     monkeypatch.setattr(suite, "COOLING", 1.0)
-    easy = SuiteProtocol(**{**vars(SMALL), "enough": 0.5})
+    easy = SuiteProtocol(**{**vars(SMALL), "enough": 0.4})
     whole = measure(["parity"], ["randomized + rope"], easy, out=tmp_path / "whole", watch=Watch())
     [steps] = {row["steps"] for row in whole.rows}
     assert 0 < steps < easy.steps
