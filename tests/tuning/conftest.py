@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +23,19 @@ from headway.tuning import _run
 def short(case: Case) -> Case:
     """The same call with a few tokens, for what does not depend on their number."""
     return replace(case, n=min(case.n, 5), m=min(case.m, 9), head_dim=8, v_dim=8)
+
+
+def read_only(monkeypatch: pytest.MonkeyPatch, *, known: bool = True) -> None:
+    """Makes every disk one that takes nothing, root's files neither; ``known`` says whether it can be asked before."""
+
+    def refused(path: Any, *_: Any, **__: Any) -> Any:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    access = os.access
+    if known:
+        monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+    for name in ("mkdir", "replace", "rename", "unlink"):
+        monkeypatch.setattr(os, name, refused)
 
 
 @pytest.fixture(autouse=True)

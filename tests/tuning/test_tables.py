@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import random
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from headway.kernels import Problem, _tuned
 from headway.kernels.cpu import _library
 from headway.kernels.triton import _installed
 from headway.tuning import _run
+
+from .conftest import read_only
 
 TIMES = {"cpu": 2.0, "sdpa": 1.0}
 
@@ -175,6 +179,56 @@ def test_auto_takes_what_was_faster_here(folder: Path, x: Tensor) -> None:
     written(folder, [{"times": {"cpu": 1, "sdpa": 2}}], verified={"cpu": ["plain, float32, forward"]})
     assert hw.explain(short, short, short).kernel == "cpu"
     assert "verified and measured here on 2026-01-02 03:04" in str(hw.explain(short, short, short))
+
+
+@needs_library
+@pytest.mark.parametrize("seed", range(4))
+def test_a_thousand_rows_choose_as_their_rule_says(seed: int, folder: Path) -> None:
+    """The largest rows that are no larger than a call decide; to lose in one of them is enough."""
+    draw = random.Random(seed)
+    kinds = [(dtype, way) for dtype in ("float32", "bfloat16") for way in ("inference", "training")]
+    rows = [
+        {
+            "case": {"terms": "none", "mask": "none", "dtype": dtype, "direction": way},
+            "from": {"n": draw.randint(1, 40), "m": draw.randint(1, 40), "head_dim": draw.choice((4, 8, 16))},
+            "times": {"cpu": 1.0, "sdpa": draw.choice((0.5, 0.98, 1.5))},
+        }
+        for dtype, way in kinds
+        for _ in range(250)
+    ]
+    draw.shuffle(rows)
+    written(folder, rows)
+    own = _tuned.known("cpu").own
+    assert own is not None
+    assert len(own.rows) == 1_000
+
+    chosen = set()
+    for dtype, way in kinds:
+        for _ in range(6):
+            sizes = {"n": draw.randint(5, 50), "m": draw.randint(30, 50), "head_dim": draw.choice((8, 16))}
+            q, k = (torch.randn(1, 2, sizes[side], sizes["head_dim"], dtype=getattr(torch, dtype)) for side in "nm")
+            q.requires_grad_(way == "training")
+            expected = expected_of([row for row in rows if (dtype, way) == kind_of(row)], sizes)
+            assert hw.explain(q, k, k).kernel == expected, sizes
+            assert torch.equal(hw.attention(q, k, k), hw.attention(q, k, k, kernel=expected))
+            chosen.add(expected)
+    assert chosen == {"cpu", "sdpa"}
+
+
+def kind_of(row: dict[str, Any]) -> tuple[str, str]:
+    return row["case"]["dtype"], row["case"]["direction"]
+
+
+def expected_of(rows: list[dict[str, Any]], sizes: dict[str, int]) -> str:
+    """The kernel of a call by comparing each row with each other one."""
+    held = [row for row in rows if all(row["from"][name] <= sizes[name] for name in sizes)]
+    deciding = [row for row in held if not any(is_larger(other["from"], row["from"]) for other in held)]
+    assert deciding
+    return "sdpa" if any(row["times"]["sdpa"] < 0.97 for row in deciding) else "cpu"
+
+
+def is_larger(one: dict[str, int], other: dict[str, int]) -> bool:
+    return one != other and all(one[name] >= other[name] for name in other)
 
 
 @needs_library
@@ -405,6 +459,46 @@ def test_two_processes_write_at_once(folder: Path) -> None:
         if (folder / "cpu.json").exists():
             assert len(tuned.read(folder / "cpu.json").rows) == 300
     assert both.returncode == 0
+
+
+def test_a_table_on_a_disk_that_is_read_only(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read as any other one; another one does not take its place."""
+    file = written(folder, [{"times": {"cpu": 2, "sdpa": 1}}])
+    before, other = file.read_bytes(), tmp_path / "other.json"
+    tuned.write(other, content([{"times": {"cpu": 1, "sdpa": 2}}]))
+    read_only(monkeypatch)
+    for write in (tuning.import_table, partial(tuning.export_table, tmp_path / "new.json")):
+        given = (other,) if write is tuning.import_table else ()
+        with pytest.raises(HeadwayError, match=r"json cannot be written, since its folder cannot: give a file in"):
+            write(*given, device="cpu")
+    _run.forget()
+    own = _tuned.known("cpu").own
+    assert own is not None
+    assert own.rows[0].times == {"cpu": (2, 2), "sdpa": (1, 1)}
+    assert file.read_bytes() == before
+    assert sorted(one.name for one in (*tmp_path.iterdir(), *folder.iterdir())) == ["cpu.json", "other.json", "tuned"]
+
+
+def test_a_table_that_cannot_be_read_is_not_used_and_said(
+    folder: Path, x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = hw.explain(x, x, x).kernel
+    file = written(folder, [{"times": {"cpu": 2, "sdpa": 1}}])
+
+    read_text = Path.read_text
+
+    def refused(path: Path, *given: Any, **options: Any) -> str:
+        if path == file:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read_text(path, *given, **options)
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    assert _tuned.known("cpu").own is None
+    assert (
+        _tuned.known("cpu").dropped
+        == f"{file} is no table of `headway tune`: Permission denied: run `headway tune` again"
+    )
+    assert hw.explain(x, x, x).kernel == before
 
 
 def test_export_and_import(folder: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from headway.testing.fuzz.search import outcome_of
 from headway.tuning import _fast, _right, _run
 from headway.tuning._fast import Cell
 
-from .conftest import short
+from .conftest import read_only, short
 
 
 @pytest.fixture
@@ -188,6 +188,35 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(
     monkeypatch.setattr(_right, "verify", lambda *_, **__: pytest.fail("work"))
     with pytest.raises(HeadwayError, match="cannot be a folder"):
         hw.tune("cpu")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_disk_that_is_read_only_is_refused_before_any_work(
+    there: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if there:
+        folder.mkdir()
+    read_only(monkeypatch)
+    monkeypatch.setattr(_right, "verify", lambda *_, **__: pytest.fail("work"))
+    with pytest.raises(HeadwayError, match="cannot be written to: give a folder that is yours"):
+        hw.tune("cpu")
+
+
+def test_a_disk_that_is_read_only_at_last_keeps_the_table_of_an_earlier_run(
+    mocked: Any, small: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when it is remounted or full after some minutes of work."""
+    monkeypatch.setattr(_fast, "in_turn", lambda runs, device: {name: 2.0 - (name == "triton") for name in runs})
+    file = hw.tune("cpu").file
+    before, x = file.read_bytes(), torch.randn(1, 4, 16, 16)
+    with monkeypatch.context() as patch:
+        read_only(patch, known=False)
+        with pytest.raises(HeadwayError, match=r"json cannot be written \(Read-only file system\): give a place"):
+            hw.tune("cpu")
+    _run.forget()
+    assert file.read_bytes() == before
+    assert [one.name for one in folder.iterdir()] == [file.name]
+    assert tell(x).kernel == "triton"
 
 
 def test_off_is_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
