@@ -14,10 +14,11 @@ LABEL = re.compile(r"\s*(\.L_\w+):")
 PREDICATE = re.compile(r"!?U?P(\d|T)$")
 REGISTERS = 64
 
-ADDRESS, CONSTANT, OTHER, UNKNOWN = "address", "constant", "other", "unknown"
+ADDRESS, CONSTANT, OTHER, UNKNOWN = 1, 2, 4, 8
 """What a register may hold: an address with or without a constant added, a constant, anything else; or a value from the
-registers of threads, which are not followed."""
-State = list[frozenset[str]]
+registers of threads, which are not followed. Of several each is possible."""
+BITS, ALL = 4, 15
+"""A state is a whole number with so many bits for each register, so that two states are joined at once."""
 
 
 def misaddressed(disassembly: str) -> dict[str, str]:
@@ -33,23 +34,22 @@ def misaddressed(disassembly: str) -> dict[str, str]:
             labels[label[1]] = len(code)
         elif found := INSTRUCTION.match(line):
             code.append((found[1], found[2] is not None, found[3], found[4]))
-    before: dict[int, State] = {0: [frozenset([OTHER])] * REGISTERS}
+    before = {0: sum(OTHER << BITS * register for register in range(REGISTERS))}
     waiting, wrong = [0], dict[str, str]()
     while waiting:
         at = waiting.pop()
         where, predicated, name, rest = code[at]
         state = before[at]
-        if name.startswith("HGMMA") and any(OTHER in state[register] for register in _descriptors(rest)):
+        if name.startswith("HGMMA") and any(_held(state, one) & OTHER for one in _descriptors(rest)):
             wrong[where] = f"{name} {rest}"
-        after = _after(state, name, rest, predicated)
+        after = _after(state, name, rest, predicated) if rest.startswith("UR") else state
         target = re.search(r"\.L_\w+", rest) if name.startswith("BRA") else None
         ends = ((name.startswith("BRA") and "P" not in rest.split("`")[0]) or name == "EXIT") and not predicated
         follow = [] if ends or at + 1 == len(code) else [at + 1]
         follow += [] if target is None else [labels[target[0]]]
         for one in follow:
-            known = before.get(one)
-            merged = after if known is None else [a | b for a, b in zip(known, after, strict=True)]
-            if merged != known:
+            merged = before.get(one, 0) | after
+            if merged != before.get(one):
                 before[one] = merged
                 waiting.append(one)
     return wrong
@@ -64,7 +64,12 @@ def _descriptors(operands: str) -> list[int]:
     return [register, register + 2] if first.startswith("gdesc") else [register + 2]
 
 
-def _after(state: State, name: str, rest: str, predicated: bool) -> State:
+def _held(state: int, register: int) -> int:
+    """What a register may hold."""
+    return state >> BITS * register & ALL
+
+
+def _after(state: int, name: str, rest: str, predicated: bool) -> int:
     """What registers may hold after an instruction."""
     into = re.match(r"UR(\d+)\b", rest)
     if into is None:
@@ -72,21 +77,24 @@ def _after(state: State, name: str, rest: str, predicated: bool) -> State:
     operands = [one.strip() for one in rest.split(",")[1:]]
     operands = [one for one in operands if not PREDICATE.match(one)]
     pair = ".64" in name or ".WIDE" in name
-    values = [_value(state, name, operands, half) for half in range(2 if pair else 1)]
-    after = list(state)
-    for register, value in enumerate(values, int(into[1])):
-        after[register] = value | state[register] if predicated else value
+    after = state
+    for half in range(2 if pair else 1):
+        register, value = int(into[1]) + half, _value(state, name, operands, half)
+        lost = 0 if predicated else ALL << BITS * register
+        after = after & ~lost | value << BITS * register
     return after
 
 
-def _value(state: State, name: str, operands: list[str], half: int) -> frozenset[str]:
+def _value(state: int, name: str, operands: list[str], half: int) -> int:
     kind = name.split(".")[0]
     if kind == "USGXT" or (kind == "ULOP3" and "0x3fff" in operands):
-        return frozenset([ADDRESS])
+        return ADDRESS
     if kind == "R2UR":
-        return frozenset([UNKNOWN])
+        return UNKNOWN
     if kind not in ("UMOV", "UIADD3", "ULOP3", "USEL"):
-        return frozenset([OTHER])
-    registers = [int(found[1]) + half for one in operands if (found := re.match(r"[-~]?UR(\d+)", one))]
-    held = frozenset[str]().union(*(state[register] for register in registers))
-    return held - {CONSTANT} or frozenset([CONSTANT])
+        return OTHER
+    held = 0
+    for one in operands:
+        if found := re.match(r"[-~]?UR(\d+)", one):
+            held |= _held(state, int(found[1]) + half)
+    return held & ~CONSTANT or CONSTANT
