@@ -49,15 +49,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class Mocked(ReferenceKernel):
-    """Stands in the table for the kernel triton, and computes on the CPU; ``spoil`` changes its output."""
+    """Stands in the table for a kernel of a GPU, and computes on the CPU; ``spoil`` changes its output."""
 
     name = "mocked"
 
+    def __init__(self, stands_for: str) -> None:
+        super().__init__()
+        self.stands_for = stands_for
+
     def defers(self, problem: Problem) -> Deferral | None:
-        return _tuned.deferral_if_verified("triton", problem)
+        return _tuned.deferral_if_verified(self.stands_for, problem)
 
     def note(self, problem: Problem) -> str:
-        return _tuned.note("triton", problem)
+        return _tuned.note(self.stands_for, problem)
 
     def spoil(self, call: Call, out: Tensor) -> Tensor:
         return out
@@ -70,7 +74,7 @@ class Mocked(ReferenceKernel):
 @pytest.fixture
 def mocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mocked]:
     """The kernel triton, first in the table, on a CPU whose own kernel is away."""
-    kernel, every = Mocked(), dict(KERNELS)
+    kernel, every = Mocked("triton"), dict(KERNELS)
     KERNELS.clear()
     KERNELS.update({"triton": kernel} | {name: one for name, one in every.items() if name not in ("triton", "cpu")})
     monkeypatch.setattr(_tuned, "MACHINES", ("cpu",))

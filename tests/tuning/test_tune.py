@@ -13,16 +13,17 @@ import torch
 from torch import Tensor
 
 import headway as hw
-from headway import HeadwayError, tuning
+from headway import HeadwayError, plans, tuning
 from headway._common import tuned
 from headway.cli import main
-from headway.kernels import Call, _tuned
+from headway.kernels import KERNELS, Call, _tuned, sdpa
+from headway.kernels.cpu import _library
 from headway.masks import Causal, Window
 from headway.testing.fuzz.search import outcome_of
 from headway.tuning import _fast, _right, _run
 from headway.tuning._fast import Cell
 
-from .conftest import read_only, short
+from .conftest import Mocked, read_only, short
 
 
 @pytest.fixture
@@ -100,6 +101,48 @@ def test_a_kernel_is_chosen_where_it_is_verified_and_faster(
     )
 
 
+def test_a_session_on_a_gpu_has_the_words_of_the_docs(
+    mocked: Any, small: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton is wrong in bfloat16 and slow for long calls, where FlexAttention is the fastest."""
+    text = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text(encoding="utf-8")
+    shown = text.split("say what is known:\n\n```text\n")[1].split("```")[0].splitlines()
+    before, after, wrong, left = (line.split("  #")[0].strip() for line in shown)
+
+    def measured(cell: Cell, device: str, kernels: tuple[str, ...]) -> dict[str, Any]:
+        row = measure(cell, device, kernels)
+        assert row is not None
+        assert row["times"].keys() == {"triton", "flex", "sdpa"}
+        return row | {"times": {"triton": 2.0 if cell.n == 96 else 0.5, "flex": 0.63, "sdpa": 1.0}}
+
+    every, measure = _right.checks, _fast.measure
+    monkeypatch.setitem(KERNELS, "flex", Mocked("flex"))
+    monkeypatch.setitem(_run.TUNED, "cpu", {"triton": 0.35, "flex": 0.5})
+    monkeypatch.setattr(
+        _right,
+        "checks",
+        lambda kernel, _: [replace(one, case=replace(one.case, kernel=kernel)) for one in every(kernel, "cpu")],
+    )
+    monkeypatch.setattr(mocked, "spoil", lambda call, out: out * 1.5 if out.dtype == torch.bfloat16 else out)
+    monkeypatch.setattr(_fast, "measure", measured)
+    monkeypatch.setattr(sdpa, "_on_cuda", lambda problem: True)  # elsewhere SDPA leaves nothing to FlexAttention
+    short, long = torch.randn(1, 4, 16, 16), torch.randn(1, 4, 96, 16)
+    assert before in said_of(short)
+    date = hw.tune("cpu").content["date"]
+    assert after.replace(DATE_OF_DOCS, date) in said_of(short)
+    start, end = wrong.replace(DATE_OF_DOCS, date).split("…")
+    assert any(line.startswith(start) and line.endswith(end) for line in said_of(short.bfloat16()))
+    assert left.replace(DATE_OF_DOCS, date) in said_of(long)
+    assert [tell(x).kernel for x in (short, short.bfloat16(), long)] == ["triton", "sdpa", "flex"]
+
+
+DATE_OF_DOCS = "2026-11-26 21:40"
+
+
+def said_of(x: Tensor) -> list[str]:
+    return [line.strip() for line in str(tell(x)).splitlines()]
+
+
 def test_a_decoding_step_has_rows_of_its_own(
     mocked: Any, small: None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +172,19 @@ def test_a_kernel_that_fails_while_it_is_measured_is_not_chosen(
     short, long = torch.randn(1, 4, 16, 16), torch.randn(1, 4, 96, 16)
     assert tell(short).kernel == "triton"
     assert tell(long).kernel == "sdpa"
+
+
+@pytest.mark.skipif(_library.why_not() is not None, reason=str(_library.why_not()))
+@pytest.mark.parametrize("terms", ["none", "distances"])
+@pytest.mark.parametrize(("n", "m"), [(16, 16), (1, 16)])
+def test_calls_are_measured_as_models_make_them(terms: str, n: int, m: int) -> None:
+    """Short ones keep what they have in common, without which the CPU kernel takes twice as long to start."""
+    sides = _fast.Sides(Cell(terms, "causal", "float32", "inference", n, m, 8), "cpu", ("cpu",))
+    kept = plans._plans_of(sides.given.get("encoding"))
+    kept.clear()
+    for run in sides.runs.values():
+        run()
+    assert any(isinstance(one, plans.Plan | plans.Step) for one in kept.values())
 
 
 def test_sides_are_measured_in_turn() -> None:

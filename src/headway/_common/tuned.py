@@ -187,11 +187,12 @@ def shipped() -> list[Table]:
     return [read(file) for file in sorted(SHIPPED.glob("*.json"))]
 
 
-def read(file: Path) -> Table:
+def read(file: Path, remedy: str = "run `headway tune` again") -> Table:
     """Returns the table of a file.
 
     Args:
         file: the file.
+        remedy: what to do if it is none.
 
     Raises:
         HeadwayError: if it cannot be read, or is no table of this format.
@@ -202,7 +203,7 @@ def read(file: Path) -> Table:
         return checked(from_json(file.read_text(encoding="utf-8")), file.stem)
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise HeadwayError(f"{file} is no table of `headway tune`: {said}: run `headway tune` again") from None
+        raise HeadwayError(f"{file} is no table of `headway tune`: {said}: {remedy}") from None
 
 
 def write(file: Path, content: Mapping[str, Any]) -> None:

@@ -15,12 +15,12 @@ from .._common.progress import Share
 from ..attention import attention
 from ..bench.measure import in_turn as measure_in_turn
 from ..call import make_call
-from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..kernels import KERNELS, Problem, _tuned, choose
 from ..kernels.cpu import _library
 from ..masks import Causal, Window
-from ..terms import DenseBias, DistanceBias, Linear, Term
+from ..positions import encoding
+from ..terms import DenseBias
 from ..testing.fuzz.search import Outcome
 from . import _timing
 from ._processes import outcomes, processes
@@ -82,6 +82,8 @@ def cells(device: str) -> Iterator[Cell]:
 class Sides:
     """The kernels of a cell as functions of nothing.
 
+    They are called as models call them, by which short calls, and calls on a GPU, find what was computed for the first.
+
     Attributes:
         runs: the functions, by the names of kernels.
         case: the properties of the call, as tables name them.
@@ -97,9 +99,7 @@ class Sides:
         q, k, v, self.upstream = (torch.randn(shape, generator=draw).to(device, dtype) for shape in shapes)
         training = cell.direction == "training"
         self.leaves = [x.requires_grad_(training) for x in (q, k, v)]
-        keys = Coordinates.span(cell.m, device=device)
-        self.given: dict[str, Any] = {"terms": self._terms(heads), "mask": self._mask()}
-        self.given |= {"q_positions": keys.rows(cell.m - cell.n, cell.m), "k_positions": keys}
+        self.given: dict[str, Any] = {"mask": self._mask(), **self._bias(heads)}
         problem = Problem.of(make_call(*self.leaves, **self.given))
         self.sizes = {name: size for name, size in _tuned.sizes_of(problem).items() if name != "work"}
         self.case: dict[str, str | list[str]] = {name: getattr(cell, name) for name in ("terms", "dtype", "direction")}
@@ -111,13 +111,12 @@ class Sides:
             self.case["isa"] = _library.isa()
         self.runs = {name: self._run(name) for name in self._able(problem, kernels)}
 
-    def _terms(self, heads: int) -> tuple[Term, ...]:
+    def _bias(self, heads: int) -> dict[str, Any]:
         if self.cell.terms == "distances":
-            slopes = (2.0 ** -torch.linspace(0.5, 8, heads)).to(self.device)
-            return (DistanceBias(Linear(slopes, slopes)),)
+            return {"encoding": encoding("alibi", num_heads=heads).to(self.device)}
         if self.cell.terms == "others":
-            return (DenseBias(torch.zeros(1, heads, self.cell.n, self.cell.m, device=self.device)),)
-        return ()
+            return {"terms": (DenseBias(torch.zeros(1, heads, self.cell.n, self.cell.m, device=self.device)),)}
+        return {}
 
     def _mask(self) -> Any:
         if self.cell.mask == "others":

@@ -199,9 +199,10 @@ def import_table(file: Path, device: str = "auto") -> Path:
     """
     facts = _tuned.facts_of(device_named(device))
     _need_tables()
-    table = tuned.read(file)
+    exported = "give one that `headway tune --export` wrote"
+    table = tuned.read(file, exported)
     if "name" not in table.fits:
-        raise HeadwayError(f"{file} is no table of one machine: give one that `headway tune --export` wrote")
+        raise HeadwayError(f"{file} is no table of one machine: {exported}")
     if misfit := _tuned.misfit_of(table, facts):
         raise HeadwayError(f"{file} does not hold here, since {misfit}: run `headway tune` on this machine")
     own = tuned.file_of(_tuned.name_of(facts))
