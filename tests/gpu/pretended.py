@@ -6,7 +6,7 @@ It shows what the host does for a call: which programs are started with which ar
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,11 @@ class Started(NamedTuple):
     name: str
     grid: tuple[int, int, int]
     arguments: tuple[Any, ...]
+
+
+def always(value: object) -> Callable[..., Any]:
+    """Returns a function that returns a value, in less time than a mock."""
+    return lambda *_: value
 
 
 @contextmanager
@@ -80,8 +85,8 @@ def gpu(started: list[Started] | None = None) -> Iterator[None]:
     with (
         mock.patch.dict(os.environ, TRITON_CACHE_DIR=str(CACHE / triton.__version__)),
         mock.patch.object(CUDABackend, "make_cubin", return_value=b""),
-        mock.patch.object(_installed, "reason_against", return_value=None),
-        mock.patch.object(_launch, "_has_warpgroups", return_value=True),
-        mock.patch.object(_forward, "_processors", return_value=PROCESSORS),
+        mock.patch.object(_installed, "reason_against", always(None)),
+        mock.patch.object(_launch, "_has_warpgroups", always(True)),
+        mock.patch.object(_forward, "_processors", always(PROCESSORS)),
     ):
         yield

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 import headway as hw
 from headway import masks as M
 from headway import plans
+from headway import terms as T
 from headway.kernels import KERNELS
 from headway.kernels.triton import _installed
 
@@ -187,7 +188,7 @@ from test_triton_prepared import described
 torch.use_deterministic_algorithms(True)  # which fills what is allocated
 started, found = [], {}
 with pretended.gpu(started):
-    for name in ("alibi", "rope"):
+    for name in ("t5", "rope"):
         case = host.Case(name, 64, "cpu")
         for run in (case.without_gradient, case.with_gradient):
             sides = []
@@ -210,8 +211,8 @@ def test_compiled_programs_get_what_triton_would_give_them() -> None:
     ran = subprocess.run([sys.executable, "-c", LAUNCHED], env=given, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-4000:]
     assert json.loads(ran.stdout.splitlines()[-1]) == {
-        "alibi, without_gradient": [1, [True] * 5],
-        "alibi, with_gradient": [4, [True] * 5],
+        "t5, without_gradient": [1, [True] * 5],
+        "t5, with_gradient": [6, [True] * 5],
         "rope, without_gradient": [3, [True] * 5],
         "rope, with_gradient": [8, [True] * 5],
     }
@@ -436,6 +437,63 @@ def test_places_in_tables_are_found_once(name: str, recorder: Recorder, monkeypa
         found.clear()
         hw.attention(*inputs, encoding=encoding, mask=M.Causal(), kernel="triton").float().sum().backward()
         assert bool(found) == (number < 2), found
+
+
+@pytest.mark.parametrize(("name", "again"), [("t5", 0), ("alibi", 0), ("kerple-log", 2)])
+def test_a_call_is_lowered_again_if_more_varies_than_a_table(
+    name: str, again: int, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headway.kernels.triton import _prepared
+
+    lowered: list[Any] = []
+    lower = _prepared.lower_for_programs
+    monkeypatch.setattr(_prepared, "lower_for_programs", lambda *given: lowered.append(given) or lower(*given))
+    encoding, inputs = hw.encoding(name, num_heads=2, head_dim=16), call(wanted=True)
+    for _ in range(3):
+        lowered.clear()
+        hw.attention(*inputs, encoding=encoding, mask=M.Causal(), kernel="triton").float().sum().backward()
+    assert len(lowered) == again
+
+
+def test_a_table_of_other_rows_is_not_taken_for_the_kept_one(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoding = hw.encoding("t5", num_heads=2)
+    up = torch.zeros(1, 2, 8, 16, dtype=torch.bfloat16)
+    arguments = {"encoding": encoding, "mask": M.Causal(), "kernel": "triton"}
+    boundaries = [torch.tensor([-2, 0, 3]), torch.tensor([-4, 1, 2])]
+    for number, (heads, which, written) in enumerate([(2, 0, 0)] * 3 + [(1, 0, 0), (2, 1, 0), (2, 0, -1), (1, 1, 2)]):
+        if written:
+            boundaries[which][1] = written
+        rows = partial(T.Rows, map=T.Bucketize(boundaries[which]))
+        terms = lambda self, *_, heads=heads, rows=rows: (T.DistanceBias(rows(self.table[:heads, :4])),)  # noqa: E731
+        monkeypatch.setattr(type(encoding), "terms", terms)
+        run = partial(starts_of, recorder, call(wanted=True), up, nullcontext, arguments)
+        assert run() == without_plans(run), number
+    assert recorder.kept
+
+
+def test_a_plan_reads_the_table_as_it_is_and_keeps_none(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoding, made = hw.encoding("t5", num_heads=2), list[weakref.ref[Tensor]]()
+    of = type(encoding).terms
+
+    def terms(*given: Any) -> Any:
+        found = of(*given)
+        made.append(weakref.ref(found[0].values.table))
+        return found
+
+    monkeypatch.setattr(type(encoding), "terms", terms)
+    attend = partial(hw.attention, *call(wanted=True), encoding=encoding, mask=M.Causal(), kernel="triton")
+    for number in range(4):
+        recorder.starts.clear()
+        recorder.kept = 0
+        with torch.no_grad():
+            encoding.table.fill_(number)
+        attend().float().sum().backward()
+        assert f"[{number}.0, {number}.0" in str(recorder.starts)
+    assert recorder.kept == len(recorder.starts)
+    gc.collect()
+    assert [one() for one in made] == [None] * 4
 
 
 def test_places_are_those_of_the_boundaries_as_they_are() -> None:

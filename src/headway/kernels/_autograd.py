@@ -71,10 +71,7 @@ def through_lowering(gradients: Gradients, leaves: list[Tensor]) -> list[Tensor]
     sums: dict[int, Tensor] = {}
     lowered, upstream = [], []
     for x, gradient in gradients:
-        if gradient.shape != x.shape:
-            gradient = gradient.double().sum_to_size(x.shape)  # in float64, since the addends may cancel
-        if gradient.dtype != x.dtype:
-            gradient = gradient.to(x.dtype)
+        gradient = fitted(gradient, x)
         if x.is_leaf:
             sums[id(x)] = sums[id(x)] + gradient if id(x) in sums else gradient
         else:
@@ -86,6 +83,16 @@ def through_lowering(gradients: Gradients, leaves: list[Tensor]) -> list[Tensor]
             if gradient is not None:
                 sums[id(leaf)] = sums[id(leaf)] + gradient if id(leaf) in sums else gradient
     return [sums[id(leaf)] if id(leaf) in sums else torch.zeros_like(leaf) for leaf in leaves]
+
+
+def fitted(gradient: Tensor, x: Tensor) -> Tensor:
+    """Returns a gradient in the shape and the dtype of what it is of, summed where that was broadcast."""
+    if gradient.shape != x.shape:
+        if gradient.numel() == x.numel():  # of dimensions of size 1 alone
+            gradient = gradient.view(x.shape)
+        else:
+            gradient = gradient.double().sum_to_size(x.shape)  # in float64, since the addends may cancel
+    return gradient if gradient.dtype == x.dtype else gradient.to(x.dtype)
 
 
 def _followed(

@@ -175,21 +175,18 @@ class Backward(Launch):
             return self._rows_gradient(count, BY_DISTANCE)[0]
         side = blocks.block
         i_tiles, diagonals = tiles(self.n, side), tiles(self.n, side) + tiles(self.m, side) - 1
-        partial = self.buffer(self.batch * self.heads, diagonals, 2, side)
+        length = (diagonals + 1) * side + 2 * BEYOND
+        shape = self.batch, self.heads, 2, length
+        partial = torch.zeros(shape, dtype=torch.float32, device=self.call.q.device)
         self.start(
             programs.diagonals_gradient, self.batch * self.heads * diagonals, blocks,
-            *self.shared, partial, self.n, self.m, self.heads, self.group, **self.sizes, block=side,
+            *self.shared, partial, self.n, self.m, self.heads, self.group, length,
+            **self.sizes, block=side, beyond=BEYOND,
         )  # fmt: skip
-        near, far = partial.unbind(2)
-        total = partial.new_zeros(self.batch * self.heads, (diagonals + 1) * side + 2 * BEYOND)
-        total[:, BEYOND : -side - BEYOND] += near.flatten(1)
-        total[:, side + BEYOND : -BEYOND] += far.flatten(1)
         skipped = i_tiles * side - self.n
-        total = total[:, skipped : skipped + count].unflatten(0, (self.batch, self.heads))
+        total = partial[..., skipped : skipped + count].sum(2)
         if self.far is not None:
-            behind, before = self.far.double().sum(-1).float()
-            total[..., 0] += behind
-            total[..., -1] += before
+            total[..., :: count - 1] += self.far.double().sum(-1).float().movedim(0, -1)
         return total
 
     def _rows_gradient(self, count: int, by: Any) -> list[Tensor]:

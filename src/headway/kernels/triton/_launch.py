@@ -146,6 +146,21 @@ class Launch:
             found.parts = self.parts._replace(sink=None, relative_values=None, terms=None)  # type: ignore[arg-type]
         return found
 
+    def with_table(self, values: Tensor | None) -> Self:
+        """Returns what is like this launch but for the numbers of its table of distances.
+
+        Args:
+            values: those numbers, in one piece; None for what is kept without them.
+        """
+        scores, terms = self.call.scores, self.parts.terms
+        assert scores.table is not None
+        assert terms.table is not None
+        found = object.__new__(type(self))
+        vars(found).update(vars(self))
+        found.call = self.call._with(scores=scores._with(table=scores.table._replace(values=values)))  # type: ignore[arg-type]
+        found.parts = self.parts._replace(terms=terms._replace(table=terms.table._replace(at=values)))
+        return found
+
     @property
     def widths(self) -> dict[str, Any]:
         """The sizes of programs that read no values."""

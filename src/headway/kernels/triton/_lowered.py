@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...masks import And, Bounds, Documents, Mask, Padding
+from ...records import Record
 from ...terms import (
     Bias,
     DenseBias,
@@ -59,7 +60,7 @@ def is_small(batch: int, heads: int, n: int, m: int) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class Scores(Record):
     """What scores are made of besides products; None for what a call does not have.
 
     score = cap(scale · factor · (⟨q, k⟩ + relative products) + table[distance] + grid[places]
@@ -302,6 +303,13 @@ def added(
             values = values if values.dtype in DTYPES else values.float()
             dense = values if dense is None else dense.float() + values
     return queries, keys, dense
+
+
+def only_rows(terms: tuple[Term, ...]) -> Rows | None:
+    """Returns the bias of a call whose one term is a bias by distance of rows; None for any other call."""
+    if len(terms) != 1 or type(terms[0]) is not DistanceBias or type(terms[0].values) is not Rows:
+        return None
+    return terms[0].values
 
 
 def is_of_pairs(term: DenseBias) -> bool:

@@ -8,15 +8,15 @@ again either way.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...terms import Term
+from ...terms import Rows, Term
 from ...tracing import watched
 from .. import _ops
-from .._autograd import eager_apply, gradients_of, through_lowering
+from .._autograd import eager_apply, fitted, gradients_of, through_lowering
 from .._base import without_autocast
 from .._masks import evaluated
 from .._native import recorded
@@ -26,9 +26,11 @@ from .._results import ForwardResults
 from ._backward import Backward
 from ._forward import Forward
 from ._launch import Launch
-from ._lowered import RELATIVE, Frame, TritonCall, lower_for_programs
+from ._lowered import RELATIVE, Frame, TritonCall, lower_for_programs, only_rows
 from ._rotations import PreparedRotation, is_plain, supports
+from ._slots import Places, Slots
 from ._start import Programs, alignment, on_device_of
+from ._tables import places_of
 
 KERNEL = "triton"
 INPUTS, RESULTS = 3, 3
@@ -37,6 +39,43 @@ MOST_KEPT = 1 << 22
 """The most bytes of tables and bounds that a prepared call keeps; what is more is computed in each call."""
 MOST_ROTATED = 1 << 23
 """The most bytes of cosines and sines that it keeps; a call that has more is not prepared."""
+
+
+class Table(NamedTuple):
+    """The table of distances of calls that have other numbers in its rows, and differ in nothing else.
+
+    Attributes:
+        slots: the positions.
+        places: which row each distance has.
+        shape: that of the rows.
+    """
+
+    slots: Slots
+    places: Places
+    shape: torch.Size
+
+    def rows(self, terms: tuple[Term, ...]) -> Rows | None:
+        """Returns the bias of a call; None if it differs in more."""
+        rows = only_rows(terms)
+        if rows is None or rows.table.shape != self.shape or places_of(rows, self.slots) is not self.places:
+            return None
+        return rows
+
+
+class Again(NamedTuple):
+    """A later call.
+
+    Attributes:
+        lowered: the call in terms that the programs take.
+        launch: what its launch is like.
+        kind: what its programs depend on and other calls may have otherwise.
+        table: the numbers in the rows of its bias, and those of each distance, if it differs in these alone.
+    """
+
+    lowered: TritonCall
+    launch: Launch | None
+    kind: Hashable
+    table: tuple[Tensor, Tensor] | None
 
 
 class PreparedCall:
@@ -67,20 +106,26 @@ class PreparedCall:
         self.call = call._with(q=None, k=None, v=None, terms=() if varying else call.terms)
         self.terms = _ops.flatten(call.terms, tensors)
         frame = Frame.of(call)
-        self.launch, self.lowered = self._kept(call, frame, bool(varying))
+        self.launch, self.same_terms, self.table = self._kept(call, frame, bool(varying))
         self.frame = None if self.launch is None else frame
 
-    def _kept(self, call: Call, frame: Frame, varying: bool) -> tuple[Launch | None, TritonCall | None]:
-        """Returns what later launches are like, and the lowered call if it depends on q, k and v nowhere else."""
+    def _kept(self, call: Call, frame: Frame, varying: bool) -> tuple[Launch | None, bool, Table | None]:
+        """Returns what later launches are like, whether terms are the same, and the table if it alone is not."""
         lowered = lower_for_programs(call, frame)
         if lowered.documents is not None or lowered.allowed is not None:
-            return None, None  # lists of blocks would be kept
+            return None, False, None  # lists of blocks would be kept
         launch = Forward(lowered)
         same_terms = not varying and not any(isinstance(term, RELATIVE) for term in call.terms)
         if _bytes_of(launch.parts if same_terms else launch.parts.sight) > MOST_KEPT:
-            return None, None
-        launch = launch.without_tensors(same_terms)
-        return launch, launch.call if same_terms else None
+            return None, False, None
+        rows, table = only_rows(call.terms) if varying else None, None
+        if rows is not None and lowered.scores.table is not None and lowered.scores.table.ends is not None:
+            table = Table(frame.slots, places_of(rows, frame.slots), rows.table.shape)
+        launch = launch.without_tensors(same_terms or table is not None)
+        if table is not None:
+            launch = launch.with_table(None)
+            launch.call = launch.call._with(terms=())
+        return launch, same_terms, table
 
     @staticmethod
     def of(call: Call, terms_vary: bool) -> PreparedCall | str:
@@ -143,19 +188,23 @@ class PreparedCall:
     def forward(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...]) -> ForwardResults:
         """Returns the results of rotated q, k and v, without a gradient."""
         with on_device_of(q), without_autocast(q):
-            if self.lowered is None:
-                lowered = self._lowered(q, k, v, terms or self.call.terms)
-                kind: Hashable = _kind_of(lowered)
-            else:
-                lowered, kind = self.lowered._with(q=q, k=k, v=v), None
-            starts = self.programs.starts(kind)
-            results = Forward(lowered, starts, self.launch).run()
+            again = self._again(q, k, v, terms or self.call.terms)
+            starts = self.programs.starts(again.kind)
+            results = Forward(again.lowered, starts, again.launch).run()
             starts.end()
         return results
 
-    def _lowered(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...]) -> TritonCall:
-        """Returns a later call in terms that the programs take."""
-        return lower_for_programs(self.call._with(q=q, k=k, v=v, terms=terms), self.frame)
+    def _again(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...]) -> Again:
+        """Returns a later call of rotated q, k and v."""
+        launch, rows = self.launch, None if self.table is None else self.table.rows(terms)
+        if launch is None or (not self.same_terms and rows is None):
+            lowered = lower_for_programs(self.call._with(q=q, k=k, v=v, terms=terms), self.frame)
+            return Again(lowered, launch, _kind_of(lowered), None)
+        table = None
+        if self.table is not None and rows is not None:
+            table = rows.table, self.table.places.of(rows.table.detach().float())
+            launch = launch.with_table(table[1])
+        return Again(launch.call._with(q=q, k=k, v=v), launch, None, table)
 
     def backward(self, saved: Sequence[Tensor], needed: Sequence[bool], d_out: Tensor) -> list[Tensor | None] | None:
         """Returns the gradient of each tensor that needs one; None if a tensor is not as in the first call.
@@ -173,19 +222,20 @@ class PreparedCall:
             x.detach().requires_grad_() if need else x.detach() if x.requires_grad else x
             for x, need in zip(tensors, needed, strict=True)
         ]
-        with on_device_of(d_out), without_autocast(d_out), torch.set_grad_enabled(self.lowered is None):
-            if self.lowered is None:  # autograd goes through lowering
-                q, k, v = leaves[:INPUTS]
-                lowered = self._lowered(q, k, v, _ops.unflatten(self.terms, leaves))
-                kind: Hashable = _kind_of(lowered)
-            else:
-                lowered = self.lowered._with(q=leaves[0], k=leaves[1], v=leaves[2])
-                kind = alignment(*leaves[:INPUTS])
-            layout = d_out.stride(), d_out.dtype, out.stride(), alignment(d_out, out, row_max, row_sum)
-            kind = kind, tuple(wanted), layout
-            starts = self.programs.starts(kind)
+        q, k, v = leaves[:INPUTS]
+        # autograd goes through lowering
+        with on_device_of(d_out), without_autocast(d_out), torch.set_grad_enabled(not self.same_terms):
+            again = self._again(q, k, v, () if self.same_terms else _ops.unflatten(self.terms, leaves))
+            layout = d_out.stride(), d_out.dtype, out.stride(), alignment(q, k, v, d_out, out, row_max, row_sum)
+            starts = self.programs.starts((again.kind, tuple(wanted), layout))
+            rows, values = again.table or (None, None)
+            if rows is not None and values is not None:
+                values.requires_grad_(rows.requires_grad)
             results = ForwardResults(out, row_max, row_sum)
-            found = Backward(lowered, results, d_out, None, False, starts, self.launch).run()
+            found = Backward(again.lowered, results, d_out, None, False, starts, again.launch).run()
+            if self.table is not None and rows is not None:
+                sums = self.table.places.gradient
+                found = [(rows, sums(fitted(d, x), starts)) if x is values else (x, d) for x, d in found]
             starts.end()
             computed = through_lowering(found, [leaves[number] for number in wanted])
         gradients: list[Tensor | None] = [None] * len(needed)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from torch import Tensor
 from ..._torch import writes_of
 from ...coordinates import Coordinates
 from ...terms import Bias, Bucketize, Clip, Part, Rows, Sinusoids
+
+if TYPE_CHECKING:
+    from ._start import Starts
 
 MOST_KEPT = 16
 """The most results that slots keep."""
@@ -50,6 +53,17 @@ class Places:
         recorded = table.requires_grad and torch.is_grad_enabled()
         return Runs.apply(table, self) if recorded else table.index_select(1, self.rows)
 
+    def gradient(self, gradient: Tensor, starts: Starts | None = None) -> Tensor:
+        """Returns the sum over the places of each row, in a fixed order, float32.
+
+        Args:
+            gradient: that of each place.
+            starts: starts the program; by default triton finds it.
+        """
+        from ._start import run_sums
+
+        return run_sums(gradient.contiguous(), self.begins, starts)
+
 
 class Runs(torch.autograd.Function):
     """table[:, rows] of (table, places). A row is a number or a vector.
@@ -64,9 +78,7 @@ class Runs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        from ._start import run_sums
-
-        return run_sums(upstream.contiguous(), ctx.places.begins), None
+        return ctx.places.gradient(upstream), None
 
 
 class Slots:

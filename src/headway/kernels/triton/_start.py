@@ -156,13 +156,19 @@ def new_rotated(x: Tensor) -> Tensor:
     return y if y.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def run_sums(x: Tensor, starts: Tensor) -> Tensor:
-    """Returns Σ x[h, starts[r] … starts[r + 1] − 1] of x [heads, length] or [heads, length, width], float32 by rows."""
-    count, width = len(starts) - 1, x.shape[2] if x.ndim == 3 else 1
-    out = torch.empty(len(x), count, *x.shape[2:], dtype=torch.float32, device=x.device)
+def run_sums(x: Tensor, begins: Tensor, starts: Starts | None = None) -> Tensor:
+    """Returns Σ x[h, begins[r] … begins[r + 1] − 1] of x [heads, length] or [heads, length, width], float32 by rows.
+
+    Args:
+        x: what is summed.
+        begins: the first place of each row, and at last the number of places.
+        starts: starts the program; by default triton finds it.
+    """
+    count, width = begins.shape[0] - 1, x.shape[2] if x.ndim == 3 else 1
+    out = torch.empty(x.shape[0], count, *x.shape[2:], dtype=torch.float32, device=x.device)
     padded = triton.next_power_of_2(width)
-    start(
-        programs.run_sums, x, len(x) * count, Blocks(1, 1, 4, 1), x, starts, out, x.shape[1], count,
+    (start if starts is None else starts)(
+        programs.run_sums, x, x.shape[0] * count, Blocks(1, 1, 4, 1), x, begins, out, x.shape[1], count,
         width=width, padded=padded, block=max(1, 1024 // padded),
     )  # fmt: skip
     return out

@@ -343,16 +343,21 @@ def table_of_slots(biases: Sequence[Bias], slots: Slots) -> DistanceTable:
     """
     origin = slots.q.index.shape[1] - 1 + BEYOND
     if len(biases) == 1 and isinstance(biases[0], Rows):
-        places = slots.places(biases[0], BEYOND)
+        places = places_of(biases[0], slots)
         return DistanceTable(places.of(biases[0].table.float()), origin, None, None, places.ends)
     first, *others = [_bias_of(values, slots) for values in biases]
     return DistanceTable(sum(others, first), origin, None, None)
 
 
+def places_of(rows: Rows, slots: Slots) -> Places:
+    """Returns which row of a bias each distance of slots has, where the positions of both sides rise by one."""
+    return slots.places(rows, BEYOND)
+
+
 def _bias_of(values: Bias, slots: Slots) -> Tensor:
     """Returns the bias at the distances of slots, float32 [heads or 1, rows]."""
     if isinstance(values, Rows):
-        return slots.places(values, BEYOND).of(values.table.float())
+        return places_of(values, slots).of(values.table.float())
     distances = slots.distances(axis_of(values), BEYOND)
     query, keys = one_query(distances, axis_of(values))
     if isinstance(values, Piecewise):

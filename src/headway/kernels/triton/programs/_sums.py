@@ -42,15 +42,15 @@ def _is_near(terms, i_start, j_start):
 
 @triton.jit(do_not_specialize=["n", "m"])
 def diagonals_gradient(
-    x, parts, d_out, statistics, partial, n, m, heads, group,
+    x, parts, d_out, statistics, partial, n, m, heads, group, length,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
-    block: tl.constexpr, interpreted: tl.constexpr,
+    block: tl.constexpr, beyond: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
     """The sums of the gradients of scores at each distance, over a diagonal of square tiles.
 
     All tiles of a diagonal have the same distances at the same places, so that they are added as they are, and the
-    sum is reduced along its own diagonals once. partial: [batch·heads, diagonals, 2·block]; the first half has the
-    distances up to that of the corner, the other half those above.
+    sum is reduced along its own diagonals once. partial: [batch·heads, 2, length], of which the first half has the
+    distances of each diagonal up to that of the corner, and the other half those above, which lie a block further on.
     """
     i_tiles, j_tiles = tl.cdiv(n, block), tl.cdiv(m, block)
     diagonals = i_tiles + j_tiles - 1
@@ -71,13 +71,13 @@ def diagonals_gradient(
                 head_dim, v_dim, head_pad, v_pad, block, block, interpreted,
             )  # fmt: skip
     row, column = tl.arange(0, block)[:, None], tl.arange(0, block)[None, :]
-    place = partial + (which.to(tl.int64) * diagonals + diagonal) * (2 * block) + tl.arange(0, block)
+    place = partial + which.to(tl.int64) * 2 * length + beyond + diagonal * block + tl.arange(0, block)
     at = row + column - (block - 1)
     near = tl.where(at >= 0, tl.gather(total, tl.maximum(at, 0), 1), 0.0)
     tl.store(place, tl.sum(near, 0))
     at = row + column + 1
     far = tl.where(at < block, tl.gather(total, tl.minimum(at, block - 1), 1), 0.0)
-    tl.store(place + block, tl.sum(far, 0))
+    tl.store(place + length + block, tl.sum(far, 0))
 
 
 @triton.jit(do_not_specialize=["n", "m", "shares", "count"])
