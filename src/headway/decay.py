@@ -3,7 +3,8 @@
 The products are Σ_c q_ic·k_jc·exp(P_ic − P_jc), where P sums logarithms that are at most 0. They cannot be computed
 from q·exp(P) and k·exp(−P), which leave the range of floats. If P is measured from a token between query and key, both
 factors are at most 1. ``along`` and ``in_pieces`` measure it from the ends of blocks of 1, 2, 4, … tokens, since each
-query and each key before it are in two neighbouring blocks of some size.
+query and each key before it are in two neighbouring blocks of some size. ``with_earlier`` measures it for
+queries and the keys before all of them, from the last of these.
 """
 
 from __future__ import annotations
@@ -64,6 +65,23 @@ def along(q: Tensor, k: Tensor, rows: Tensor, log_gates: Tensor, q_index: Tensor
 def _up_to(sums: Tensor, slot: Tensor) -> Tensor:
     """The sums up to and including a slot for each query, [batch, heads, rows, head_dim]; 0 for slot −1."""
     return torch.take_along_dim(F.pad(sums, (0, 0, 1, 0)), (slot + 1)[:, None, :, None], dim=2)
+
+
+def with_earlier(q: Tensor, k: Tensor, log_gates: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns queries and keys whose products are those with the keys before the first query, as further keys of which
+    the queries are the last: the queries decay from the last of these keys on, and these keys up to it. Others are 0.
+
+    Args:
+        q: queries, [batch, heads, n, head_dim].
+        k: keys, [batch, heads, m, head_dim].
+        log_gates: of each key, [batch or 1, heads, m, head_dim]; numbers above 0 count as 0.
+    """
+    wide, before = torch.promote_types(q.dtype, torch.float32), k.shape[2] - q.shape[2]
+    logs = log_gates.double().clamp(NOTHING, 0)
+    earlier = logs[:, :, :before].flip(2).cumsum(2).flip(2)
+    after = F.pad(earlier[:, :, 1:], (0, 0, 0, 1))
+    moved = k[:, :, :before].to(wide) * after.exp().to(wide)
+    return q.to(wide) * logs[:, :, before:].cumsum(2).exp().to(wide), F.pad(moved, (0, 0, 0, q.shape[2]))
 
 
 def in_pieces(q: Tensor, k: Tensor, log_gates: Tensor) -> Iterator[Piece]:

@@ -235,6 +235,29 @@ def test_layers_of_a_model_share_which_keys_are_near() -> None:
         assert len(known) == 3  # near, past and future
 
 
+@pytest.mark.parametrize("mask", [Causal(), Window(19, 0)], ids=["causal", "window"])
+@pytest.mark.parametrize("n", [1, 2, 7, 64])
+def test_channels_decay_for_few_queries_of_many_keys(n: int, mask: Mask) -> None:
+    """As in decoding and where a prompt is read in chunks: each query meets the keys before all of them, too."""
+    m = 65
+    draw = torch.Generator().manual_seed(n)
+    shapes = ((BATCH, HEADS, n, WIDTH), (BATCH, KV_HEADS, m, WIDTH), (BATCH, KV_HEADS, m, WIDTH), (1, HEADS, m, WIDTH))
+    q, k, v, gates = (torch.randn(shape, generator=draw) for shape in shapes)
+    gates = F.logsigmoid(4 * gates)
+    gates[:, 0, 20, 3], gates[:, 1, m - 1, 0], gates[:, :, 3, 5] = -torch.inf, -torch.inf, 0.5
+
+    def run(kernel: str, dtype: torch.dtype) -> list[Tensor]:
+        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v, gates)]
+        out = hw.attention(*leaves[:3], terms=[ChannelDecay(leaves[3])], mask=mask, kernel=kernel)
+        upstream = torch.linspace(-1, 1, out.numel(), dtype=dtype).view(out.shape).sin()
+        return [out.detach(), *torch.autograd.grad(out, leaves, upstream)]
+
+    exact = run("reference", torch.float64)
+    for found, naive, right in zip(run("cpu", torch.float32), run("reference", torch.float32), exact, strict=True):
+        error, allowed = ((x.double() - right).abs().mean() for x in (found, naive))
+        assert error <= 2 * allowed + torch.finfo(torch.float32).eps * right.abs().max()
+
+
 def refused(kind: str, n: int = 5, m: int = 5, mask: Mask | None = Causal(), **arguments: Any) -> str:  # noqa: B008
     """Why the kernel does not run a call."""
     leaves = leaves_of(kind, m, torch.Generator().manual_seed(0))
@@ -248,10 +271,13 @@ def test_what_is_refused() -> None:
     scales: list[Term] = [QueryScale(torch.ones(1, 1, 1))]
     for mask, n in ((None, 5), (Window(3, 1), 5), (Causal(), 3)):
         assert "HouseholderPath for as many queries as keys and a causal mask" in refused("path", n, mask=mask)
-        assert "ChannelDecay for as many queries as keys and a causal mask" in refused("decay", n, mask=mask)
+        if n == 5:
+            assert "ChannelDecay for queries that are the last keys" in refused("decay", n, mask=mask)
     assert not refused("path", mask=Window(3, 0) & Boolean(torch.ones(5, 5, dtype=torch.bool)))
     assert "no QueryScale of the sums" in refused("path with sums", further=scales)
     assert not refused("path", further=scales)
+    assert not refused("decay", 3)
+    assert "ChannelDecay for queries that are the last keys" in refused("decay", 7)
     gaps: dict[str, Any] = {"q_positions": torch.tensor([0, 2, 3, 4, 7]), "k_positions": torch.tensor([0, 2, 3, 4, 7])}
     assert "ContentSlope for positions that rise by one" in refused("slope by keys", **gaps)
     assert "not scaled beside a QueryScale" in refused("not scaled", further=scales)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from .. import decay, householder
 from ..coordinates import Coordinates
@@ -37,9 +38,11 @@ def reasons_against(problem: Problem) -> Iterator[str]:
     for term in problem.terms:
         if scans and type(term) in IN_PIECES:
             yield f"it has no {type(term).__name__} beside {scans[0]}, which depend on the order of all keys"
-        causal = problem.n == problem.m and problem.aligned and _is_causal(problem.mask)
-        if type(term) in (HouseholderPath, ChannelDecay) and not causal:
-            yield f"it has {type(term).__name__} for as many queries as keys and a causal mask alone"
+        causal = problem.aligned and _is_causal(problem.mask)
+        if type(term) is HouseholderPath and not (causal and problem.n == problem.m):
+            yield "it has HouseholderPath for as many queries as keys and a causal mask alone"
+        if type(term) is ChannelDecay and not (causal and problem.n <= problem.m):
+            yield "it has ChannelDecay for queries that are the last keys and a causal mask alone"
         scaled = any(type(one) is QueryScale for one in problem.terms)
         if type(term) is HouseholderPath and term.q_sums is not None and scaled:
             yield "it has no QueryScale of the sums of a HouseholderPath"
@@ -138,8 +141,14 @@ def _along_path(call: Call, term: HouseholderPath) -> Iterator[Piece]:
 
 
 def _by_channel(call: Call, term: ChannelDecay) -> Iterator[Piece]:
-    for piece in decay.in_pieces(call.q, call.k, term.log_gates):
-        yield piece.q, piece.k, Interval(*piece.keys()), ()
+    before = call.k.shape[2] - call.q.shape[2]
+    if before:
+        q, k = decay.with_earlier(call.q, call.k, term.log_gates)
+        yield q, k, Interval(None, before), ()
+    own, log_gates = call.k[:, :, before:], term.log_gates[:, :, before:]
+    for piece in decay.in_pieces(call.q, own, log_gates):
+        first, last = piece.keys()
+        yield piece.q, F.pad(piece.k, (0, 0, before, 0)), Interval(before + first, before + last), ()
 
 
 _MADE: dict[type, Callable[[Call, Any], Iterator[Piece]]] = {
