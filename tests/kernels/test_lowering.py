@@ -431,10 +431,11 @@ def test_several_temperatures_and_sinks_are_one() -> None:
 RATES = torch.tensor([1.0, 0.3, 0.05], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("steps", [3, 2048])
+@pytest.mark.parametrize(("steps", "kept"), [(3, 1 << 20), (2048, 1 << 20), (3, 0)])
 @pytest.mark.parametrize("reach", [(-7, 0), (-7, 5), (-2, 9), (0, 0), (0, 6), (-9, -3), (2, 8), (1, 1)])
-def test_table_of_sinusoids(reach: tuple[int, int], steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_of_sinusoids(reach: tuple[int, int], steps: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinusoids, "STEPS", steps)
+    monkeypatch.setattr(sinusoids, "KEPT", kept)
     weight = torch.randn(2, 4, 6, dtype=torch.float64, requires_grad=True)
     rates = RATES.clone().requires_grad_()
     angle = -torch.arange(reach[0], reach[1] + 1).double()[:, None] * rates
@@ -444,6 +445,29 @@ def test_table_of_sinusoids(reach: tuple[int, int], steps: int, monkeypatch: pyt
     upstream = torch.randn_like(found)
     grads = (torch.autograd.grad(x, (weight, rates), upstream) for x in (found, expected))
     torch.testing.assert_close(*grads)
+
+
+def test_sinusoids_are_computed_once_for_each_set_of_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    compute = sinusoids._falling
+    monkeypatch.setattr(sinusoids, "_falling", lambda steps, *rest: made.append(len(steps)) or compute(steps, *rest))
+    weight = torch.randn(2, 4, 6)
+
+    def table(rates: Tensor, low: int) -> Tensor:
+        found: Tensor = sinusoids.SinusoidTable.apply(weight, rates, low, 0)
+        return found
+
+    rates = RATES * 1.25  # which no other test has
+    first = table(rates, -100)
+    assert torch.equal(table(rates.clone(), -100), first)
+    assert torch.equal(table(rates, -40), first[:, 60:])
+    assert made == [2048]
+    assert not torch.equal(table(rates / 2, -100), first)
+    table(rates, -2048)
+    assert made == [2048, 2048, 4096]
+    for _ in range(2):
+        table(rates, -500_000)  # too many to be kept
+    assert sum(made[3:]) == 2 * 500_001
 
 
 @pytest.mark.parametrize(

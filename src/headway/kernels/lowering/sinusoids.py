@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ...constants import constant
 from ...coordinates import Coordinates
 from ...masks import Bounds
 from ...terms import Clip, RelativeKeys, RelativeQueries, Rows, Sinusoids
+from ...tracing import watched
 from .._problem import Call
 from .masks import slots
 
@@ -19,6 +21,9 @@ C = TypeVar("C", bound=Call)
 
 STEPS = 2048
 """The number of distances whose sines are computed at once."""
+KEPT = 1 << 20
+"""The angles of the steps from 0 on whose sines and cosines are kept between calls, at most: 8 MiB in float32."""
+CPU = torch.device("cpu")
 
 
 def without_sinusoids(call: C, intervals: tuple[Bounds, ...]) -> C:
@@ -78,43 +83,62 @@ def distances(intervals: tuple[Bounds, ...], q: Coordinates, k: Coordinates, axi
 class SinusoidTable(torch.autograd.Function):
     """Computes weight_h·[sin(−δω), cos(−δω)] for δ = low … high, [heads or 1, high − low + 1, head_dim], in parts.
 
-    Sines are odd and cosines even, so that one step serves the past, δ = −step, and the future, δ = step.
+    All heads are one product. Where a step serves the past, δ = −step, and the future, δ = step, sines and cosines are
+    multiplied apart, since sines are odd and cosines even.
     """
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, frequencies: Tensor, low: int, high: int) -> Tensor:
+        from ...nn.linear import product  # nn is made of kernels
+
         ctx.save_for_backward(weight, frequencies)
         ctx.reach = low, high
-        count = frequencies.shape[0]
-        of_sines, of_cosines = weight[..., :count].mT, weight[..., count:].mT
-        table = weight.new_empty(weight.shape[0], high - low + 1, weight.shape[1])
+        flat = weight.flatten(0, 1)
+        table = weight.new_empty(high - low + 1, len(flat))
         for steps, past, future in _parts(low, high):
-            sin, cos, _ = _waves(steps, frequencies, weight)
-            odd, even = sin @ of_sines, cos @ of_cosines
+            waves = _waves(steps, max(-low, high), frequencies, weight)
+            if future is None:
+                table[past] = product(waves, flat)
+                continue
+            odd, even = (product(x, y) for x, y in zip(_halves(waves), _halves(flat), strict=True))
             if past is not None:
-                torch.add(even, odd, out=table[:, past])
-            if future is not None:
-                table[:, future] = (even - odd).flip(1)
-        return table
+                torch.add(even, odd, out=table[past])
+            table[future] = (even - odd).flip(0)
+        return table.unflatten(1, weight.shape[:2]).transpose(0, 1)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        from ...nn.linear import product
+
         weight, frequencies = ctx.saved_tensors
         of_weight, of_frequencies = ctx.needs_input_grad[:2]
-        count = frequencies.shape[0]
-        to_weight, to_frequencies = torch.zeros_like(weight), frequencies.new_zeros(count, dtype=torch.float64)
+        flat, grad = weight.flatten(0, 1), gradient.transpose(0, 1).flatten(1)
+        of_sines, of_cosines = _halves(flat)
+        to_flat, to_frequencies = torch.zeros_like(flat), torch.zeros_like(frequencies, dtype=torch.float64)
+        count = len(frequencies)
         for steps, past, future in _parts(*ctx.reach):
-            sin, cos, step = _waves(steps, frequencies, weight)
-            back = gradient.new_zeros(1) if past is None else gradient[:, past]
-            ahead = gradient.new_zeros(1) if future is None else gradient[:, future].flip(1)
-            odd, even = back - ahead, back + ahead
-            if of_weight:
-                to_weight[..., :count] += odd.mT @ sin
-                to_weight[..., count:] += even.mT @ cos
+            waves = _waves(steps, max(-ctx.reach[0], ctx.reach[1]), frequencies, weight)
+            odd = even = grad.new_zeros(1) if past is None else grad[past]
+            if future is not None:
+                ahead = grad[future].flip(0)
+                odd, even = odd - ahead, even + ahead
+            if of_weight and future is None:
+                to_flat += product(grad[past].t(), waves.t())
+            elif of_weight:
+                sin, cos = _halves(waves)
+                to_flat[:, :count] += product(odd.t(), sin.t())
+                to_flat[:, count:] += product(even.t(), cos.t())
             if of_frequencies:
-                to_sin, to_cos = (odd @ weight[..., :count]).sum(0), (even @ weight[..., count:]).sum(0)
-                to_frequencies += step @ (to_sin * cos - to_cos * sin).double()
-        return to_weight if of_weight else None, to_frequencies if of_frequencies else None, None, None
+                sin, cos = waves.chunk(2, dim=1)
+                turned = (odd @ of_sines) * cos - (even @ of_cosines) * sin
+                to_frequencies += _numbers(steps, frequencies.device) @ turned.double()
+        return to_flat.view_as(weight) if of_weight else None, to_frequencies if of_frequencies else None, None, None
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the columns of sines and those of cosines, as matrices of their own."""
+    sines, cosines = x.chunk(2, dim=1)
+    return sines.contiguous(), cosines.contiguous()
 
 
 def _parts(low: int, high: int) -> Iterator[tuple[range, slice | None, slice | None]]:
@@ -131,11 +155,30 @@ def _parts(low: int, high: int) -> Iterator[tuple[range, slice | None, slice | N
             )
 
 
-def _waves(steps: range, frequencies: Tensor, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns sin and cos of step·ω, [steps, frequencies], rounded once, and the steps."""
-    step = torch.arange(steps.start, steps.stop, steps.step, device=like.device, dtype=torch.float64)
-    angle = step[:, None] * frequencies.double()
-    return angle.sin().to(like.dtype), angle.cos().to(like.dtype), step
+def _waves(steps: range, furthest: int, frequencies: Tensor, like: Tensor) -> Tensor:
+    """Returns [sin, cos] of step·ω for falling steps, [steps, 2·frequencies], rounded once.
+
+    Those of all steps up to the furthest of the call are kept between calls, if they are few.
+    """
+    size = 1 << max(furthest, STEPS - 1).bit_length()
+    if size * len(frequencies) > KEPT or watched() or not like.is_cpu:
+        return _falling(steps, frequencies, like.dtype)
+    kept = constant(_kept, size, tuple(frequencies.tolist()), like.dtype, device=CPU)
+    return kept[size - 1 - steps.start :][: len(steps)]
+
+
+def _kept(size: int, frequencies: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    rates = torch.tensor(frequencies, dtype=torch.float64, device=device)
+    return _falling(range(size - 1, -1, -1), rates, dtype)
+
+
+def _falling(steps: range, frequencies: Tensor, dtype: torch.dtype) -> Tensor:
+    angle = _numbers(steps, frequencies.device)[:, None] * frequencies.double()
+    return torch.cat((angle.sin().to(dtype), angle.cos().to(dtype)), 1)
+
+
+def _numbers(steps: range, device: torch.device) -> Tensor:
+    return torch.arange(steps.start, steps.stop, steps.step, device=device, dtype=torch.float64)
 
 
 def with_columns(call: C, terms: list[RelativeKeys]) -> C:
