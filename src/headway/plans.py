@@ -42,6 +42,9 @@ from .tracing import forward_mode, watched
 LONGEST = 2048
 """The most queries and keys, together, of a call with a plan that is no decoding step: the time of longer calls is that
 of the kernel."""
+WITHOUT_TABLES = 4
+"""So many times as many, if the encoding rotates nothing: a plan keeps the cosines and sines of a call. Of packed
+documents that are short, the kernel's time is short too."""
 LONGEST_OF_GPU = 1 << 17
 """Likewise on a GPU, which computes while the host prepares the next call."""
 MOST = 32
@@ -376,7 +379,8 @@ def key_of(request: Request) -> Hashable:
     if not len(q_shape) == len(k_shape) == len(v_shape) == 4:
         return None
     n, m = q_shape[2], k_shape[2]
-    short, decodes = n + m <= (LONGEST_OF_GPU if on_gpu else LONGEST), 0 < n <= STEP_QUERIES and n < m
+    longest = LONGEST_OF_GPU if on_gpu else LONGEST if _rotates(encoding) else WITHOUT_TABLES * LONGEST
+    short, decodes = n + m <= longest, 0 < n <= STEP_QUERIES and n < m
     if (not short and not decodes) or (decodes and on_gpu):
         return None
     of_encoding = () if encoding is None else _key_of(encoding, PositionEncoding)
@@ -439,6 +443,11 @@ def _are_cast(q: Tensor, k: Tensor, v: Tensor) -> bool:
 def _key_of(part: Any, kind: type[PositionEncoding] | type[Mask]) -> Hashable:
     """Returns the key of a part of a call: what results depend on; None if it has none."""
     return part.plan_key() if isinstance(part, kind) else None
+
+
+def _rotates(encoding: PositionEncoding | None) -> bool:
+    """Returns whether a call has cosines and sines for each token."""
+    return isinstance(encoding, PositionEncoding) and "prepare" in encoding.acts
 
 
 def _same_for_any_keys(encoding: PositionEncoding | None, wanted: tuple[bool, ...] | None) -> bool:

@@ -226,6 +226,7 @@ def recorded() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"hidden NaN, {mask}", functools.partial(checks.obeys_the_mask, "cpu", mask)
     for dtype in FLOATS:
         yield _not_finite(dtype)
+        yield _documents(dtype)
     for dtype, width, layout in itertools.product(FLOATS, (2, 40, 66), ("half", "interleaved")):
         yield _tokens_of(dtype, width, layout)
 
@@ -298,6 +299,24 @@ def _not_finite(dtype: torch.dtype) -> tuple[str, Callable[[], None]]:
         KERNELS["cpu"].run(call._with(q=call.q.detach(), k=call.k.detach(), v=v))
 
     return _named(dtype, "values that are not finite"), run
+
+
+def _documents(dtype: torch.dtype) -> tuple[str, Callable[[], None]]:
+    """Documents that are long enough to be segments of a row."""
+
+    def run() -> None:
+        g = torch.Generator().manual_seed(3)
+        lengths = [200, 20, 180, 70]
+        q, k, v = (
+            torch.randn(1, heads, sum(lengths), 9, generator=g).to(dtype).requires_grad_() for heads in (2, 1, 1)
+        )
+        table = torch.randn(2, 17, generator=g).requires_grad_()
+        terms = (T.DistanceBias(T.Rows(table, T.Clip(-8, 8))),)
+        out = hw.attention(q, k, v, terms=terms, mask=M.Causal() & M.Documents.lengths(lengths), kernel="cpu")
+        upstream = torch.linspace(-1, 1, out.numel()).view(out.shape).to(dtype)
+        torch.autograd.grad(out, (q, k, v, table), upstream)
+
+    return _named(dtype, "packed documents"), run
 
 
 def _tokens_of(dtype: torch.dtype, width: int, layout: str) -> tuple[str, Callable[[], None]]:

@@ -129,6 +129,10 @@ struct Attention {
             add(heads, task<&Attention::combine_splits>, this);
         } else if (plan.packs_tiles) {
             add(c.batch * c.kv_heads, task<&Attention::forward_tiles>, this);
+        } else if (c.backward && plan.by_segment) {
+            add(c.batch * c.kv_heads * tasks.chunks, task<&Attention::backward_segments>, this);
+        } else if (plan.by_segment) {
+            add(plan.segment_items(), task<&Attention::forward_segment>, this);
         } else if (c.backward && tasks.in_turn) {
             add(c.batch * c.kv_heads, task<&Attention::backward_head>, this);
         } else if (plan.head_per_worker) {
@@ -172,7 +176,9 @@ struct Attention {
         if (terms.scans()) split_blocks = max(1, plan.key_blocks);
         splits = max(1, (plan.key_blocks + split_blocks - 1) / split_blocks);
         if (!split_k) {
-            plan.assign_work(tasks.heads_are_apart(), !c.backward && !c.reduce.wanted && !terms.scans());
+            const bool plain = !c.reduce.wanted && !terms.scans();
+            if (plain && !decode && tasks.heads_are_apart()) plan.find_segments();
+            plan.assign_work(tasks.heads_are_apart(), !c.backward && plain);
             tasks.assign_work();
             if (plan.packs_tiles) heads_in_item = plan.group;
             return;
@@ -264,13 +270,15 @@ struct Attention {
     // ------------------------------------------------------------ forward.h
 
     void forward_head(i64 item, Worker& w);
+    void forward_segment(i64 item, Worker& w);
     void forward_block(i64 item, Worker& w);
     void forward_task(i64 item, Worker& w);
-    void forward_block(Worker& w, i64 head, i64 number);
+    void forward_block(Worker& w, const Tile& t);
     void forward_tiles(i64 item, Worker& first);
     void clear_slack(Worker& w) const;
     void start_heads(Worker& first, i64 head, i64 heads) const;
-    Tile block(const Worker& w, i64 head, i64 number) const;
+    Tile block(const Worker& w, i64 head, i64 number) const { return block(w, plan.whole(head / c.heads), head % c.heads, number); }
+    Tile block(const Worker& w, const Segment& s, i64 h, i64 number) const;
     void start(Worker& w, const Tile& t) const;
     void loop_over_keys(Worker& first, i64 heads, i64 low, i64 high);
     void add_weights_from_last_key(Worker& w, i64 low, i64 high) const;
@@ -301,7 +309,7 @@ struct Attention {
     bool sees_before(const Worker& w, i64 r, i64 j) const;
     void positions_backward(Worker& w, i64 r) const;
     void path_backward(Worker& w, const Tile& t, bool visible, i64 task) const;
-    i64 tile_step() const { return split_k ? NB : NR; }  // keys from which tiles begin
+    i64 first_key(const Worker& w, const Tile& t) const;
 
     // ------------------------------------------------------------ stick_breaking.h
 
@@ -336,6 +344,7 @@ struct Attention {
     // ------------------------------------------------------------ backward.h
 
     void backward_head(i64 item, Worker& w);
+    void backward_segments(i64 item, Worker& w);
     void backward_item(i64 item, Worker& w);
     void backward_task(Worker& w, i64 b, i64 h, i64 chunk, i64 slot) const;
     void backward(Worker& w, Tile t, i64 task, i64 slot) const;

@@ -6,13 +6,33 @@ namespace {
 
 template <class T, class Packing>
 void Attention<T, Packing>::backward_head(i64 item, Worker& w) {
-    if (plan.head_per_worker) plan.pack_head(item, number_of(w));
+    const Segment whole = plan.whole(item / c.kv_heads);
+    if (plan.head_per_worker) plan.pack(whole, item % c.kv_heads, number_of(w));
     const i64 first = number_of(w) * tasks.slots;
     for (i64 x = 0; x < tasks.of_head(); x++) {
         tasks.for_each(item * tasks.of_head() + x, [&](i64 b, i64 h, i64 chunk) { backward_task(w, b, h, chunk, first + (x > 0)); });
         if (x) tasks.add_task(first);
     }
-    tasks.reduce_head(item, first);
+    tasks.reduce(whole, item % c.kv_heads, first);
+}
+
+// the segments of a chunk, of all heads that share keys
+template <class T, class Packing>
+void Attention<T, Packing>::backward_segments(i64 item, Worker& w) {
+    const i64 head = item / tasks.chunks, chunk = item % tasks.chunks, b = head / c.kv_heads, h = head % c.kv_heads;
+    const i64 first = number_of(w) * tasks.slots;
+    for (i64 g = 0; g < plan.group; g++) terms.begin_task(tasks.number(b, h * plan.group + g, chunk));
+    tasks.segments(b, chunk, [&](const Segment& s) {
+        plan.pack(s, h, number_of(w));
+        for (i64 g = 0; g < plan.group; g++) {
+            const i64 one = h * plan.group + g, slot = first + (g > 0);
+            tasks.begin(slot);
+            for (i64 number = 0; number < plan.blocks_of(s); number++)
+                backward(w, block(w, s, one, number), tasks.number(b, one, chunk), slot);
+            if (g) tasks.add_task(first);
+        }
+        tasks.reduce(s, h, first);
+    });
 }
 
 template <class T, class Packing>
@@ -32,7 +52,7 @@ template <class T, class Packing>
 void Attention<T, Packing>::backward(Worker& w, Tile t, i64 task, i64 slot) const {
     const BlockGradients block = start_backward(w, t, slot);
     const bool whole_path = terms.path.t && terms.path.wants_grad() && w.ranges->low < w.ranges->high;
-    i64 low = w.ranges->low / tile_step() * tile_step();
+    i64 low = first_key(w, t);
     if (terms.stick) low = find_left_after(w, t, block, low, task);
     if (terms.positions.t || terms.path.t) find_scanned(w, t, low, task);
     for (i64 j0 = low; j0 < (whole_path ? c.m : w.ranges->high); j0 += NB) {
@@ -69,10 +89,10 @@ typename Attention<T, Packing>::BlockGradients Attention<T, Packing>::start_back
     return {pack_rows<Packing>(w.d_out, dvp, t.rows, plan.dv_packed, w.d_out_packed),
             pack_row_pairs<Packing>(w.d_out, dvp, t.rows, dvp, w.d_out_pairs, dvp),
             slot,
-            tasks.dk ? tasks.dk + slot * plan.mp * dp : nullptr,
-            tasks.dv ? tasks.dv + slot * plan.mp * dvp : nullptr,
+            tasks.dk ? tasks.dk + (slot * tasks.keys - t.first) * dp : nullptr,
+            tasks.dv ? tasks.dv + (slot * tasks.keys - t.first) * dvp : nullptr,
             c.dq.defined() || terms.wants_d_query_scale,
-            !c.partial_keys && w.ranges->high - w.ranges->low / tile_step() * tile_step() <= NB};
+            !c.partial_keys && w.ranges->high - first_key(w, t) <= NB};
 }
 
 // the five products: S = Q·Kᵀ, dP = dO·Vᵀ, dV += Pᵀ·dO, dQ += dS·K, dK += dSᵀ·Q
@@ -88,7 +108,7 @@ void Attention<T, Packing>::tile_backward(Worker& w, const Tile& t, Cover seen, 
         stick_backward(w, t, end);
     else
         softmax_backward(w, t, end, block.one_tile);
-    tasks.touch(block.slot, first, t.j0 + end);
+    tasks.touch(block.slot, first - t.first, t.j0 + end - t.first);
     if (block.dv) {
         const float* weights = pack_row_pairs<Packing>(w.score + t.c0, LD, t.rows, keys, w.row_pairs, LD);
         float* dv = block.dv + first * dvp;
@@ -99,7 +119,7 @@ void Attention<T, Packing>::tile_backward(Worker& w, const Tile& t, Cover seen, 
     if (terms.path.t && terms.path.wants_grad()) path_backward(w, t, true, task);
     if (block.wants_dq) {
         const float* grads = pack_rows<Packing>(w.d_score + t.c0, LD, t.rows, packed_keys, w.packed);
-        const float* k = t.packed->k_rows + first / Packing::K_PACK * dp;
+        const float* k = t.packed->k_rows + (first - t.packed->first) / Packing::K_PACK * dp;
         w.spans->template over_keys<Packing>(t.rows, dp / W, packed_keys, grads, k, dp, w.out, dp);
     }
     if (block.dk) {

@@ -7,7 +7,7 @@ namespace {
 // all heads that share these keys
 template <class T, class Packing>
 void Attention<T, Packing>::forward_head(i64 item, Worker& w) {
-    plan.pack_head(item, number_of(w));
+    plan.pack(plan.whole(item / c.kv_heads), item % c.kv_heads, number_of(w));
     const i64 blocks = c.reduce.one_pass ? 0 : plan.group * plan.blocks, tasks = c.reduce.one_pass ? plan.group * reducer.chunks : 0;
     for (i64 x = 0; x < blocks; x++) forward_block(item * blocks + x, w);
     for (i64 x = 0; x < tasks; x++) forward_task(item * tasks + x, w);
@@ -15,9 +15,20 @@ void Attention<T, Packing>::forward_head(i64 item, Worker& w) {
     for (i64 x = 0; x < tasks_of_group; x++) column_item(item * tasks_of_group + x, w);
 }
 
+// some of the queries of a segment, of all heads that share keys
+template <class T, class Packing>
+void Attention<T, Packing>::forward_segment(i64 item, Worker& w) {
+    const i64 part = item % plan.segment_parts, shared = item / plan.segment_parts, h = shared % c.kv_heads;
+    const Segment& s = plan.segment[shared / c.kv_heads];
+    const i64 blocks = plan.blocks_of(s), from = part * blocks / plan.segment_parts, to = (part + 1) * blocks / plan.segment_parts;
+    if (from < to) plan.pack(s, h, number_of(w));
+    for (i64 g = 0; g < plan.group; g++)
+        for (i64 number = from; number < to; number++) forward_block(w, block(w, s, h * plan.group + g, number));
+}
+
 template <class T, class Packing>
 void Attention<T, Packing>::forward_block(i64 item, Worker& w) {
-    forward_block(w, item / plan.blocks, plan.blocks - 1 - item % plan.blocks);
+    forward_block(w, block(w, item / plan.blocks, plan.blocks - 1 - item % plan.blocks));
 }
 
 // the blocks of queries of a head whose map is summed together
@@ -25,12 +36,12 @@ template <class T, class Packing>
 void Attention<T, Packing>::forward_task(i64 item, Worker& w) {
     reducer.begin_map(w.reductions, item);
     const i64 head = item / reducer.chunks;
-    for (i64 number = item % reducer.chunks; number < plan.blocks; number += reducer.chunks) forward_block(w, head, number);
+    for (i64 number = item % reducer.chunks; number < plan.blocks; number += reducer.chunks) forward_block(w, block(w, head, number));
 }
 
 template <class T, class Packing>
-void Attention<T, Packing>::forward_block(Worker& w, i64 head, i64 number) {
-    w.tile = block(w, head, number);
+void Attention<T, Packing>::forward_block(Worker& w, const Tile& t) {
+    w.tile = t;
     row_ranges(c, w.tile.b, w.tile.i0, w.tile.rows, *w.ranges);
     start(w, w.tile);
     loop_over_keys(w, 1, 0, c.m);
@@ -67,9 +78,9 @@ void Attention<T, Packing>::start_heads(Worker& first, i64 head, i64 heads) cons
 }
 
 template <class T, class Packing>
-Tile Attention<T, Packing>::block(const Worker& w, i64 head, i64 number) const {
+Tile Attention<T, Packing>::block(const Worker& w, const Segment& s, i64 h, i64 number) const {
     Tile t = {};
-    t.b = head / c.heads, t.h = head % c.heads, t.i0 = number * MB, t.rows = min(MB, c.n - t.i0);
+    t.b = s.b, t.h = h, t.i0 = s.i0 + number * MB, t.rows = min(MB, s.i1 - t.i0), t.first = s.j0;
     if (!split_k) t.packed = plan.packed + (plan.for_each_worker() ? number_of(w) : plan.head_of(t.b, t.h));
     return t;
 }
@@ -99,9 +110,8 @@ void Attention<T, Packing>::start(Worker& w, const Tile& t) const {
 // share keys, which are as many workers from `first` on.
 template <class T, class Packing>
 void Attention<T, Packing>::loop_over_keys(Worker& first, i64 heads, i64 low, i64 high) {
-    const i64 step = tile_step();
     Worker* const end = &first + heads;
-    low = max(low, first.ranges->low / step * step), high = min(high, first.ranges->high);
+    low = max(low, first_key(first, first.tile)), high = min(high, first.ranges->high);
     const bool backwards = terms.scans() && !c.reduce.wanted;  // reductions want the keys in order
     if (terms.scans() && !backwards) find_scanned(first, first.tile, low, 0);
     for (i64 j0 = low; j0 < high && !backwards; j0 += NB) {
@@ -333,7 +343,7 @@ void Attention<T, Packing>::column_item(i64 item, Worker& w) {
             w.row_max[r] = row_sum == 0 ? 0 : *c.row_max.template at<float>(t.b, t.h, t.i0 + r);
             w.inv_row_sum[r] = row_sum == 0 ? 0 : 1 / row_sum;
         }
-        const i64 low = w.ranges->low / tile_step() * tile_step();
+        const i64 low = first_key(w, t);
         if (terms.scans()) find_scanned(w, t, low, 0);
         for (i64 j0 = low; j0 < w.ranges->high; j0 += NB) {
             Cover seen;

@@ -8,6 +8,7 @@
 #include "pack.h"
 #include "pool.h"
 #include "positions.h"
+#include "segments.h"
 
 #if defined(__SANITIZE_ADDRESS__)  // the gaps between allocations are poisoned, and new memory is NaN
 #include <sanitizer/asan_interface.h>
@@ -106,7 +107,7 @@ struct Packed {
     float *k_rows, *v_rows;      // [mp / K_PACK][width]: B of a product over keys
     uint8_t* seen;               // [mp], only if something is not finite: whether any query may see the key
     bool hidden;                 // keys that no query sees are zeroed, since 0·NaN is NaN
-    i64 first;                   // the key that panels and rows begin with
+    i64 first, last;             // the keys first … last − 1 are packed, and zeros behind them
     const float* values;         // the values from `first` on where they lie, in place of v_rows; or null
 };
 
@@ -117,6 +118,10 @@ struct Plan {
     i64 workers = 1;
     bool head_per_worker = false;  // a worker packs a head and computes all of it while it is in cache
     bool packs_tiles = false;      // a worker packs a tile for all queries that see it, and never the whole head
+    bool by_segment = false;       // a worker packs the keys of a segment and a head, and computes its queries
+    i64 segments = 0, segment_keys = 0;  // by_segment: their number, and the keys of the largest
+    i64 segment_parts = 1;         // forward, by segment: workers that share the queries of a segment
+    Segment* segment = nullptr;
     Packed* packed = nullptr;      // one for each head of keys, or for each worker
 
     explicit Plan(const Call& call)
@@ -130,36 +135,59 @@ struct Plan {
           d_packed(packed_k_of(call.d, Packing::K_PACK)),
           dv_packed(packed_k_of(call.dv, Packing::K_PACK)) {}
 
+    // Finds the segments, if there are several in a row and none is large. The mask and the sizes alone decide, since blocks
+    // of queries and tiles begin with a segment.
+    void find_segments() {
+        if (c.intervals != 1 || !c.start[0].stride[1]) return;
+        bool rise = true;
+        i64 most = 0, total = 0;  // blocks
+        for (i64 b = 0; b < c.batch && rise; b++)
+            rise = for_each_segment(c, b, NB, [&](const Segment& s) {
+                segments++;
+                segment_keys = max(segment_keys, s.j1 - s.j0), most = max(most, blocks_of(s)), total += blocks_of(s);
+            });
+        by_segment = rise && segments > c.batch && bytes_of(round_up(segment_keys, NB)) <= 4 * CACHED;
+        if (by_segment) segment_parts = min(most, 1 + 4 * c.threads * most / (total * c.kv_heads));
+    }
+
     // One worker computes a head if it is small and the heads divide evenly among threads; of a large head, it computes the
     // few queries of one block, so that packing adds no traffic to memory.
     void assign_work(bool whole, bool tiles) {
         const i64 threads = hw_workers(c.threads, c.threads), heads = c.batch * c.kv_heads;
-        const i64 bytes = 4 * mp * (d_packed + dvp + (c.backward ? dp + dv_packed : 0));
         const bool even = 10 * heads >= 9 * round_up(heads, threads);
-        head_per_worker = whole && even && bytes <= ((i64)512 << 10);
-        packs_tiles = tiles && even && !head_per_worker && blocks == 1;
-        workers = hw_workers(c.threads, for_each_worker() ? heads : max(c.batch * c.heads * blocks, packs()));
+        head_per_worker = whole && !by_segment && even && bytes_of(mp) <= CACHED;
+        packs_tiles = tiles && !by_segment && even && !head_per_worker && blocks == 1;
+        const i64 items = by_segment ? segment_items() : for_each_worker() ? heads : max(c.batch * c.heads * blocks, packs());
+        workers = hw_workers(c.threads, items);
     }
 
     void lay_out(Memory& memory) {
-        const i64 slots = for_each_worker() ? workers : c.batch * c.kv_heads, keys = packs_tiles ? NB : mp;
+        const i64 slots = for_each_worker() ? workers : c.batch * c.kv_heads;
+        const i64 keys = packs_tiles ? NB : by_segment ? round_up(segment_keys, NB) : mp;
         Packed spare, *found = memory.take<Packed>(slots);
         for (i64 i = 0; i < slots; i++) {
             Packed& p = found ? found[i] : spare;
-            p = {memory.take<float>(keys * d_packed), nullptr, nullptr, nullptr, memory.take<uint8_t>(mp), false, 0, nullptr};
+            p = {memory.take<float>(keys * d_packed), nullptr, nullptr, nullptr, memory.take<uint8_t>(mp), false, 0, c.m, nullptr};
             if (c.backward) {
-                p.k_rows = memory.take<float>(mp / Packing::K_PACK * dp);
-                p.v_panels = memory.take<float>(mp * dv_packed);
+                p.k_rows = memory.take<float>(keys / Packing::K_PACK * dp);
+                p.v_panels = memory.take<float>(keys * dv_packed);
             } else {
                 p.v_rows = memory.take<float>(keys / Packing::K_PACK * dvp);
             }
         }
         packed = found;
         scratch = memory.take<float>(workers * scratch_floats());
+        if (!by_segment) return;
+        Segment* next = segment = memory.take<Segment>(segments);
+        for (i64 b = 0; b < c.batch && next; b++) for_each_segment(c, b, NB, [&](const Segment& s) { *next++ = s; });
     }
 
     // whether `packed` has one for each worker
-    bool for_each_worker() const { return head_per_worker || packs_tiles; }
+    bool for_each_worker() const { return head_per_worker || packs_tiles || by_segment; }
+
+    i64 segment_items() const { return segments * c.kv_heads * segment_parts; }
+    static i64 blocks_of(const Segment& s) { return (s.i1 - s.i0 + MB - 1) / MB; }
+    Segment whole(i64 b) const { return {b, 0, c.n, 0, c.m}; }
 
     i64 packs() const { return c.batch * c.kv_heads * key_blocks; }
 
@@ -197,14 +225,14 @@ struct Plan {
             __atomic_store_n(&self.nonfinite, true, __ATOMIC_RELAXED);
     }
 
-    void pack_head(i64 head, i64 worker) {
+    // packs the keys of a segment for head h of keys
+    void pack(const Segment& s, i64 h, i64 worker) {
         Packed& p = packed[worker];
-        p.hidden = false;
-        bool finite = !nonfinite;
-        for (i64 block = 0; block < key_blocks; block++) finite &= pack_block(p, head, block, worker);
-        if (finite) return;
+        const i64 head = s.b * c.kv_heads + h;
+        p.hidden = false, p.first = s.j0, p.last = s.j1;
+        if (pack_keys(p, head, s.j0, s.j1, worker) && !nonfinite) return;
         hide_unseen(p, head);
-        for (i64 block = 0; block < key_blocks; block++) pack_block(p, head, block, worker);
+        pack_keys(p, head, s.j0, s.j1, worker);
     }
 
     void begin_tiles(i64 head, i64 worker) {
@@ -237,9 +265,12 @@ struct Plan {
     }
 
   private:
+    static constexpr i64 CACHED = (i64)640 << 10;  // bytes of packed keys and values that stay in a worker's cache
     float* scratch;
     bool nonfinite = false, hidden = false;
     i64 scratch_floats() const { return (NR + 2) * (max(dp, dvp) + W) * 2 + 256; }
+
+    i64 bytes_of(i64 keys) const { return 4 * keys * (d_packed + dvp + (c.backward ? dp + dv_packed : 0)); }
 
     bool finite(const Tensor& keys, i64 width) const {
         float nonfinite = 0;
@@ -274,7 +305,7 @@ struct Plan {
     // Packs the NR keys or values from `row` on into both layouts (null: not wanted); returns whether all are finite.
     bool pack_panel(const Packed& p, const Tensor& t, i64 head, i64 row, i64 d, i64 packed_k, float* panels,
                     float* row_major_panel, i64 ld, float* x) const {
-        const i64 rows = max(0, min(NR, c.m - row));
+        const i64 rows = max(0, min(NR, p.last - row));
         float* bits = x + NR * (ld + W);
         if (panels) panels += (row - p.first) * packed_k;
         if (row_major_panel) row_major_panel += (row - p.first) / Packing::K_PACK * ld;

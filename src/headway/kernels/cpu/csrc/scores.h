@@ -25,6 +25,13 @@ void Attention<T, Packing>::load_queries(Worker& w, const Tile& t, bool scaled, 
     }
 }
 
+// the first key of a block's first tile, after row_ranges
+template <class T, class Packing>
+i64 Attention<T, Packing>::first_key(const Worker& w, const Tile& t) const {
+    const i64 step = split_k ? NB : NR;
+    return t.first + (w.ranges->low - t.first) / step * step;
+}
+
 // Narrows the tile to the columns that its queries see; false if there are none.
 template <class T, class Packing>
 bool Attention<T, Packing>::visible_columns(Worker& w, Tile& t, i64 j0, Cover& seen) const {

@@ -22,7 +22,8 @@ struct Tasks {
     bool contiguous = false;             // a task's blocks follow one another; else block x belongs to chunk x mod chunks
     bool in_turn = false;                // a worker computes all tasks of a head of keys
     i64 slots = 0;                       // of all tasks, or in turn of a worker
-    float *dk = nullptr, *dv = nullptr;  // [slots][mp][dp], [slots][mp][dvp]
+    i64 keys = 0, key_blocks = 0;        // of a slot: those of a row, or of the largest segment
+    float *dk = nullptr, *dv = nullptr;  // [slots][keys][dp], [slots][keys][dvp]
     uint8_t* touched = nullptr;          // [slots][key_blocks]: whether they hold sums
 
     explicit Tasks(const Plan<T, Packing>& p) : c(p.c), plan(p) {
@@ -46,15 +47,16 @@ struct Tasks {
         const i64 heads = c.batch * c.kv_heads;
         const bool even = 20 * heads >= 19 * round_up(heads, plan.workers);
         const bool fill = plan.workers == 1 || (even && heads >= HEADS_IN_TURN * plan.workers);
-        in_turn = plan.head_per_worker || (heads_are_apart() && fill);
-        slots = in_turn ? min(2, of_head()) : count;
+        in_turn = plan.head_per_worker || plan.by_segment || (heads_are_apart() && fill);
+        slots = in_turn ? min(2, plan.by_segment ? plan.group : of_head()) : count;
+        keys = plan.by_segment ? round_up(plan.segment_keys, NB) : plan.mp, key_blocks = keys / NB;
     }
 
     void lay_out(Memory& memory) {
         const i64 all = in_turn ? plan.workers * slots : slots;
-        if (c.dk.defined()) dk = memory.take<float>(all * plan.mp * plan.dp);
-        if (c.dv_.defined()) dv = memory.take<float>(all * plan.mp * plan.dvp);
-        touched = memory.take<uint8_t>(all * plan.key_blocks);
+        if (c.dk.defined()) dk = memory.take<float>(all * keys * plan.dp);
+        if (c.dv_.defined()) dv = memory.take<float>(all * keys * plan.dvp);
+        touched = memory.take<uint8_t>(all * key_blocks);
     }
 
     i64 of_head() const { return plan.group * chunks; }  // tasks of a head of keys
@@ -71,7 +73,7 @@ struct Tasks {
 
     i64 number(i64 b, i64 h, i64 chunk) const { return (b * c.heads + h) * chunks + chunk; }
 
-    void begin(i64 slot) const { memset(touched + slot * plan.key_blocks, 0, (size_t)plan.key_blocks); }
+    void begin(i64 slot) const { memset(touched + slot * key_blocks, 0, (size_t)key_blocks); }
 
     template <class Visit>
     void blocks(i64 chunk, Visit visit) const {
@@ -79,12 +81,21 @@ struct Tasks {
         for (i64 block = contiguous ? first_block(chunk) : chunk; block < last; block += contiguous ? 1 : chunks) visit(block);
     }
 
-    // zeroes the sums of the keys low … high − 1 at their first use: keys that no query sees are never touched
+    // Calls visit(segment) for those of a row that belong to a chunk, which is its share of the queries.
+    template <class Visit>
+    void segments(i64 b, i64 chunk, Visit visit) const {
+        for (i64 x = 0; x < plan.segments; x++) {
+            const Segment& s = plan.segment[x];
+            if (s.b == b && s.i0 * chunks / c.n == chunk) visit(s);
+        }
+    }
+
+    // zeroes the sums of the keys low … high − 1 of a slot at their first use: keys that no query sees are never touched
     void touch(i64 slot, i64 low, i64 high) const {
         for (i64 block = low / NB; block * NB < high; block++) {
-            if (touched[slot * plan.key_blocks + block]) continue;
-            touched[slot * plan.key_blocks + block] = 1;
-            const i64 row = slot * plan.mp + block * NB;
+            if (touched[slot * key_blocks + block]) continue;
+            touched[slot * key_blocks + block] = 1;
+            const i64 row = slot * keys + block * NB;
             if (dk) memset(dk + row * plan.dp, 0, (size_t)(NB * plan.dp * 4));
             if (dv) memset(dv + row * plan.dvp, 0, (size_t)(NB * plan.dvp * 4));
         }
@@ -92,21 +103,21 @@ struct Tasks {
 
     // the gradients of a block of keys and values from the sums of all tasks
     void reduce(i64 item) const {
-        const i64 head = item / plan.key_blocks;
-        reduce(head, item % plan.key_blocks, head * of_head(), of_head());
+        const i64 head = item / key_blocks;
+        reduce(plan.whole(head / c.kv_heads), head % c.kv_heads, item % key_blocks, head * of_head(), of_head());
     }
 
-    // those of a head from the sums of a worker, which computed its tasks in turn
-    void reduce_head(i64 head, i64 first) const {
-        for (i64 block = 0; block < plan.key_blocks; block++) reduce(head, block, first, 1);
+    // those of a segment and head h of keys from the sums of a worker, which computed its tasks in turn
+    void reduce(const Segment& s, i64 h, i64 first) const {
+        for (i64 block = 0; block * NB < s.j1 - s.j0; block++) reduce(s, h, block, first, 1);
     }
 
     // adds the sums of a worker's task to those of its tasks before
     void add_task(i64 first) const {
-        const uint8_t* found = touched + (first + 1) * plan.key_blocks;
-        for (i64 block = 0; block < plan.key_blocks; block++) {
+        const uint8_t* found = touched + (first + 1) * key_blocks;
+        for (i64 block = 0; block < key_blocks; block++) {
             if (!found[block]) continue;
-            uint8_t& before = touched[first * plan.key_blocks + block];
+            uint8_t& before = touched[first * key_blocks + block];
             if (dk) add_task(dk, first, block, plan.dp, before);
             if (dv) add_task(dv, first, block, plan.dvp, before);
             before = 1;
@@ -141,32 +152,32 @@ struct Tasks {
     }
 
     void add_task(float* sums, i64 first, i64 block, i64 width, bool before) const {
-        const i64 size = min(NB, c.m - block * NB) * width;
-        float *total = sums + (first * plan.mp + block * NB) * width, *found = total + plan.mp * width;
+        const i64 size = NB * width;
+        float *total = sums + (first * keys + block * NB) * width, *found = total + keys * width;
         if (before)
             add_to(total, found, size);
         else
             memcpy(total, found, (size_t)(size * 4));
     }
 
-    void reduce(i64 head, i64 block, i64 first, i64 count) const {
-        if (dk) reduce(c.dk, dk, head, block, first, count, plan.dp, c.d);
-        if (dv) reduce(c.dv_, dv, head, block, first, count, plan.dvp, c.dv);
+    void reduce(const Segment& s, i64 h, i64 block, i64 first, i64 count) const {
+        if (dk) reduce(c.dk, dk, s, h, block, first, count, plan.dp, c.d);
+        if (dv) reduce(c.dv_, dv, s, h, block, first, count, plan.dvp, c.dv);
     }
 
-    void reduce(const Tensor& to, float* sums, i64 head, i64 block, i64 first, i64 count, i64 width, i64 d) const {
-        const i64 b = head / c.kv_heads, h = head % c.kv_heads, rows = min(NB, c.m - block * NB);
+    void reduce(const Tensor& to, float* sums, const Segment& s, i64 h, i64 block, i64 first, i64 count, i64 width, i64 d) const {
+        const i64 from = s.j0 + block * NB, rows = min(NB, s.j1 - from);
         float* total = nullptr;
         for (i64 slot = first; slot < first + count; slot++) {
-            if (!touched[slot * plan.key_blocks + block]) continue;
-            float* found = sums + (slot * plan.mp + block * NB) * width;
+            if (!touched[slot * key_blocks + block]) continue;
+            float* found = sums + (slot * keys + block * NB) * width;
             if (total)
                 add_to(total, found, rows * width);
             else
                 total = found;
         }
-        if (!total) memset(total = sums + (first * plan.mp + block * NB) * width, 0, (size_t)(rows * width * 4));
-        for (i64 r = 0; r < rows; r++) store_row<T>(to, b, h, block * NB + r, d, total + r * width);
+        if (!total) memset(total = sums + (first * keys + block * NB) * width, 0, (size_t)(rows * width * 4));
+        for (i64 r = 0; r < rows; r++) store_row<T>(to, s.b, h, from + r, d, total + r * width);
     }
 };
 

@@ -12,6 +12,7 @@ constexpr i64 PAD = NB + MB + W;  // the distances of a tile fit into it
 
 struct Tile {
     i64 b, h, i0, rows, j0, c0, c1;
+    i64 first;             // the key from which blocks of keys are counted: the first of the segment
     const Packed* packed;  // its keys and values, or null
     bool sees(i64 j) const { return !packed || !packed->hidden || packed->seen[j]; }  // whether any query sees key j
 };
