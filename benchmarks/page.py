@@ -14,9 +14,9 @@ from typing import Any
 from headway._common.files import atomic_write
 from headway._common.table import Table
 from headway.bench.report import by_encoding
-from headway.bench.sides import CONTIGUOUS, DENSE, DENSE_GRADIENT, HF_EAGER, HF_SDPA, OURS, PLAIN, REFERENCE, SDPA
+from headway.bench.sides import CONTIGUOUS, DENSE, DENSE_GRADIENT, HF_EAGER, HF_SDPA, OURS, PLAIN, READ, REFERENCE, SDPA
 from headway.bench.statistics import ALL, ALONE, MATERIALIZED
-from headway.bench.steps import X_TRANSFORMERS
+from headway.bench.steps import TORCH, X_TRANSFORMERS
 from headway.bench.tokens import BY_HAND
 from headway.parallel import METHODS
 
@@ -32,6 +32,12 @@ ON_ZEN_5 = ("2026-11-28-sequence-zen5",)
 ATTENTION_ON_ZEN_5 = ("2026-11-28-attention-zen5",)
 CONTENT = ("2026-11-28-content-zen5",)
 """Scores that content gives."""
+CACHE_ON_ZEN_5 = ("2026-11-28-cache-1-thread-zen5",), ("2026-11-28-cache-zen5",)
+"""Queries against a cache, with one thread and with two."""
+PACKED_ON_ZEN_5 = ("2026-11-28-packed-zen5",)
+HALF_ON_ZEN_5 = ("2026-11-28-half-zen5",)
+"""float16 beside float32."""
+STEPS_ON_ZEN_5 = ("2026-11-28-steps-zen5",)
 DTYPES = ("float32", "bfloat16")
 
 
@@ -186,6 +192,12 @@ CONTENT_ENCODINGS = {
 }
 DIRECTIONS = ("forward", "backward")
 NAMES = {"none": "no encoding", "alibi": "ALiBi", "t5": "T5", "rope": "RoPE", "transformer-xl": "Transformer-XL"}
+QUERIES = (1, 5, 16, 48)
+GROUPS = (1, 4)
+"""Query heads that share a head of keys."""
+STEPS = {"learned": TORCH, "RoPE": X_TRANSFORMERS, "ALiBi": X_TRANSFORMERS, "T5 bias": X_TRANSFORMERS}
+"""The library that a training step is compared with."""
+STEPS_WANTED = {"learned": 1.7, "RoPE": 1.9, "ALiBi": 2.4, "T5 bias": 7.0}
 
 
 def rows(results: tuple[str, ...] = RESULTS) -> list[dict[str, Any]]:
@@ -219,7 +231,40 @@ def page(text: str) -> str:
     ]
     headers = ["", "time", "headway's reference kernel", "SDPA with a ready-made bias", "headway without an encoding"]
     text = between(text, "content", Table(headers, cells).markdown())
-    return between(text, "attention on Zen 5", by_encoding(rows(ATTENTION_ON_ZEN_5), NAMES))
+    text = between(text, "attention on Zen 5", by_encoding(rows(ATTENTION_ON_ZEN_5), NAMES))
+    one, two = map(rows, CACHE_ON_ZEN_5)
+    cells = [
+        [f"{8 * group} heads on 8, {n} quer{'y' if n == 1 else 'ies'}", *cache(one, two, n, group)]
+        for group in GROUPS
+        for n in QUERIES
+    ]
+    headers = ["", *(f"{dtype}, {what}" for dtype in DTYPES for what in ("share of reading", "SDPA"))]
+    text = between(text, "cache on Zen 5", Table(headers, cells).markdown())
+    found = rows(PACKED_ON_ZEN_5)
+    cells = [
+        [f"{NAMES[encoding]}, {direction}", *packed(found, encoding, direction)]
+        for encoding in ("none", "t5")
+        for direction in DIRECTIONS
+    ]
+    text = between(
+        text, "packed on Zen 5", Table(["8 packed documents of 512 · the same as a batch", *DTYPES], cells).markdown()
+    )
+    found = rows(HALF_ON_ZEN_5)
+    cells = [
+        [
+            f"{NAMES[encoding]}, {direction}",
+            *(half(found, encoding, width, direction) for width in (64, 128)),
+        ]
+        for encoding in ("none", "t5", "rope")
+        for direction in DIRECTIONS
+    ]
+    text = between(
+        text, "float16 on Zen 5", Table(["float32 · float16", "heads of 64", "heads of 128"], cells).markdown()
+    )
+    found = rows(STEPS_ON_ZEN_5)
+    cells = [[name, *step(found, name)] for name in STEPS]
+    headers = ["the other library's time · headway's", "2 × 1,024 tokens", "wanted", "8 × 256 tokens"]
+    return between(text, "steps on Zen 5", Table(headers, cells).markdown())
 
 
 def times(rows: list[dict[str, Any]], wanted: dict[str, Any]) -> dict[str, float]:
@@ -239,6 +284,41 @@ def content(rows: list[dict[str, Any]], encoding: str, head_dim: int, direction:
     ms = times(rows, wanted)
     others = (REFERENCE, with_bias(ms), PLAIN)
     return [f"{ms[OURS]:.1f} ms", *(f"{ms[side] / ms[OURS]:.2f}×" for side in others)]
+
+
+def cache(one: list[dict[str, Any]], two: list[dict[str, Any]], n: int, group: int) -> list[str]:
+    """Returns the share of reading's bandwidth, and SDPA's time divided by headway's, with one thread and with two."""
+    cells = []
+    for dtype in DTYPES:
+        wanted = {"kind": "cache", "queries": n, "group": group, "dtype": dtype}
+        both = [times(rows, wanted) for rows in (one, two)]
+        cells.append(" · ".join(f"{100 * ms[READ] / ms[OURS]:.0f}" for ms in both) + " %")
+        cells.append(" · ".join(f"{ms[SDPA] / ms[OURS]:.2f}" for ms in both) + "×")
+    return cells
+
+
+def packed(rows: list[dict[str, Any]], encoding: str, direction: str) -> list[str]:
+    """Returns the time of a batch divided by that of the same documents in a packed row, for each dtype."""
+    wanted = {"kind": "packed", "encoding": encoding, "direction": direction}
+    both = [times(rows, {**wanted, "dtype": dtype}) for dtype in DTYPES]
+    return [f"{ms[CONTIGUOUS] / ms[OURS]:.2f}×" for ms in both]
+
+
+def half(rows: list[dict[str, Any]], encoding: str, head_dim: int, direction: str) -> str:
+    """Returns the time in float32 divided by that in float16, with 1,024 and with 2,048 tokens."""
+    found = []
+    for n in (1024, 2048):
+        wanted = attention(encoding, "causal", n, direction, head_dim)
+        single, double = (times(rows, {**wanted, "dtype": dtype})[OURS] for dtype in ("float32", "float16"))
+        found.append(f"{single / double:.2f}")
+    return " · ".join(found) + "×"
+
+
+def step(rows: list[dict[str, Any]], name: str) -> list[str]:
+    """Returns the other library's time divided by headway's for two sizes, and between them what was wanted."""
+    long, short = (times(rows, model("step", name, n, batch)) for n, batch in ((1024, 2), (256, 8)))
+    ratios = [f"{ms[STEPS[name]] / ms[OURS]:.2f}×" for ms in (long, short)]
+    return [ratios[0], f"≥ {STEPS_WANTED[name]}×", ratios[1]]
 
 
 def token(rows: list[dict[str, Any]], name: str, n: int) -> str:
