@@ -57,7 +57,7 @@ def test_figures(learn: Learn) -> None:
     for page, sentences in {
         "docs/lessons.md": (
             f"The picture sorts all {every} of",
-            f"are {relative} that add to the scores and {rotary} that rotate queries and keys",
+            f"{relative} of them add to the scores and {rotary} rotate queries and keys",
             f"{relative} relative, {rotary} rotary, and others](",
             f"headway writes {terms} of its {alone} encodings that read only distances",
         ),

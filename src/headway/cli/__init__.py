@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "generate": ("headway.cli.generate", "Continue a text or answer questions with a published model."),
     "inspect": (
         "headway.cli.inspect",
-        "Show what each head of a model does: its role with figure, interval and baseline, and its links in a text.",
+        "Show what each head of a model does: its role with score, interval and baseline, and its links in a text.",
     ),
     "new-encoding": (
         "headway.cli.new_encoding",
