@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 
-import forked
 from headway import HeadwayError
 from headway._common.engines import Engine, Ray, _base, engine_named, processes
 from headway._common.engines import slurm as slurm_module
@@ -151,6 +150,8 @@ def test_the_engine_of_the_page(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_jobs_and_shares_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import forked  # here, since jobs import this module, and cannot import that one
+
     forked.instead_of_new(processes, monkeypatch)
     here = run_commands("--out here", tmp_path, monkeypatch)
     shared = run_commands("--share", tmp_path, monkeypatch)
