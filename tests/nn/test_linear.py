@@ -589,20 +589,3 @@ def test_prepacked_weights_have_one_owner(onednn: Calls) -> None:
 def test_the_switch_is_documented() -> None:
     assert "HEADWAY_LINEAR_KERNEL" in (linear_kernel.__doc__ or "")
     assert os.environ.get("HEADWAY_LINEAR_KERNEL") is None
-
-
-@pytest.mark.parametrize("turned", [(False, False), (True, True), (False, True)])
-def test_a_product_of_matrices_that_may_be_transposed(turned: tuple[bool, bool], onednn: Calls) -> None:
-    a, b = (
-        torch.randn(*(shape[::-1] if side else shape)) for shape, side in zip(((9, 6), (4, 6)), turned, strict=True)
-    )
-    a, b = (x.t() if side else x for x, side in zip((a, b), turned, strict=True))
-    with linear_kernel("onednn"):
-        found = module.product(a, b)
-        assert onednn.count == 1
-        assert module.product(a.double(), b.double()).dtype == torch.float64
-        wide = torch.randn(4, 12)[:, :6]  # rows with gaps, for which oneDNN takes a thousand times as long
-        torch.testing.assert_close(module.product(a, wide), a @ wide.t())
-    with linear_kernel("torch"):
-        torch.testing.assert_close(found, module.product(a, b))
-    assert onednn.count == 1

@@ -100,19 +100,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias) if y is None else y
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """Returns a·bᵀ, without a gradient, by the faster matrix products.
-
-    Args:
-        a: [rows, in_features], which may be a transposed matrix.
-        b: [out_features, in_features], likewise.
-    """
-    takes = not _compiled() and _products(a.numel(), *b.shape).forward
-    # oneDNN takes a thousand times as long for rows with gaps between them
-    dense = all(x.is_contiguous() or x.t().is_contiguous() for x in (a, b))
-    return _times(a, b, takes and dense and _ordinary(a, b) and not _followed())
-
-
 TORCHS_OWN = frozenset({nn.Linear, NonDynamicallyQuantizableLinear})
 _FORWARD = nn.Linear.forward
 

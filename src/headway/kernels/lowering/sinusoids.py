@@ -89,8 +89,6 @@ class SinusoidTable(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, frequencies: Tensor, low: int, high: int) -> Tensor:
-        from ...nn.linear import product  # nn is made of kernels
-
         ctx.save_for_backward(weight, frequencies)
         ctx.reach = low, high
         flat = weight.flatten(0, 1)
@@ -98,9 +96,9 @@ class SinusoidTable(torch.autograd.Function):
         for steps, past, future in _parts(low, high):
             waves = _waves(steps, max(-low, high), frequencies, weight)
             if future is None:
-                table[past] = product(waves, flat)
+                table[past] = waves @ flat.t()
                 continue
-            odd, even = (product(x, y) for x, y in zip(_halves(waves), _halves(flat), strict=True))
+            odd, even = (x @ y.t() for x, y in zip(_halves(waves), _halves(flat), strict=True))
             if past is not None:
                 torch.add(even, odd, out=table[past])
             table[future] = (even - odd).flip(0)
@@ -108,8 +106,6 @@ class SinusoidTable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        from ...nn.linear import product
-
         weight, frequencies = ctx.saved_tensors
         of_weight, of_frequencies = ctx.needs_input_grad[:2]
         flat, grad = weight.flatten(0, 1), gradient.transpose(0, 1).flatten(1)
@@ -123,11 +119,11 @@ class SinusoidTable(torch.autograd.Function):
                 ahead = grad[future].flip(0)
                 odd, even = odd - ahead, even + ahead
             if of_weight and future is None:
-                to_flat += product(grad[past].t(), waves.t())
+                to_flat += grad[past].t() @ waves
             elif of_weight:
                 sin, cos = _halves(waves)
-                to_flat[:, :count] += product(odd.t(), sin.t())
-                to_flat[:, count:] += product(even.t(), cos.t())
+                to_flat[:, :count] += odd.t() @ sin
+                to_flat[:, count:] += even.t() @ cos
             if of_frequencies:
                 sin, cos = waves.chunk(2, dim=1)
                 turned = (odd @ of_sines) * cos - (even @ of_cosines) * sin
