@@ -37,11 +37,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "new-encoding": (
         "headway.cli.new_encoding",
-        "Write a file with a position encoding that works, to be changed into your own, and its test.",
+        "Write a file with a working position encoding, to be changed into your own, and its test.",
     ),
     "plan": (
         "headway.cli.plan",
-        "Compute what attention over several processes costs by each method: bytes, memory, the link it needs.",
+        "Compute what attention over several processes costs with each method: bytes, memory, and the link it needs.",
     ),
     "tune": (
         "headway.cli.tune",
