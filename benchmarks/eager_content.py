@@ -80,9 +80,9 @@ def sides(name: str) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
 
 
 def main() -> None:
-    rounds = argparse.ArgumentParser(description=__doc__)
-    rounds.add_argument("--rounds", type=int, default=3)
-    count = rounds.parse_args().rounds
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--rounds", type=int, default=3)
+    count = options.parse_args().rounds
     torch.manual_seed(0)
     torch.set_num_threads(1)
     for name in draws():

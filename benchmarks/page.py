@@ -13,10 +13,11 @@ from typing import Any
 
 from headway._common.files import atomic_write
 from headway._common.table import Table
-from headway.bench.report import by_encoding
+from headway.bench.brief import by_encoding
 from headway.bench.sides import CONTIGUOUS, DENSE, DENSE_GRADIENT, HF_EAGER, HF_SDPA, OURS, PLAIN, READ, REFERENCE, SDPA
 from headway.bench.statistics import ALL, ALONE, MATERIALIZED
 from headway.bench.steps import TORCH, X_TRANSFORMERS
+from headway.bench.targets import peer
 from headway.bench.tokens import BY_HAND
 from headway.parallel import METHODS
 
@@ -273,16 +274,11 @@ def times(rows: list[dict[str, Any]], wanted: dict[str, Any]) -> dict[str, float
     return ms
 
 
-def with_bias(ms: dict[str, float]) -> str:
-    """Returns the side of SDPA with a dense bias, with the bias's gradient where that was measured."""
-    return DENSE_GRADIENT if DENSE_GRADIENT in ms else DENSE
-
-
 def content(rows: list[dict[str, Any]], encoding: str, head_dim: int, direction: str) -> list[str]:
     """Returns headway's milliseconds, and the ratios to its reference kernel, to SDPA and to no encoding."""
     wanted = attention(encoding, "causal", 2048, direction, head_dim)
     ms = times(rows, wanted)
-    others = (REFERENCE, with_bias(ms), PLAIN)
+    others = (REFERENCE, peer({"ms": ms}), PLAIN)
     return [f"{ms[OURS]:.1f} ms", *(f"{ms[side] / ms[OURS]:.2f}×" for side in others)]
 
 
@@ -309,8 +305,8 @@ def half(rows: list[dict[str, Any]], encoding: str, head_dim: int, direction: st
     found = []
     for n in (1024, 2048):
         wanted = attention(encoding, "causal", n, direction, head_dim)
-        single, double = (times(rows, {**wanted, "dtype": dtype})[OURS] for dtype in ("float32", "float16"))
-        found.append(f"{single / double:.2f}")
+        wide, narrow = (times(rows, {**wanted, "dtype": dtype})[OURS] for dtype in ("float32", "float16"))
+        found.append(f"{wide / narrow:.2f}")
     return " · ".join(found) + "×"
 
 

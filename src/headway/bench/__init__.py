@@ -3,8 +3,8 @@
 The modules, in the order in which to read them: ``cases`` lists what is measured; ``verify`` checks the kernels first;
 ``sides`` builds the functions to compare (``statistics`` those with statistics), ``machine`` measures the processor's
 limit (the roofline, in short "roof"), and ``measure`` times all of them in turn (``memory`` in a new process); ``rows``
-stores the results; ``targets`` judges them, ``report`` and ``picture`` show them; ``run`` does all of it. ``models``
-measures whole models against transformers; ``model_sides`` builds their sides.
+stores the results; ``targets`` judges them; ``report``, ``brief`` and ``picture`` show them; ``run`` does all of it.
+``models`` measures whole models against transformers; ``model_sides`` builds their sides.
 """
 
 from .._common.progress import ProgressListener as ProgressListener

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import product
 from typing import Any
 
 from .._common.table import Column, Table
 from ..parallel import METHODS
 from . import statistics
-from .cases import DIRECTIONS, SEQUENCE_MEMORY, SEQUENCE_STEP, STATISTICS_MEMORY, WINDOW, Case, ModelCase, pairs
+from .cases import SEQUENCE_MEMORY, SEQUENCE_STEP, STATISTICS_MEMORY, WINDOW, Case, ModelCase, pairs
 from .rows import Row
 from .sides import CONTIGUOUS, FLEX, FULL_CAUSAL, OURS, PLAIN, REFERENCE, SDPA
 from .targets import (
@@ -45,7 +44,7 @@ def faster(side: str, title: str = "") -> Column:
     return Column(title or side, lambda row: _times(times(row, side)))
 
 
-FULL = {"none": "full"}
+MASKS = {"none": "full"}
 """What a mask is called, if not by its name."""
 DTYPE, DIRECTION = field("dtype"), field("direction")
 KERNEL = Column("kernel", lambda row: row["kernel"])
@@ -56,7 +55,7 @@ def markdown(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Se
     parts = [head(rows, where, command), *notes, targets(rows), roofs(rows)]
     for direction in ("forward", "backward"):
         for dtype in dict.fromkeys(row["case"]["dtype"] for row in rows):
-            chosen = [row for row in _of(rows, "attention") if _is(row, dtype, direction)]
+            chosen = [row for row in of_kind(rows, "attention") if _is(row, dtype, direction)]
             parts.append(_titled(f"{direction.capitalize()}, {dtype}", against_torch(chosen)))
     parts += [_titled(title, chapter(rows)) for title, chapter in CHAPTERS.items()]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -128,52 +127,9 @@ def against_torch(rows: Sequence[Row]) -> str:
     return table and f"ms · times as fast · {'share of the roof' if roof else 'GFLOP/s'}\n\n{table}"
 
 
-def brief(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Sequence[str] = ()) -> str:
-    """Returns what BENCHMARKS.md has of another processor: the machine, and a table for each kind of cases."""
-    lengths = " · ".join(f"{n:,}" for n in _lengths(_of(rows, "attention")))
-    parts = [
-        f"## Attention on {where['processor']}",
-        f"{measured(rows, where)}, instruction set {where['isa']}, torch {where['torch']}, headway {where['headway']}. "
-        f"Kernels: {', '.join(dict.fromkeys(row['kernel'] for row in rows))}. 8 heads. `{command}`",
-        *notes,
-        lengths and f"SDPA's time divided by headway's at {lengths} tokens:\n\n{by_encoding(rows)}",
-        cache(rows),
-        contiguous(rows),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def by_encoding(rows: Sequence[Row], names: Mapping[str, str] | None = None) -> str:
-    """Returns the table of ratios to SDPA with a line for each encoding and mask; a cell has all lengths.
-
-    ``names`` maps encodings to what the table calls them.
-    """
-    chosen = _of(rows, "attention")
-    dtypes = list(dict.fromkeys(row["case"]["dtype"] for row in chosen))
-    found: dict[tuple[str, str], dict[tuple[str, str], dict[int, Row]]] = {}
-    for row in chosen:
-        case = Case(**row["case"])
-        line = found.setdefault((case.encoding, case.mask), {})
-        line.setdefault((case.dtype, case.direction), {})[case.n] = row
-
-    def name(encoding: str, mask: str) -> str:
-        return f"{(names or {}).get(encoding, encoding)}, {FULL.get(mask, mask)}"
-
-    def cell(by_n: dict[int, Row]) -> str:
-        return " · ".join(_times(times(by_n[n], peer(by_n[n]))) if n in by_n else "–" for n in lengths) + "×"
-
-    lengths, columns = _lengths(chosen), list(product(dtypes, DIRECTIONS))
-    lines = [[name(*key), *(cell(line.get(at, {})) for at in columns)] for key, line in found.items()]
-    return Table(["encoding", *(f"{dtype}, {direction}" for dtype, direction in columns)], lines).markdown()
-
-
-def _lengths(rows: Sequence[Row]) -> list[int]:
-    return sorted({row["case"]["n"] for row in rows})
-
-
 def flex(rows: Sequence[Row]) -> str:
     """Returns the table of ratios to FlexAttention, and the reasons why it did not run."""
-    asked = [row for row in _of(rows, "attention") if FLEX in row["ms"] or FLEX in row["says"]]
+    asked = [row for row in of_kind(rows, "attention") if FLEX in row["ms"] or FLEX in row["says"]]
     table = _by_length(
         [row for row in asked if FLEX in row["ms"]],
         lambda row: f"{_ms(row['ms'][FLEX])} · {times(row, FLEX):.2f}×",
@@ -196,7 +152,7 @@ def flex(rows: Sequence[Row]) -> str:
 def costs(rows: Sequence[Row]) -> str:
     """Returns the table of headway's time with an encoding, divided by its time without one."""
     return _by_length(
-        [row for row in _of(rows, "attention") if PLAIN in row["ms"]],
+        [row for row in of_kind(rows, "attention") if PLAIN in row["ms"]],
         lambda row: f"{over(row, PLAIN):.2f}",
         by=("dtype", "direction"),
     )
@@ -205,7 +161,7 @@ def costs(rows: Sequence[Row]) -> str:
 def reference(rows: Sequence[Row]) -> str:
     """Returns the table of times and ratios to the reference kernel, for terms that torch cannot compute."""
     return _by_length(
-        [row for row in _of(rows, "attention") if REFERENCE in row["ms"]],
+        [row for row in of_kind(rows, "attention") if REFERENCE in row["ms"]],
         lambda row: f"{_ms(row['ms'][OURS])} · {times(row, REFERENCE):.2f}×",
         by=("dtype", "direction"),
     )
@@ -224,7 +180,7 @@ def window(rows: Sequence[Row]) -> str:
         Column("time", lambda row: f"{100 * (over(row, FULL_CAUSAL) or 0):.2f} %"),
         KERNEL,
     ]
-    return Table.of(_of(rows, "window"), columns).markdown()
+    return Table.of(of_kind(rows, "window"), columns).markdown()
 
 
 def decoding(rows: Sequence[Row]) -> str:
@@ -241,7 +197,7 @@ def decoding(rows: Sequence[Row]) -> str:
         Column("of a copy", lambda row: _percent(share_of_copy(row))),
         *(faster(SDPA, "× SDPA"), KERNEL),
     ]
-    return Table.of(_of(rows, "decoding"), columns).markdown()
+    return Table.of(of_kind(rows, "decoding"), columns).markdown()
 
 
 def cache(rows: Sequence[Row]) -> str:
@@ -252,7 +208,7 @@ def cache(rows: Sequence[Row]) -> str:
         Column("of reading", lambda row: _percent(share_of_reading(row))),
         *(faster(SDPA, "× SDPA"), KERNEL),
     ]
-    return Table.of(_of(rows, "cache"), columns).markdown()
+    return Table.of(of_kind(rows, "cache"), columns).markdown()
 
 
 def contiguous(rows: Sequence[Row]) -> str:
@@ -268,7 +224,7 @@ def contiguous(rows: Sequence[Row]) -> str:
         Column("over contiguous", lambda row: f"{over(row, CONTIGUOUS) or 0:.2f}"),
         KERNEL,
     ]
-    return Table.of([*_of(rows, "packed"), *_of(rows, "left-padded")], columns).markdown()
+    return Table.of([*of_kind(rows, "packed"), *of_kind(rows, "left-padded")], columns).markdown()
 
 
 def sequence(rows: Sequence[Row]) -> str:
@@ -282,7 +238,7 @@ def sequence(rows: Sequence[Row]) -> str:
         most = row["bytes"][method]
         return f"{_mib(most)} · {most / row['bytes'][OURS]:.2f}"
 
-    timed, sized = [*_of(rows, "sequence"), *_of(rows, SEQUENCE_STEP)], _of(rows, SEQUENCE_MEMORY)
+    timed, sized = [*of_kind(rows, "sequence"), *of_kind(rows, SEQUENCE_STEP)], of_kind(rows, SEQUENCE_MEMORY)
     about = [field("encoding"), field("n", "tokens", ",")]
     parts = []
     if timed:
@@ -318,7 +274,7 @@ def _mib(count: float) -> str:
 def memory(rows: Sequence[Row]) -> str:
     """Returns the table of peak memory beyond inputs and outputs, forward and backward, each from a new process."""
     return _memory(
-        _of(rows, "memory"),
+        of_kind(rows, "memory"),
         "one dense bias, MiB",
         "{case.encoding}, learned, {case.mask}, {case.dtype}, 8 heads of {case.head_dim}, forward and backward, kernel "
         "{kernel}: the most that was resident, beyond inputs and outputs.",
@@ -328,7 +284,7 @@ def memory(rows: Sequence[Row]) -> str:
 def memory_of_statistics(rows: Sequence[Row]) -> str:
     """Returns the table of peak memory of statistics beyond inputs and results, each from a new process."""
     return _memory(
-        _of(rows, STATISTICS_MEMORY),
+        of_kind(rows, STATISTICS_MEMORY),
         "the weights, MiB",
         f"{', '.join(statistics.COMPARED)}: {{case.encoding}}, {{case.mask}}, {{case.dtype}}, 8 heads of "
         "{case.head_dim}, kernel {kernel}: the most that was resident, beyond inputs and results.",
@@ -351,7 +307,7 @@ def _memory(rows: Sequence[Row], dense: str, said: str) -> str:
 
 def statistics_of_attention(rows: Sequence[Row]) -> str:
     """Returns the table of attention with statistics in its pass and of statistics alone; each case has a column."""
-    chosen = _of(rows, "statistics")
+    chosen = of_kind(rows, "statistics")
     if not chosen:
         return ""
 
@@ -499,10 +455,10 @@ def _by_length(
     ``beside`` are further columns, whose values are written once if they are the same at all lengths.
     """
     fields = ("encoding", "mask", "head_dim", *by)
-    lengths = _lengths(rows)
+    lengths = lengths_of(rows)
     lines: dict[tuple[str, ...], dict[int, Row]] = {}
     for row in rows:
-        case = row["case"] | {"mask": FULL.get(row["case"]["mask"], row["case"]["mask"])}
+        case = row["case"] | {"mask": MASKS.get(row["case"]["mask"], row["case"]["mask"])}
         lines.setdefault(tuple(str(case[name]) for name in fields), {})[case["n"]] = row
     said = []
     for key, by_n in lines.items():
@@ -515,7 +471,13 @@ def _titled(title: str, text: str) -> str:
     return text and f"## {title}\n\n{text}"
 
 
-def _of(rows: Sequence[Row], kind: str) -> list[Row]:
+def lengths_of(rows: Sequence[Row]) -> list[int]:
+    """Returns the tokens of rows, each once, in order."""
+    return sorted({row["case"]["n"] for row in rows})
+
+
+def of_kind(rows: Sequence[Row], kind: str) -> list[Row]:
+    """Returns the rows of a kind of cases."""
     return [row for row in rows if row["case"]["kind"] == kind]
 
 

@@ -106,9 +106,9 @@ def run(
         headway bench --parts attention --encodings rope,alibi --lengths 1024
     """
     from ..bench import bench
+    from ..bench.brief import brief
     from ..bench.machine import where
     from ..bench.models import bench_models
-    from ..bench.report import brief
 
     given: dict[str, Any] = {
         "lengths": None if lengths is None else tuple(numbers(lengths)),
