@@ -98,7 +98,7 @@ class SinusoidTable(torch.autograd.Function):
             if future is None:
                 table[past] = waves @ flat.t()
                 continue
-            odd, even = (x @ y.t() for x, y in zip(_halves(waves), _halves(flat), strict=True))
+            odd, even = (x @ y.t() for x, y in zip(waves.chunk(2, 1), flat.chunk(2, 1), strict=True))
             if past is not None:
                 torch.add(even, odd, out=table[past])
             table[future] = (even - odd).flip(0)
@@ -109,7 +109,7 @@ class SinusoidTable(torch.autograd.Function):
         weight, frequencies = ctx.saved_tensors
         of_weight, of_frequencies = ctx.needs_input_grad[:2]
         flat, grad = weight.flatten(0, 1), gradient.transpose(0, 1).flatten(1)
-        of_sines, of_cosines = _halves(flat)
+        of_sines, of_cosines = flat.chunk(2, 1)
         to_flat, to_frequencies = torch.zeros_like(flat), torch.zeros_like(frequencies, dtype=torch.float64)
         count = len(frequencies)
         for steps, past, future in _parts(*ctx.reach):
@@ -121,20 +121,14 @@ class SinusoidTable(torch.autograd.Function):
             if of_weight and future is None:
                 to_flat += grad[past].t() @ waves
             elif of_weight:
-                sin, cos = _halves(waves)
+                sin, cos = waves.chunk(2, 1)
                 to_flat[:, :count] += odd.t() @ sin
                 to_flat[:, count:] += even.t() @ cos
             if of_frequencies:
-                sin, cos = waves.chunk(2, dim=1)
+                sin, cos = waves.chunk(2, 1)
                 turned = (odd @ of_sines) * cos - (even @ of_cosines) * sin
                 to_frequencies += _numbers(steps, frequencies.device) @ turned.double()
         return to_flat.view_as(weight) if of_weight else None, to_frequencies if of_frequencies else None, None, None
-
-
-def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the columns of sines and those of cosines, as matrices of their own."""
-    sines, cosines = x.chunk(2, dim=1)
-    return sines.contiguous(), cosines.contiguous()
 
 
 def _parts(low: int, high: int) -> Iterator[tuple[range, slice | None, slice | None]]:
