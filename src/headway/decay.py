@@ -68,8 +68,10 @@ def _up_to(sums: Tensor, slot: Tensor) -> Tensor:
 
 
 def with_earlier(q: Tensor, k: Tensor, log_gates: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns queries and keys whose products are those with the keys before the first query, as further keys of which
-    the queries are the last: the queries decay from the last of these keys on, and these keys up to it. Others are 0.
+    """Returns queries and keys whose products are those of the queries with the keys before the first query.
+
+    Queries decay from the last of these keys on, and these keys up to it. The queries' own keys, which are the last n,
+    are zeros.
 
     Args:
         q: queries, [batch, heads, n, head_dim].

@@ -43,8 +43,8 @@ LONGEST = 2048
 """The most queries and keys, together, of a call with a plan that is no decoding step: the time of longer calls is that
 of the kernel."""
 WITHOUT_TABLES = 4
-"""So many times as many, if the encoding rotates nothing: a plan keeps the cosines and sines of a call. Of packed
-documents that are short, the kernel's time is short too."""
+"""The factor of ``LONGEST`` for calls whose encoding rotates nothing: their plans keep no cosines and sines. If such a
+call packs short documents, the kernel's time is short too."""
 LONGEST_OF_GPU = 1 << 17
 """Likewise on a GPU, which computes while the host prepares the next call."""
 MOST = 32

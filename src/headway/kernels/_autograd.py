@@ -86,9 +86,9 @@ def through_lowering(gradients: Gradients, leaves: list[Tensor]) -> list[Tensor]
 
 
 def fitted(gradient: Tensor, x: Tensor) -> Tensor:
-    """Returns a gradient in the shape and the dtype of what it is of, summed where that was broadcast."""
+    """Returns a gradient in the shape and dtype of ``x``, summed where ``x`` was broadcast."""
     if gradient.shape != x.shape:
-        if gradient.numel() == x.numel():  # of dimensions of size 1 alone
+        if gradient.numel() == x.numel():  # they differ only in dimensions of size 1
             gradient = gradient.view(x.shape)
         else:
             gradient = gradient.double().sum_to_size(x.shape)  # in float64, since the addends may cancel

@@ -147,10 +147,10 @@ class Launch:
         return found
 
     def with_table(self, values: Tensor | None) -> Self:
-        """Returns what is like this launch but for the numbers of its table of distances.
+        """Returns a copy of this launch with other numbers in its table of distances.
 
         Args:
-            values: those numbers, in one piece; None for what is kept without them.
+            values: the numbers, contiguous; None for a copy to keep without them.
         """
         scores, terms = self.call.scores, self.parts.terms
         assert scores.table is not None

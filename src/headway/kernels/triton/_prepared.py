@@ -42,7 +42,7 @@ MOST_ROTATED = 1 << 23
 
 
 class Table(NamedTuple):
-    """The table of distances of calls that have other numbers in its rows, and differ in nothing else.
+    """The table of distances of calls that differ only in the numbers of its rows.
 
     Attributes:
         slots: the positions.
@@ -67,9 +67,9 @@ class Again(NamedTuple):
 
     Attributes:
         lowered: the call in terms that the programs take.
-        launch: what its launch is like.
-        kind: what its programs depend on and other calls may have otherwise.
-        table: the numbers in the rows of its bias, and those of each distance, if it differs in these alone.
+        launch: a launch that its own resembles.
+        kind: what selects its programs, besides what all calls have in common.
+        table: the numbers in the rows of its bias, and those of each distance, if it differs only in these.
     """
 
     lowered: TritonCall
@@ -110,7 +110,7 @@ class PreparedCall:
         self.frame = None if self.launch is None else frame
 
     def _kept(self, call: Call, frame: Frame, varying: bool) -> tuple[Launch | None, bool, Table | None]:
-        """Returns what later launches are like, whether terms are the same, and the table if it alone is not."""
+        """Returns a launch for later ones, whether later terms are the same, and the table if only it changes."""
         lowered = lower_for_programs(call, frame)
         if lowered.documents is not None or lowered.allowed is not None:
             return None, False, None  # lists of blocks would be kept

@@ -89,8 +89,8 @@ class SequenceTask(Task):
     def batch(self, training: Training, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Returns examples each of a length of its own, from ``shortest`` to that of ``training``; see ``Task``.
 
-        Steps of one length each forget the others. Shorter examples end with tokens that nothing is asked of, which a
-        causal model does not see before.
+        With one length in each step, a model forgets the others. Shorter examples are padded at the end, where nothing
+        is asked and where a causal model does not look.
         """
         lengths = torch.randint(self.shortest, training.length + 1, (training.batch,), generator=generator)
         parts = [
