@@ -194,6 +194,7 @@ def in_parallel(module: nn.Module, x: Tensor) -> Results:
     with alone():
         wrapped = nn.parallel.DistributedDataParallel(module)
         found = trained(wrapped, wrapped, x)
+        del wrapped  # which holds the group: freed later, it may wait for gloo's threads, and they for Python's lock
     return {name.removeprefix("module."): value for name, value in found.items()}
 
 
