@@ -188,6 +188,10 @@ GROUPS = {
         ("tests/test_onnx.py",),
         (*CALL, FLEX, NN, MODELS, POSITIONS, TESTING, "tests/onnx_exports.py", "tests/golden/onnx.json"),
     ),
+    "exports of encodings to ONNX": Group(
+        ("tests/test_onnx_of_encodings.py",),
+        (*CALL, FLEX, POSITIONS, TESTING, "tests/onnx_exports.py", "tests/golden/onnx.json"),
+    ),
     "calls that are traced": Group(
         ("tests/test_tracing.py",),
         (*CALL, NN, IN_TORCH, f"{INTEGRATIONS}__init__.py", TESTING, *encodings("rope", "t5", "shaw", "alibi")),
