@@ -1,4 +1,4 @@
-"""Which tests run whole because of a recent change, and of which a cross-section is enough: ``pytest --recent``.
+"""Which tests run whole because of a recent change, and for which a cross-section is enough: ``pytest --recent``.
 
 Recent is what differs between the working tree, with files that git does not track, and the newest commit of this
 branch that is more than eight hours old. A test that belongs to no row of GROUPS and to no room of ROOMS always runs.
@@ -26,9 +26,11 @@ AGE = timedelta(hours=8)
 EVERYTHING = ("pyproject.toml", "constraints.txt", "CMakeLists.txt", "cmake/", "tests/conftest.py")
 """All tests depend on these. The Makefile and this file change how tests are started, and not what one of them does."""
 
+MASKS = "src/headway/masks/"
 CALL = (
-    *("src/headway/*.py", "src/headway/positions/_*.py", "src/headway/kernels/_*.py", "src/headway/kernels/lowering/"),
-    *("src/headway/kernels/reference.py", "src/headway/kernels/sdpa.py", "src/headway/kernels/cpu/"),
+    *("src/headway/*.py", MASKS, "src/headway/positions/_*.py"),
+    *("src/headway/kernels/_*.py", "src/headway/kernels/lowering/", "src/headway/kernels/reference.py"),
+    *("src/headway/kernels/sdpa.py", "src/headway/kernels/cpu/"),
 )
 """The path of a call, with the C++ kernel."""
 COMMON = "src/headway/_common/"
@@ -269,7 +271,7 @@ GROUPS = {
     "damaged files": Group(
         ("tests/test_strangers_files.py",),
         (
-            *("src/headway/*.py", COMMON, CHECKPOINTS, VECTORS, STUDY, BENCH, CLI, "tests/strangers.py"),
+            *("src/headway/*.py", MASKS, COMMON, CHECKPOINTS, VECTORS, STUDY, BENCH, CLI, "tests/strangers.py"),
             *(
                 INSPECTION,
                 "src/headway/positions/_*.py",
@@ -392,7 +394,7 @@ def of_the_encoding(encoding: PositionEncoding) -> Iterator[str]:
 
 
 def chooser(files: Collection[str]) -> Callable[[str, Mapping[str, object]], bool]:
-    """Returns a function that says of which tests a cross-section is enough: those whose groups no file touches.
+    """Returns a function that says for which tests a cross-section is enough: those whose groups no file touches.
 
     It takes the node id without the case, and the parameters of the case. A case runs if its encoding changed.
 

@@ -52,6 +52,8 @@ SIDE_ROOMS = {
 ABOVE_THE_ROOT = {"cli"}  # it may use `import headway`, as a user does
 
 LATE = {
+    ("headway.masks._base", "headway.masks._joined.both"),
+    ("headway.masks._base", "headway.masks._joined.either"),
     ("headway.models.transformer", "headway.models.generate.generate"),
     ("headway.parallel._shards", "headway.parallel._attention.attention"),
     ("headway.positions._base", "headway.properties.measure"),

@@ -160,7 +160,7 @@ def test_how_tests_are_started_runs_none_whole(path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *("attention.py", "call.py", "coordinates.py", "masks.py", "terms.py", "positions/_base.py"),
+        *("attention.py", "call.py", "coordinates.py", "masks/_base.py", "terms.py", "positions/_base.py"),
         *("kernels/_choose.py", "kernels/reference.py", "kernels/cpu/__init__.py", "kernels/cpu/csrc/kernel.cpp"),
     ],
 )

@@ -280,7 +280,7 @@ class ByDocument(Mask):
         return self.mask.allowed(_from_zero(q, self.q_offsets), _from_zero(k, self.k_offsets))
 
     def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
-        if not k.ordered or q.document is None or type(self.mask).__module__ != Mask.__module__:
+        if not k.ordered or q.document is None or self.mask.foreign:
             return None
         own = _from_zero(q, self.q_offsets)
         slots = torch.arange(k.index.shape[1], device=k.index.device)[None]

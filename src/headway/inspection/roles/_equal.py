@@ -67,5 +67,5 @@ def with_equal_weights(call: Call) -> Call:
 
 def _by_head(mask: masks.Mask | None) -> bool:
     """Whether a mask may be different for different heads."""
-    own = any(type(one).__module__ != masks.__name__ for one in masks.conjuncts(mask))
+    own = any(one.foreign for one in masks.conjuncts(mask))
     return own or any(x.ndim >= 3 and x.shape[-3] > 1 for x in tensors_in(mask))

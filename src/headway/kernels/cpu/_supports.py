@@ -71,8 +71,8 @@ def _against_mask(problem: Problem, mask: Mask) -> Iterator[str]:
     if type(mask) in MASKS and type(mask) is not Chunked:
         return
     parts, depth = _parts(mask)
-    for kind in dict.fromkeys(map(type, parts)):
-        if kind not in MASKS and kind.__module__ == Mask.__module__ and not issubclass(kind, Function):
+    for kind, part in {type(part): part for part in parts}.items():
+        if kind not in MASKS and not part.foreign and not isinstance(part, Function):
             yield f"it has no mask {kind.__name__}"
     if is_python(mask) and bytes_of(problem, mask) > MOST_BYTES:
         yield f"its mask is Python, and would take more than {MOST_BYTES >> 20:,} MiB in tensors"

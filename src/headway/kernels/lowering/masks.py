@@ -73,7 +73,7 @@ def limits_of(mask: Mask, q: Coordinates, k: Coordinates) -> tuple[list[Limits],
     interval = mask.interval(q, k)
     if interval is None:
         return [((), ())], mask
-    if kind.__module__ != Mask.__module__:
+    if kind.foreign:
         _check(mask, interval, q.index.shape[1])
     start, stop = interval
     return [(() if start is None else (start,), () if stop is None else (stop,))], None
