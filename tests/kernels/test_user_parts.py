@@ -16,7 +16,7 @@ from headway import terms as T
 from headway._torch import COMPILER_FOLLOWS_DICT
 from headway.kernels import reference
 from headway.kernels.lowering.masks import lower_mask
-from headway.nn.cache import Retention
+from headway.nn._retention import Retention
 from headway.terms import Part
 
 N = 6
@@ -40,7 +40,7 @@ class Scaled(T.Bucketize):
 
 
 class Parity(Part):
-    """A map of its own that is no dataclass."""
+    """A map of its own that is not a dataclass."""
 
     def __init__(self, classes: int) -> None:
         self.count = classes

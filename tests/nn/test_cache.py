@@ -18,9 +18,9 @@ from headway.masks import Causal, Chunked, Dilated, Documents, KeepFirst, Mask, 
 from headway.models import Decoder, Stack, TransformerConfig
 from headway.nn import Block, KeyValueCache, MultiHeadAttention, SegmentMemory, StackCache
 from headway.nn._coordinates import continued
+from headway.nn._retention import Retention, reads_others
 from headway.nn._token_buffer import Slots, TokenBuffer
 from headway.nn._transaction import transaction
-from headway.nn.cache import Retention, reads_others
 from headway.positions import ENCODINGS, SHAPE, Compose, Interpolated, PositionEncoding, RoPE
 from headway.positions._base import IN_ATTENTION
 
@@ -487,7 +487,7 @@ def same(found: list[Tensor], wanted: list[Tensor]) -> bool:
 
 
 class Stop(BaseException):
-    """As Ctrl-C is no Exception."""
+    """Like Ctrl-C, which is not an Exception."""
 
 
 class Fails(Mask):
@@ -589,7 +589,7 @@ def test_what_failed_leaves_no_graph_behind() -> None:
 @pytest.mark.parametrize("part", ["attention", "cross_attention", "feed_forward", "feed_forward.down_proj"])
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_a_block_that_raises_leaves_both_caches_as_they_were(part: str, norm_first: bool) -> None:
-    """A context that a failed call has read is forgotten: another one may come in its place."""
+    """A failed call forgets the context that it has read: the next call may bring another one."""
     block = Block(16, 2, cross_attention=True, norm_first=norm_first).eval()
     x, contexts = torch.randn(2, 5, 16), torch.randn(2, 2, 4, 16)
     caches = [[KeyValueCache(), KeyValueCache()] for _ in range(2)]
@@ -924,7 +924,7 @@ def test_a_layer_with_a_cache_compiles_as_one_graph() -> None:
 
 @pytest.mark.parametrize("make", [KeyValueCache, lambda: StackCache(1), lambda: SegmentMemory(8)])
 def test_what_is_remembered_of_places_is_facts(make: Callable[[], KeyValueCache | StackCache | SegmentMemory]) -> None:
-    """Tokens may come placed; the tables of an encoding, and what it learned, are no cache's to keep."""
+    """Tokens may come placed; a cache keeps neither an encoding's tables nor what it learned."""
     encoding = Compose(Interpolated(4.0), RoPE(8))
     block, memory = Block(16, 2, head_dim=8), make()
     with torch.no_grad():

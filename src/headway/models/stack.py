@@ -26,11 +26,11 @@ from ..nn._coordinates import check_coordinates, continued, joined
 from ..nn._transaction import transaction
 from ..nn.attention import MultiHeadAttention, key_coordinates, need_last
 from ..nn.block import Block
-from ..nn.cache import StackCache
 from ..nn.feed_forward import FeedForward
 from ..nn.memory import SegmentMemory
 from ..nn.norm import make_norm
 from ..nn.parts import FirstValues, Part, parts_of
+from ..nn.stack_cache import StackCache
 from ..plans import needs_no_coordinates
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..positions._naming import encoding as encoding_of

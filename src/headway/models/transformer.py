@@ -14,9 +14,9 @@ from ..errors import HeadwayError, refuse, refuses_others, right_call
 from ..jagged import is_nested, tokenwise
 from ..masks import AnyMask, Causal
 from ..nn._transaction import transaction
-from ..nn.cache import StackCache
 from ..nn.embedding import Embedding, Head, tied
 from ..nn.memory import SegmentMemory
+from ..nn.stack_cache import StackCache
 from ..sharing import sharing_of
 from ..tracing import refuse_tracers
 from ._generated import Generated, Options, TokenRows

@@ -4,7 +4,6 @@ from .attention import MultiHeadAttention as MultiHeadAttention
 from .block import Block as Block
 from .block import ParallelBlock as ParallelBlock
 from .cache import KeyValueCache as KeyValueCache
-from .cache import StackCache as StackCache
 from .cross_layer import CrossLayerAttention as CrossLayerAttention
 from .embedding import Embedding as Embedding
 from .embedding import Head as Head
@@ -25,6 +24,7 @@ from .parts import Part as Part
 from .parts import ValueResidual as ValueResidual
 from .prepacked import prepack as prepack
 from .prepacked import unprepack as unprepack
+from .stack_cache import StackCache as StackCache
 
 __all__ = [
     "MultiHeadAttention",

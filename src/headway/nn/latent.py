@@ -22,9 +22,10 @@ from ..positions._naming import shared_encoding
 from ..terms import DenseBias, DistanceBias, QueryScale, Sink, SoftCap, Term, TokenBias
 from ..tracing import refuse_script, refuse_tracers
 from ._coordinates import check_coordinates, continued
+from ._retention import reads_others
 from ._transaction import transaction
 from .attention import caches_prepared, check_encoding, coordinates_of_keys, make_parts
-from .cache import KeyValueCache, reads_others
+from .cache import KeyValueCache
 from .linear import apply_linear, reset_projections
 from .norm import make_norm
 from .parts import LayerSizes, Part, PartLike, parts_of

@@ -21,7 +21,7 @@ from ..kernels._base import without_autocast
 from ..kernels._parts import cut, forward_part, kernel_of_part, merged, sinks_of
 from ..kernels._results import ForwardResults
 from ..masks import AnyMask, Causal, as_mask, hiding_padding, looks_ahead
-from ..nn.cache import reads_others
+from ..nn._retention import reads_others
 from ..positions import PositionEncoding
 from ._group import Group, Runs
 from ._shards import Shards
