@@ -5,9 +5,9 @@ from ._attention import Explanation as Explanation
 from ._attention import attention as attention
 from ._attention import explain as explain
 from ._context import Context as Context
-from ._context import ModelExplanation as ModelExplanation
 from ._context import context as context
-from ._context import explain_model as explain_model
+from ._explain_model import ModelExplanation as ModelExplanation
+from ._explain_model import explain_model as explain_model
 from ._plan import MethodCost as MethodCost
 from ._plan import Plan as Plan
 from ._plan import plan as plan
