@@ -330,7 +330,7 @@ SYMBOLIC = r"torch.fx.symbolic_trace gives a Proxy without a shape: use torch.ex
 PREPACKED = "x requires a gradient, which prepacked weights do not have"
 FORWARD = "forward-mode differentiation and functionalize support only plain torch operations: use kernel='reference'"
 BATCHED = "kernel 'cpu' takes one gradient at a time .* choose kernel='reference'"
-ONCE = "gives first derivatives alone: to differentiate a gradient choose kernel='reference'"
+ONCE = "supports first derivatives only: to differentiate a gradient choose kernel='reference'"
 
 OF_CPU = [*(case for case in CASES if case.startswith("cpu")), "a module"]
 OF_SDPA = [case for case in CASES if case.startswith("sdpa")]

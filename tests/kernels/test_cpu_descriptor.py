@@ -148,7 +148,7 @@ def test_a_tensor_that_is_negated_lazily(calls: list[int]) -> None:
 
 
 def misplaced(x: Tensor) -> Tensor:
-    """The same numbers at an address that is no multiple of their size, as a view of a file's bytes may have it."""
+    """The same numbers at an address that is not a multiple of their size, as a view of a file's bytes may have it."""
     at, kept = max(1, x.itemsize // 2), x.contiguous().flatten().view(torch.uint8).tolist()
     moved = torch.frombuffer(bytearray([0] * at + kept), dtype=x.dtype, offset=at).view(x.shape)
     assert moved.data_ptr() % x.itemsize
@@ -614,7 +614,7 @@ def test_a_second_derivative_raises(calls: list[int]) -> None:
         with pytest.raises(hw.HeadwayError, match="to differentiate a gradient choose kernel='reference'"):
             torch.autograd.grad(gradient.sum(), leaves, retain_graph=True)
     inner = torch.func.grad(loss)
-    with pytest.raises(hw.HeadwayError, match="kernel 'cpu' gives first derivatives alone"):
+    with pytest.raises(hw.HeadwayError, match="kernel 'cpu' supports first derivatives only"):
         torch.func.grad(lambda *x: inner(*x).square().sum())(*(leaf.detach() for leaf in leaves))
 
 

@@ -290,7 +290,7 @@ class Gradient(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         if not NATIVE[ctx.name].differentiable:
             raise HeadwayError(
-                f"kernel {ctx.name!r} gives first derivatives alone: to differentiate a gradient choose "
+                f"kernel {ctx.name!r} supports first derivatives only: to differentiate a gradient choose "
                 "kernel='reference'"
             )
         grads = _second_derivatives(NATIVE[ctx.name], ctx, ctx.needs_input_grad[3:-3], upstream)

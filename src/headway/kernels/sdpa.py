@@ -148,7 +148,7 @@ class Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> Any:
         raise HeadwayError(
-            "kernel 'sdpa' gives first derivatives alone: to differentiate a gradient choose kernel='reference'"
+            "kernel 'sdpa' supports first derivatives only: to differentiate a gradient choose kernel='reference'"
         )
 
 
