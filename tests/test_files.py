@@ -160,7 +160,7 @@ def test_a_pipe_or_a_device_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     for special in (path, Path("/dev/null")):
-        with pytest.raises(HeadwayError, match=f"^{special} cannot be written, since it is no regular file: give a"):
+        with pytest.raises(HeadwayError, match=f"^{special} cannot be written, since it is not a regular file: give a"):
             write_text(special, "text")
     assert path.is_fifo()
 

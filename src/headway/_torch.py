@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_map_only as tree_map_only
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 COMPILER_FOLLOWS_DICT = tuple([int(part) for part in torch.__version__.split(".")[:2]]) >= (2, 12)
-"""Whether torch's compiler follows the ``__dict__`` of a frozen dataclass; that of torch 2.11 follows fields alone."""
+"""Whether torch's compiler follows the ``__dict__`` of a frozen dataclass; that of torch 2.11 follows only fields."""
 
 
 def ragged_dim(x: Tensor) -> int:
@@ -458,7 +458,7 @@ def backend_of(group: Any, device: str) -> Any:
 
 
 def timeout_of(group: Any) -> timedelta | None:
-    """Returns the timeout of a process group, which torch tells of its backends alone; None if none tells it.
+    """Returns the timeout of a process group, which torch states for each backend; None if no backend states it.
 
     Args:
         group: the process group.

@@ -293,7 +293,7 @@ def attention_weights(
     Args:
         q: queries, as for ``attention``.
         k: keys.
-        v: values, of which only the shape is read.
+        v: values; only their shape is read.
         kernel: must be "auto" or the name of a kernel, and has no effect.
         **arguments: the other arguments of ``attention``.
 
@@ -405,7 +405,9 @@ class Explanation:
 
 @_takes_the_arguments_of_attention
 def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **arguments: Unpack[Arguments]) -> Explanation:
-    """Explains which kernel ``attention`` would choose for a call, and why no other, without computing scores.
+    """Explains which kernel ``attention`` would choose for a call and why it would not choose another.
+
+    No scores are computed.
 
     Args:
         q: queries, as for ``attention``.

@@ -119,7 +119,7 @@ class HeadShard:
         """
         if not isinstance(part, Mask) and (size := part.extent("heads")) not in (1, self.total):
             raise HeadwayError(
-                f"{type(part).__name__} is for {size} heads, of which head_shard takes some of {self.total}: give an "
+                f"{type(part).__name__} is for {size} heads, but head_shard takes some of {self.total}: give an "
                 f"encoding or a term for {self.total}"
             )
         kv = self._own(kv_heads)

@@ -271,7 +271,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     ),
     "a name that the package refuses": (
         errors.HFValidationError("too long"),
-        "here, and it is no id on the Hugging Face hub: too long",
+        "here, and it is not an id on the Hugging Face hub: too long",
     ),
     "anything": (OSError("No space\nleft"), r"cannot be downloaded \(No space left\)"),
 }
@@ -352,13 +352,13 @@ def test_what_is_in_the_cache_is_taken_if_the_hub_cannot_be_reached(
 
 
 def test_an_id_that_the_package_refuses(hub_cache: Put) -> None:
-    with pytest.raises(HeadwayError, match="no id on the Hugging Face hub: Repo id must"):
+    with pytest.raises(HeadwayError, match="not an id on the Hugging Face hub: Repo id must"):
         headway.load(f"owner/{'a' * 97}")
 
 
 def test_without_the_package_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(
-        HeadwayError, match=r"owner/name is no file or folder here; as an id on the hub it needs .*\[che"
+        HeadwayError, match=r"owner/name is not a file or folder here; as an id on the hub it needs .*\[che"
     ):
         headway.load("owner/name")

@@ -293,8 +293,8 @@ def flat(tensors: dict[str, Tensor]) -> None:
     [
         (flat, r"no tensor of a GPT2LMHeadModel.*: it has _flat_param: save the full state dict, which FSDP gathers"),
         (beside, r"unexpected are loss\.weight: "),
-        (twice, r"both module\.transformer\.wpe\.weight and transformer\.wpe\.weight, of which each is transf"),
-        (twice_held, r"both model\.transformer\.wpe\.weight and transformer\.wpe\.weight, of which each is transf"),
+        (twice, r"both module\.transformer\.wpe\.weight and transformer\.wpe\.weight, and each is transf"),
+        (twice_held, r"both model\.transformer\.wpe\.weight and transformer\.wpe\.weight, and each is transf"),
         (two_models, r"unexpected are (teacher|student)\.transformer"),
         (
             another_model,
@@ -327,7 +327,7 @@ def test_a_wrapped_model_is_saved(whole: Path, tmp_path: Path, wrap: Callable[[A
 
 @pytest.fixture
 def one_process() -> Iterator[None]:
-    """Distributed torch, with this process alone."""
+    """Distributed torch with only this process."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()

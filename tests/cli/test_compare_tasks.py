@@ -77,7 +77,7 @@ def test_two_machines_share_the_trainings_and_one_report(capsys: pytest.CaptureF
         (["--tasks", "copy", "--share", "half"], "--share is 'half'"),
         (["--tasks", "copy", "--share", "3/2"], "share is 3 of 2"),
         (["--share", "1/2"], "with share machines may differ: give --baselines none"),
-        (["--share", "1/2", "--minutes", "3"], "share has others: give steps"),
+        (["--share", "1/2", "--minutes", "3"], "share uses others: give steps"),
         (
             ["--share", "9/9", "--seeds", "1", "--baselines", "none"],
             "share 9 of 9 is empty, since there are 6 trainings",

@@ -293,7 +293,7 @@ FAULTS: dict[str, tuple[str, Callable[[Patch, Path], None], str, str, bool]] = {
         "mean HEADWAY_CACHE",
         False,
     ),
-    "no data": ("settings", data_that_is_gone, "HEADWAY_DATA is .*gone, which is no folder", "unset it", False),
+    "no data": ("settings", data_that_is_gone, "HEADWAY_DATA is .*gone, which is not a folder", "unset it", False),
     "cache below a file": ("files", cache_below_a_file, "cache of headway.*file is a file", "set HEADWAY_CACHE", True),
     "read-only cache": ("files", cache_that_is_read_only, "hub, .*Read-only file system", "set HF_HOME", True),
     "wrong here": (

@@ -148,7 +148,7 @@ def test_every_row_has_examples_of_two_head_counts_and_a_citation(name: str) -> 
     kind = ENCODINGS[name]
     examples = kind.examples()
     heads = {example.num_heads for example in examples if hasattr(example, "num_heads")}
-    assert len(heads) != 1, f"{name} is checked with {heads} heads only: add a number that is no power of two"
+    assert len(heads) != 1, f"{name} is checked with {heads} heads only: add a number that is not a power of two"
     own = citation(kind).strip()
     assert own.startswith("@") or name in ("none", "index", "unit-index"), f"{name} cites nothing"
 

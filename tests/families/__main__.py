@@ -52,7 +52,9 @@ def main(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     known = architectures()
     if unknown := sorted(set(chosen.names) - known.keys()):
-        parser.error(f"{', '.join(unknown)} is no architecture whose attention goes through transformers' interface")
+        parser.error(
+            f"{', '.join(unknown)} is not an architecture whose attention goes through transformers' interface"
+        )
     names = chosen.names or list(known)
     if chosen.drawn is not None:
         names = sorted(Random(chosen.seed).sample(names, chosen.drawn))

@@ -264,7 +264,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     assert file.read_text() == kept
     file.write_text(kept.replace('"head": 2', '"heat": 2', 1))
     model.stack.blocks[0].attention.out_proj.weight.data[0, 0] -= 1e-3
-    with pytest.raises(HeadwayError, match=r"(effects.jsonl line 4 is no measurement|of another model)"):
+    with pytest.raises(HeadwayError, match=r"(effects.jsonl line 4 is not a measurement|of another model)"):
         head_effects(model, [IDS], "cross_entropy", file=file)
 
 
@@ -272,9 +272,9 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     ("wrong", "said"),
     [
         ({"totals": [1.0], "counts": [1.0]}, "of other texts"),
-        ({"totals": [1.0]}, "line 2 is no measurement"),
-        ({"layer": ["a"]}, "line 2 is no measurement"),
-        ({"totals": "a"}, "line 2 is no measurement"),
+        ({"totals": [1.0]}, "line 2 is not a measurement"),
+        ({"layer": ["a"]}, "line 2 is not a measurement"),
+        ({"totals": "a"}, "line 2 is not a measurement"),
     ],
 )
 def test_a_damaged_measurement_is_named(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:

@@ -201,12 +201,12 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     whole = file.read_text()
     for damage, message in (
         (whole.replace('{"step": 1', '{"step" 1'), "line 2 is damaged"),
-        (whole.replace('{"step": 1', '{"stop": 1'), "line 2 is no line of HeadLog"),
-        (whole.replace('"step": 1', '"step": true'), "line 2 is no line of HeadLog"),
-        (whole.replace('"first": [', '"first": ["a", '), "line 1 is no line of HeadLog"),
-        (whole.replace('"first": [', '"first": [0.5, '), "line 1 is no line of HeadLog"),
-        (whole.replace("normalized_entropy", "entropy"), "line 1 is no line of HeadLog"),
-        (re.sub(r'"first": \[[^]]*]', '"first": 0.5', whole), "line 1 is no line of HeadLog"),
+        (whole.replace('{"step": 1', '{"stop": 1'), "line 2 is not a line of HeadLog"),
+        (whole.replace('"step": 1', '"step": true'), "line 2 is not a line of HeadLog"),
+        (whole.replace('"first": [', '"first": ["a", '), "line 1 is not a line of HeadLog"),
+        (whole.replace('"first": [', '"first": [0.5, '), "line 1 is not a line of HeadLog"),
+        (whole.replace("normalized_entropy", "entropy"), "line 1 is not a line of HeadLog"),
+        (re.sub(r'"first": \[[^]]*]', '"first": 0.5', whole), "line 1 is not a line of HeadLog"),
         (whole.replace('"first": [', '"first": [1e999, '), "line 1 is damaged"),
         ("[]\n" + whole, "line 1 is damaged"),
     ):

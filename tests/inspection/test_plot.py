@@ -177,7 +177,7 @@ def test_hidden_keys_are_blank_and_out_of_the_colours() -> None:
     assert shown[:, [0, 6]].isnan().all()
     assert figure.axes[0].images[0].norm.vmax == pytest.approx(float(seen.weights(0, 1)[0, :, 1:6].max()))
     assert "left out: key 0, -1" in figure.axes[1].get_ylabel()
-    with pytest.raises(HeadwayError, match="hide holds 9, which is no key of the picture: give numbers up to 6"):
+    with pytest.raises(HeadwayError, match="hide holds 9, not a key of the picture: give numbers up to 6"):
         seen.plot(0, 1, hide=[9])
 
 

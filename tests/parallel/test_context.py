@@ -48,7 +48,7 @@ CALLING = {
     "generate": "has 22 tokens along",
     "cache of a layer": "MultiHeadAttention is called with cache=",
     "all tokens": "there are 23 tokens but rank",
-    "coordinates of no shard": "positions are coordinates of no shard",
+    "coordinates of no shard": "positions are not coordinates of a shard",
     "coordinates of other shards": "positions are those of other shards",
     "a mask of the shard": "mask",
     "different contexts": "MultiHeadAttention attends to a context that differs between the processes",
@@ -60,7 +60,7 @@ CALLING = {
 }
 HUGGING_FACE = {
     "another implementation": "has attn_implementation='sdpa': call model.set_attn_implementation('headway') first",
-    "encoder-decoder": "is of an encoder–decoder",
+    "encoder-decoder": "is part of an encoder–decoder",
     "no positions": "does not take position_ids",
     "labels": "labels is given in headway.parallel.context: shift the targets before Shards.take",
     "padding": "attention_mask is given",

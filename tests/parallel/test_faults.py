@@ -44,7 +44,7 @@ def test_others_stop_when_one_raises_alone(two: Pool, method: str, place: str) -
     where = WHERE[place].format(method=method) if place == "forward" or method == "ring" else ""
     assert f"process 1 stopped{' in ' if where else ' by '}{where}" in first[0]
     assert first[0].endswith("by StopError: no memory")
-    later = ("an earlier call of this process was left by an error", "process 1 lost process 0 in the forward pass of")
+    later = ("an error ended an earlier call of this process", "process 1 lost process 0 in the forward pass of")
     assert later[0] in first[1]
     assert any(one in second[1] for one in later)
 

@@ -629,7 +629,7 @@ def test_shares_of_machines_are_the_whole(text_file: Path, tiny: dict[str, Any],
     [
         ({"engine": Here(), "baselines": ("lstm",)}, "with engine machines may differ: give --baselines none"),
         ({"share": (1, 2), "baselines": ("lstm",)}, "with share machines may differ: give --baselines none"),
-        ({"engine": Here(), "minutes": 3.0, "steps": None}, "engine has others: give steps"),
+        ({"engine": Here(), "minutes": 3.0, "steps": None}, "engine uses others: give steps"),
         ({"share": (3, 2)}, "share is 3 of 2"),
         ({"share": (2, 2)}, "share 2 of 2 is empty"),
         ({"jobs": 0}, "jobs is 0"),

@@ -61,7 +61,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         ("pbs", "there is no engine 'pbs'"),
         ("slurm(5)", "give parameters as literals"),
         ("slurm(timeout_min=x)", "give parameters as literals"),
-        ("slurm(jobs=3)", "jobs is no parameter of submitit: give --jobs and --out"),
+        ("slurm(jobs=3)", "jobs is not a parameter of submitit: give --jobs and --out"),
     ],
 )
 def test_wrong_names_are_refused(spec: str, said: str, tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_a_missing_library_is_named(module: str, spec: str, tmp_path: Path, monk
     ("file", "address", "said"),
     [
         ("nowhere.py", None, "nowhere.py is not a file: give the path of a Python file"),
-        ("../mine.py", None, "--on ray sends files below this folder alone, not ../mine.py"),
-        ("{folder}/mine.py", "ray://head:10001", "--on ray://head:10001 sends files below this folder alone, not /"),
+        ("../mine.py", None, "--on ray sends only files below this folder, not ../mine.py"),
+        ("{folder}/mine.py", "ray://head:10001", "--on ray://head:10001 sends only files below this folder, not /"),
     ],
 )
 def test_files_that_do_not_go_along_are_named(

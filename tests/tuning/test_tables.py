@@ -184,7 +184,7 @@ def test_auto_takes_what_was_faster_here(folder: Path, x: Tensor) -> None:
 @needs_library
 @pytest.mark.parametrize("seed", range(4))
 def test_a_thousand_rows_choose_as_their_rule_says(seed: int, folder: Path) -> None:
-    """The largest rows that are no larger than a call decide; to lose in one of them is enough."""
+    """The largest rows not larger than a call decide; losing in one of them is enough."""
     draw = random.Random(seed)
     kinds = [(dtype, way) for dtype in ("float32", "bfloat16") for way in ("inference", "training")]
     rows = [
@@ -316,7 +316,7 @@ def test_a_damaged_table_is_not_used_and_said(text: str, folder: Path, x: Tensor
     assert explained.kernel == before
     assert _tuned.known("cpu").own is None
     dropped = _tuned.known("cpu").dropped
-    assert "is no table of `headway tune`" in dropped
+    assert "is not a table of `headway tune`" in dropped
     assert dropped.isprintable()
     assert len(dropped) < len(str(folder)) + 200
     with pytest.raises(HeadwayError, match="run `headway tune` again"):
@@ -496,7 +496,7 @@ def test_a_table_that_cannot_be_read_is_not_used_and_said(
     assert _tuned.known("cpu").own is None
     assert (
         _tuned.known("cpu").dropped
-        == f"{file} is no table of `headway tune`: Permission denied: run `headway tune` again"
+        == f"{file} is not a table of `headway tune`: Permission denied: run `headway tune` again"
     )
     assert hw.explain(x, x, x).kernel == before
 
@@ -515,7 +515,7 @@ def test_export_and_import(folder: Path, tmp_path: Path) -> None:
     assert own is not None
     assert own.rows[0].times == {"cpu": (2, 2), "sdpa": (1, 1)}
     with pytest.raises(
-        HeadwayError, match=r"is no table .*: No such file.*: give one that `headway tune --export` wrote"
+        HeadwayError, match=r"is not a table .*: No such file.*: give one that `headway tune --export` wrote"
     ):
         tuning.import_table(tmp_path / "none.json", "cpu")
 

@@ -153,7 +153,7 @@ def test_what_is_wrong_in_pairs_is_named(tmp_path: Path) -> None:
         ("# x\na\tb\tscore\n\ntiger\tcat\tmuch\n", "line 4: 'tiger.tcat.tmuch' is not two words and a score"),
         ("", "holds no pairs: give a file with lines of two words and a score"),
         ("word1\tword2\n", "holds no pairs"),
-        ("lion\tcat\t3\n", "of none of the 1 pairs have both words a vector: give others"),
+        ("lion\tcat\t3\n", "none of the 1 pairs has a vector for both words: give others"),
     ]:
         path.write_text(text, encoding="utf-8")
         with pytest.raises(HeadwayError, match=says):
@@ -198,7 +198,7 @@ def test_what_is_wrong_in_questions_is_named(tmp_path: Path) -> None:
     for text, says in [
         (": x\na b c d\na b c\n", "line 3: 'a b c' is not four words: correct it"),
         (": x\n", "holds no questions: give a file with lines of four words"),
-        (": x\na b c z\n", "of none of the 1 questions are all four words known: give others"),
+        (": x\na b c z\n", "none of the 1 questions has four known words: give others"),
     ]:
         path.write_text(text)
         with pytest.raises(HeadwayError, match=says):
@@ -207,7 +207,7 @@ def test_what_is_wrong_in_questions_is_named(tmp_path: Path) -> None:
         word_analogies(ours, [("a", "b")])
     with pytest.raises(HeadwayError, match=r"nowhere.txt cannot be read"):
         word_analogies(ours, tmp_path / "nowhere.txt")
-    with pytest.raises(HeadwayError, match="of none of the 0 questions"):
+    with pytest.raises(HeadwayError, match="none of the 0 questions"):
         word_analogies(ours, [])
 
 

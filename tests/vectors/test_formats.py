@@ -313,7 +313,7 @@ def test_a_python_without_a_packer_says_so(tmp_path: Path, monkeypatch: pytest.M
 def test_words_that_a_format_cannot_hold(name: str, word: str, tmp_path: Path) -> None:
     path = tmp_path / "v"
     path.write_bytes(b"what was there")
-    with pytest.raises(HeadwayError, match="is empty or holds a space or a line's end"):
+    with pytest.raises(HeadwayError, match="is empty, is not UTF-8 or holds a space or a line's end"):
         write(Pretrained.of(["a", word], torch.ones(2, 3)), path, name)
     assert path.read_bytes() == b"what was there"
     assert list(tmp_path.iterdir()) == [path]

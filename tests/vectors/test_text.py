@@ -120,7 +120,7 @@ def test_a_function_has_no_description_but_works() -> None:
 
 def test_a_file_that_is_no_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(HeadwayError, match=r"tokenizer.json is no tokenizer .*give a tokenizer.json"):
+    with pytest.raises(HeadwayError, match=r"tokenizer.json is not a tokenizer .*give a tokenizer.json"):
         SubWords.read(tmp_path / "tokenizer.json")
     tokenizer = SubWords.train(LEE, size=300)
     tokenizer.tokenizer.save(str(tmp_path / "good.json"))

@@ -125,7 +125,7 @@ def test_parts_what_ctranslate2_fused() -> None:
     torch.testing.assert_close(across, {before + "encoder_attn.v_proj.bias": torch.tensor([7.0, 8.0])})
     with pytest.raises(AssertionError, match="no bias"):
         list(whisper.renamed("decoder/layer_0/attention/linear_1/bias", torch.ones(4)))
-    with pytest.raises(ValueError, match="decoder/something/weight is no tensor of Whisper"):
+    with pytest.raises(ValueError, match="decoder/something/weight is not a tensor of Whisper"):
         list(whisper.renamed("decoder/something/weight", torch.ones(4)))
 
 

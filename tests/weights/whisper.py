@@ -119,7 +119,7 @@ def renamed(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
             new = f"model.{side}.{found.expand(new)}.{LAST.get(last, last)}"
             break
     else:
-        raise ValueError(f"{name} is no tensor of Whisper")
+        raise ValueError(f"{name} is not a tensor of Whisper")
     fused = re.search(r"{(.*)}", new)
     letters = fused[1].split(",") if fused else [""]
     for letter, part in zip(letters, tensor.chunk(len(letters)), strict=True):

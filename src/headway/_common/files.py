@@ -88,7 +88,7 @@ def need_file_place(path: Path) -> None:
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise HeadwayError(f"{path} cannot be written, since it is no regular file: give a file")
+            raise HeadwayError(f"{path} cannot be written, since it is not a regular file: give a file")
         fits = stat.S_ISREG(mode)
     except (FileNotFoundError, NotADirectoryError):
         fits = path.parent.is_dir()

@@ -13,7 +13,7 @@ from pathlib import Path
 from .extras import install_command, need
 
 FIRST = "DejaVu Sans"
-"""The font that matplotlib brings, and that every picture begins with."""
+"""The font that comes with matplotlib; every picture begins with it."""
 
 OF_ZHPLOT = ("CJK", "HIRAGANA", "KATAKANA")
 """Scripts that the font of zhplot has, by the first word of the Unicode names of their letters."""
@@ -83,7 +83,7 @@ def _fonts() -> Iterator[tuple[str, str]]:
             known = font_manager.fontManager.ttflist
             if not any(font.fname == str(path) for font in known):
                 font_manager.fontManager.addfont(str(path))
-                known.append(replace(known[-1], weight=700))  # it has no bold face, of which matplotlib would warn
+                known.append(replace(known[-1], weight=700))  # it has no bold face, and matplotlib would warn
             yield "Noto Sans SC", str(path)
     regular = [
         font

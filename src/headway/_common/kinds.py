@@ -10,7 +10,7 @@ __all__ = ["Kind", "fits"]
 Kind: TypeAlias = Any
 """What a value is to be.
 
-    str, bool, int      a value of that type; True is no int
+    str, bool, int      a value of that type; True is not an int
     float               a number
     None                null
     (a, b)              a or b; in an object, (a, ...) also stands for a field that is missing

@@ -86,7 +86,7 @@ def colour_bar(image: Any, axes: Any, label: str, **options: Any) -> Any:
 
 
 def need_format(out: str | Path | None) -> None:
-    """Raises HeadwayError for the name of a file that is no picture, and if matplotlib is not installed."""
+    """Raises HeadwayError for the name of a file that is not a picture, and if matplotlib is not installed."""
     need("matplotlib", "a picture", extra="plot")
     from matplotlib.backend_bases import FigureCanvasBase
 

@@ -195,7 +195,7 @@ def read(file: Path, remedy: str = "run `headway tune` again") -> Table:
         remedy: what to do if it is none.
 
     Raises:
-        HeadwayError: if it cannot be read, or is no table of this format.
+        HeadwayError: if it cannot be read, or is not a table of this format.
     """
     try:
         if file.stat().st_size > MOST_BYTES:
@@ -203,7 +203,7 @@ def read(file: Path, remedy: str = "run `headway tune` again") -> Table:
         return checked(from_json(file.read_text(encoding="utf-8")), file.stem)
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise HeadwayError(f"{file} is no table of `headway tune`: {said}: {remedy}") from None
+        raise HeadwayError(f"{file} is not a table of `headway tune`: {said}: {remedy}") from None
 
 
 def write(file: Path, content: Mapping[str, Any]) -> None:
@@ -243,7 +243,7 @@ def checked(content: Any, name: str) -> Table:
         name: the name of the table.
 
     Raises:
-        ValueError: if it is no table of this format.
+        ValueError: if it is not a table of this format.
     """
     _need(isinstance(content, Mapping), "it is no object")
     known = content.get("format", FORMAT)

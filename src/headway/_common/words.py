@@ -35,7 +35,7 @@ def words_in(text: str, cuts: Sequence[int] = (), *, signs: bool = True) -> tupl
     """Returns the words of a text, by one rule for all languages.
 
     A run of letters, digits and the marks on them is a word, with the apostrophes between its letters; so is each
-    Chinese character, and each other sign that is no white space. "The cat's 小猫!" has the words The, cat's, 小, 猫
+    Chinese character, and each other sign that is not white space. "The cat's 小猫!" has the words The, cat's, 小, 猫
     and !. Scripts without spaces between words, such as Thai, have a word for each run.
 
     Args:
@@ -73,7 +73,7 @@ def spelling(word: str, *, lower: bool = False) -> str:
 
 
 def is_alphabetic(word: str) -> bool:
-    """Returns whether a word has letters and the marks on them alone. ``str.isalpha`` denies it of most Hindi words."""
+    """Returns whether a word has only letters and the marks on them. ``str.isalpha`` is False for most Hindi words."""
     return bool(word) and all(unicodedata.category(character)[0] in "LM" for character in word)
 
 

@@ -74,11 +74,11 @@ def head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str:
         f"{measured(rows, where)}, "
         f"torch {where['torch']}, headway {where['headway']}, its instruction set {where['isa']}. Batch 1, 8 heads.",
         "All sides of a case in turn in one process after two warm-ups; medians, and ratios of medians. × is how many "
-        "times as fast headway is: above 1 it is faster. Backward is timed alone.",
+        "times as fast headway is: above 1 it is faster. Backward is timed by itself.",
         "Operations: 4·heads·pairs·head_dim forward, 10· backward. Pairs of query and key: n² under full, n(n + 1)/2 "
-        f"under causal; under window each query sees at most {WINDOW} keys. The roof (of the roofline model) is a "
-        "loop in registers alone, on the same threads, measured in turn with each case.",
-        "SDPA gets its dense bias or mask as a tensor, whose computation is not timed. For RoPE it rotates nothing, "
+        f"under causal; under window each query sees at most {WINDOW} keys. The roof (of the roofline model) is a loop "
+        "that uses only registers, on the same threads, measured in turn with each case.",
+        "SDPA gets a precomputed dense bias or mask. For RoPE it rotates nothing, "
         "and for the terms of Shaw and Transformer-XL, which no bias can express, it gets a bias of the same size: "
         "there it computes less.",
     ]
@@ -306,7 +306,7 @@ def _memory(rows: Sequence[Row], dense: str, said: str) -> str:
 
 
 def statistics_of_attention(rows: Sequence[Row]) -> str:
-    """Returns the table of attention with statistics in its pass and of statistics alone; each case has a column."""
+    """Returns the table of attention with statistics in its pass, and of only statistics; each case has a column."""
     chosen = of_kind(rows, "statistics")
     if not chosen:
         return ""
@@ -324,13 +324,12 @@ def statistics_of_attention(rows: Sequence[Row]) -> str:
         Column("as many times faster alone", lambda row: _times(against_materialized(row))),
     ]
     said = (
-        f"Causal, kernel {', '.join(dict.fromkeys(row['kernel'] for row in chosen))}; times over that of attention "
-        "alone. “With”: the output and statistics, in the pass of attention; “all of one pass” are "
-        f"{', '.join(statistics.ONE_PASS)}. Column sums (received) and pooled maps take a second pass over the keys; "
-        "the time of the second pass is that of attention with received minus that of attention. “Statistics alone” "
-        "are those of one pass and received, without an output. Torch holds the weights and computes the same from "
-        "them, with q and k rotated and mask, bias and distances made before. Before they are timed, all sides are "
-        "checked against torch."
+        f"Causal, kernel {', '.join(dict.fromkeys(row['kernel'] for row in chosen))}; times divided by that of "
+        "attention without statistics. “With”: the output and statistics, in the pass of attention; “all of one pass” "
+        f"are {', '.join(statistics.ONE_PASS)}. Column sums (received) and pooled maps take a second pass over the "
+        "keys; its time is that of attention with received minus that of attention. “Statistics alone” are those of "
+        "one pass and received, without an output. Torch computes the same from materialized weights, with "
+        "precomputed rotations, mask, bias and distances. Before they are timed, all sides are checked against torch."
     )
     return f"{said}\n\n{_across(chosen, lines)}"
 

@@ -163,7 +163,7 @@ def _need_jinja2() -> None:
     if tuple(map(int, re.findall(r"\d+", installed)[:3])) < SAFE:
         wanted = ".".join(map(str, SAFE))
         raise HeadwayError(
-            f"jinja2 is {installed}, from whose sandbox a chat template can get out: {pip_install(f'jinja2>={wanted}')}"
+            f"a chat template can escape the sandbox of jinja2 {installed}: {pip_install(f'jinja2>={wanted}')}"
         )
 
 
@@ -254,7 +254,7 @@ def _of_gguf(path: Path, held: Mapping[str, Any]) -> tuple[dict[str, str], dict[
     }
     tokens = held.get("tokenizer.ggml.tokens", ())
     if not isinstance(tokens, tuple) or not all(isinstance(text, str) for text in templates.values()):
-        raise HeadwayError(f"the tokens or the chat template of {path} are no text: take another file")
+        raise HeadwayError(f"the tokens or the chat template of {path} are not text: take another file")
     ids = {name: held.get(f"tokenizer.ggml.{IN_GGUF.get(name[:-6], name[:-6])}_token_id") for name in NAMED}
     return templates, {
         name: str(tokens[at]) for name, at in ids.items() if isinstance(at, int) and 0 <= at < len(tokens)

@@ -92,7 +92,7 @@ def local_path(given: str | Path, complete: Callable[[Path], bool]) -> Path:
     model = hub_model(given)
     if model is None:
         return _of_one_file(given_path(given))
-    hub: Any = need("huggingface_hub", f"{given} is no file or folder here; as an id on the hub it", "checkpoints")
+    hub: Any = need("huggingface_hub", f"{given} is not a file or folder here; as an id on the hub it", "checkpoints")
     try:
         place = _fetched(hub, model, offline=True)
         if place.is_file() or complete(place):
@@ -179,7 +179,7 @@ def _why(model: HubModel, error: Exception) -> HeadwayError:
         return HeadwayError(f"{model.repository} has no file {model.gguf}: {page}/tree/main lists its files")
     if isinstance(error, errors.HFValidationError):
         return HeadwayError(
-            f"there is no file or folder {model} here, and it is no id on the Hugging Face hub: {error}"
+            f"there is no file or folder {model} here, and it is not an id on the Hugging Face hub: {error}"
         )
     said = " ".join(str(error).split())
     options = f" --revision {model.revision}" if model.revision else ""

@@ -255,7 +255,7 @@ def renamed(tensors: Mapping[str, Tensor], rename: Callable[[str], str]) -> dict
     for name, tensor in tensors.items():
         if (new := rename(name)) in result:
             both = " and ".join(sorted(one for one in tensors if rename(one) == new))
-            raise HeadwayError(f"the file has both {both}, of which each is {new}: give the files of one model")
+            raise HeadwayError(f"the file has both {both}, and each is {new}: give the files of one model")
         result[new] = tensor
     return result
 

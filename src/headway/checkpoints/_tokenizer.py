@@ -24,7 +24,7 @@ OF_NORMALIZER = {
 }
 """Keys of tokenizer_config.json that change how BERT's normalizer works, and its attributes."""
 GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Values of tokenizer_class for which transformers reads tokenizer.json alone."""
+"""Values of tokenizer_class for which transformers reads only tokenizer.json."""
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

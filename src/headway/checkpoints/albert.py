@@ -76,7 +76,7 @@ class ALBERT(Family):
             for _ in range(config.get("num_hidden_groups", 1))
         ]
         stack = Stack(
-            # in floats, as in transformers: the rounding decides the group of some layers if L is no multiple of G
+            # in floats, as in transformers: the rounding decides the group of some layers if L is not a multiple of G
             [block for layer in range(layers) for block in groups[int(layer / (layers / len(groups)))]],
             Learned(config["max_position_embeddings"], narrow),
             entry=nn.Sequential(norm(narrow), nn.Dropout(dropout), nn.Linear(narrow, width)),

@@ -411,7 +411,7 @@ def settings() -> Section:
                 meant = said("did you mean {names}?", names=said(" or ").join(near))
             section.faults.append(Fault(said("{name} is set, and headway does not read it", name=name), meant))
     if (data := os.environ.get("HEADWAY_DATA")) and not os.path.isdir(given_path(data)):
-        no_folder = said("HEADWAY_DATA is {data}, which is no folder", data=data)
+        no_folder = said("HEADWAY_DATA is {data}, which is not a folder", data=data)
         section.faults.append(Fault(no_folder, said("name a folder, or unset it")))
     return section
 

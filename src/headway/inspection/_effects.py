@@ -321,7 +321,7 @@ class _Measured:
             raise HeadwayError(f"file {path} has measurements {said}: give another file")
         for number, line in enumerate(lines[1:], 2):
             if not fits(line, LINE) or len(line["totals"]) != len(line["counts"]):
-                raise HeadwayError(f"{path} line {number} is no measurement: delete it to measure it again")
+                raise HeadwayError(f"{path} line {number} is not a measurement: delete it to measure it again")
             totals, counts = (torch.tensor(line[name], dtype=torch.float64) for name in ("totals", "counts"))
             self._known[line["batch"], line["layer"], line["head"]] = totals, counts
 

@@ -202,7 +202,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     lines = read_lines(path, "give a file that HeadLog wrote, or delete it")
     for number, line in enumerate(lines, 1):
         if not fits(line, LINE) or not all(map(_of_heads, line["layers"].values())):
-            raise HeadwayError(f"{path} line {number} is no line of HeadLog: give another file")
+            raise HeadwayError(f"{path} line {number} is not a line of HeadLog: give another file")
     return lines
 
 

@@ -29,7 +29,7 @@ def padding_of(stack: Sequence[Frame], call: Call, slots: Sequence[tuple[int, in
 
 
 def located(call: Call, stack: Sequence[Frame]) -> Call:
-    """A call of self-attention of transformers with an index of 0 for the first token of each row that is no padding,
+    """A call of self-attention of transformers with an index of 0 for the first token of each row that is not padding,
     and with packed documents, as far as its modules were given a mask of tokens, positions or a cache.
 
     It is for calls whose masks and terms read no coordinates, or only differences of indices.
@@ -55,7 +55,7 @@ def located(call: Call, stack: Sequence[Frame]) -> Call:
 
 
 def after_padding(call: Call, stack: Sequence[Frame]) -> Call | None:
-    """A call of self-attention with an index of 0 for the first token of each row that is no padding, by the mask of
+    """A call of self-attention with an index of 0 for the first token of each row that is not padding, by the mask of
     tokens that the modules were given; None without one.
     """
     n, m = call.q.shape[2], call.k.shape[2]

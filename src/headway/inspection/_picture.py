@@ -400,7 +400,7 @@ def _without(view: View, hide: Sequence[int]) -> Tensor:
     for key in hide:
         slot = key + view.keys[-1] + 1 if key < 0 else key
         if slot not in view.keys:
-            raise HeadwayError(f"hide holds {key}, which is no key of the picture: give numbers up to {view.keys[-1]}")
+            raise HeadwayError(f"hide holds {key}, not a key of the picture: give numbers up to {view.keys[-1]}")
         weights[:, :, view.keys.index(slot)] = torch.nan
     return weights
 

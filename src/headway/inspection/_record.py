@@ -145,7 +145,7 @@ class AttentionRecord:
             head: the head. Default: all that were kept.
 
         Raises:
-            HeadwayError: if there is no such head, the threshold is no weight, the weights were not kept, or what is
+            HeadwayError: if there is no such head, the threshold is not a weight, the weights were not kept, or what is
                 found takes more than 1 GiB.
         """
         threshold = checked_threshold(threshold)

@@ -110,7 +110,7 @@ def attention_statistics(
     Args:
         q: queries, as for ``attention``.
         k: keys.
-        v: values, of which only the shape is read. Default: as k.
+        v: values; only their shape is read. Default: as k.
         statistics: names of ``headway.inspection.STATISTICS``, or statistics such as ``TopKeys(4)``.
         queries: the queries that count, [n] or [batch, n] bool, True for those that do. Default: all but padding.
             Padding is known from padded ``Coordinates``, and from a ``masks.Padding`` if the queries are the last of

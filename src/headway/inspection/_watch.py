@@ -290,7 +290,7 @@ class Finder:
 
 
 def _hook(function: Callable[..., None]) -> Callable[..., None]:
-    """Returns a module's hook that calls a function in this thread alone, and that compiled code does not look into."""
+    """Returns a module's hook that calls a function only in this thread, and that compiled code does not look into."""
     here = threading.get_ident()
 
     def hook(*args: Any) -> None:

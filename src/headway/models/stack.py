@@ -230,8 +230,8 @@ class Stack(nn.Module):
             context: the states [batch, m, embed_dim] that cross-attention reads.
             context_mask: which tokens of the context each token of x may see; all if None.
             context_positions: the positions of the context.
-            last: returns the output of only so many last tokens, [batch, last, embed_dim]; all if None. The last layer
-                then computes no others, if nothing observes it and its modules are headway's.
+            last: the number of last tokens whose output is returned, [batch, last, embed_dim]; all if None. The last
+                layer then computes only these, unless it is observed or has modules that are not headway's.
 
         Raises:
             HeadwayError: before the first layer, if positions, masks, cache or memory do not fit x, or both cache and

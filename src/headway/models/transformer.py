@@ -336,8 +336,8 @@ class Decoder(_Generating, _OneStack):
         """Returns the hidden states from which the logits are computed, [batch, n, embed_dim].
 
         ``ids``, ``positions``, ``mask``, ``cache`` and ``memory`` are those of a call. With ``last``, it returns only
-        the hidden states of so many last tokens. The last layer then computes no others, if nothing observes it and its
-        modules are headway's.
+        the hidden states of that many last tokens. The last layer then computes only these, unless it is observed or
+        has modules that are not headway's.
         """
         options = {} if last is None else {"last": last}  # a stack of another class need not know it
         out: Tensor = self.stack(

@@ -257,8 +257,8 @@ class MultiHeadAttention(nn.Module):
                 cross-attention, the first call fills it and later calls read it.
             encoding: used in place of the layer's own; a name, as for ``headway.attention``.
             first_values: the values of the stack's first layer, for layers with a ``ValueResidual``.
-            last: computes the output of only so many last tokens of the query, [batch, last, embed_dim]; all if None.
-                In self-attention all tokens are keys nevertheless.
+            last: the number of last tokens of the query whose output is computed, [batch, last, embed_dim]; all if
+                None. In self-attention, all tokens still serve as keys.
 
         Raises:
             HeadwayError: if shapes, positions, mask, cache or encoding do not fit.

@@ -261,7 +261,7 @@ def _compiled() -> bool:
 
 def _known(name: str, argument: str) -> str:
     if name not in KERNELS:
-        raise HeadwayError(f"{argument}={name!r} is no kernel of linear maps: choose from {', '.join(KERNELS)}")
+        raise HeadwayError(f"{argument}={name!r} is not a kernel of linear maps: choose from {', '.join(KERNELS)}")
     return name
 
 

@@ -106,7 +106,8 @@ def prepack(model: M) -> M:
         The same model.
 
     Raises:
-        HeadwayError: if model is no module, torch is built without oneDNN, or a parameter is not on the CPU or sharded.
+        HeadwayError: if model is not a module, torch is built without oneDNN, or a parameter is sharded or not on the
+            CPU.
 
     Example:
         model = headway.nn.prepack(headway.load(path))

@@ -377,7 +377,8 @@ def _with_seeds(call: SharedCall) -> SharedCall:
 def need_shards(shards: object) -> None:
     """Raises HeadwayError unless it is given shards."""
     if not isinstance(shards, Shards):
-        raise HeadwayError("shards is no Shards: give headway.parallel.Shards.zigzag(n, mesh) or another layout")
+        kind = type(shards).__name__
+        raise HeadwayError(f"shards is a {kind}: give headway.parallel.Shards.zigzag(n, mesh) or another layout")
 
 
 def shared_call(
@@ -399,7 +400,9 @@ def shared_call(
     k_side = shards if k_shards is None else k_shards
     for name, x, side in (("q", q, shards), ("k", k, k_side), ("v", v, k_side)):
         if not isinstance(x, Tensor) or x.ndim != 4 or x.is_nested:
-            raise HeadwayError(f"{name} is no tensor [batch, heads, tokens, head_dim]: give this rank's tokens as one")
+            raise HeadwayError(
+                f"{name} is not a tensor [batch, heads, tokens, head_dim]: give this rank's tokens as one"
+            )
         side.need(x, 2, name)
     for name, given, side in (("q_input", q_input, shards), ("k_input", k_input, k_side)):
         if given is not None:
@@ -445,7 +448,7 @@ def whole_coordinates(
         return Coordinates.of(whole, shards.whole, name=name)
     if positions.shard is None:
         if shards.group.size > 1:
-            raise HeadwayError(f"{name} are coordinates of no shard: give those that Shards.take returns")
+            raise HeadwayError(f"{name} are not coordinates of a shard: give those that Shards.take returns")
         return positions
     if positions.shard.runs != shards.runs or positions.shard.whole.index.shape[1] != shards.whole:
         raise HeadwayError(f"{name} are those of other shards: give those that take of these shards returns")
@@ -563,7 +566,7 @@ def explain(
     if others:
         refuse("explain", explain, others)
     if isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor):
-        raise HeadwayError("positions are tensors, of which other processes have a part: give those of Shards.take")
+        raise HeadwayError("positions are tensors, and other processes hold the rest: give those of Shards.take")
     _need_method(method)
     call = shared_call(
         q, k, v, shards, k_shards, return_lse, encoding, terms, mask, q_positions, k_positions, q_input, k_input,

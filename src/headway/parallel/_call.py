@@ -243,7 +243,7 @@ def why_not_pairs(terms: Sequence[Term]) -> str | None:
     for term in terms:
         term.along("queries", noted)
         if pairs:
-            return f"{type(term).__name__} holds a tensor of all pairs, of which no rank has its part"
+            return f"{type(term).__name__} holds a tensor of all pairs, which is not divided among the ranks"
     return None
 
 

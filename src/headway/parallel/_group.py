@@ -219,7 +219,7 @@ class Group:
         """
         if self._open:
             raise HeadwayError(
-                "an earlier call of this process was left by an error while messages were under way, which later ones "
+                "an error ended an earlier call of this process while messages were under way, which later ones "
                 "would be mixed up with: start the processes again"
             )
 

@@ -294,7 +294,7 @@ def plan(
         ``flops`` and ``link`` it also has times, and chooses the method by them.
 
     Raises:
-        HeadwayError: if a size is below 1, not whole or does not fit, or a text is no number.
+        HeadwayError: if a size is below 1, not whole or does not fit, or a text is not a number.
     """
     count = parse_size(tokens, "tokens")
     kv_heads = heads if kv_heads is None else kv_heads

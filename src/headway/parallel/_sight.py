@@ -15,8 +15,8 @@ from ..masks import And, Boolean, Bound, Interval, Mask, Slot, parts_of
 def sight(mask: Mask | None, q: Coordinates, k: Coordinates) -> tuple[int, int]:
     """Returns a range of key slots that contains every key which a query may attend to; empty if there is no such key.
 
-    Tensors are only read on a CPU. If they are on a device with streams, or the mask is no interval, the range is all
-    keys.
+    Tensors are only read on a CPU. If they are on a device with streams, or the mask is not an interval, the range is
+    all keys.
 
     Args:
         mask: the mask of these queries and keys; None hides nothing.
@@ -80,7 +80,7 @@ def as_one_interval(
 
     Returns:
         The mask; its bounds are None if each query sees each key. Returns None if a query does not see one interval, if
-        a mask is no interval, or if reading it would mean waiting for a device.
+        a mask is not an interval, or if reading it would mean waiting for a device.
     """
     bounds = [_of_query_run(row, at, k) for row, at in zip(masks, q, strict=True)]
     each = [one for one in bounds if one is not None]
@@ -126,7 +126,7 @@ def _of_values(values: Tensor, m: int) -> tuple[int, int]:
 
 
 def _seeing(bounds: tuple[Bound, Bound], n: int, m: int) -> Tensor | None:
-    """Which queries see a key, [b, 1 or n]; None if the bounds are no tensors that can be read."""
+    """Which queries see a key, [b, 1 or n]; None if the bounds are not tensors that can be read."""
     start, stop = bounds
     if not any(isinstance(bound, Tensor) for bound in bounds):
         return None
@@ -160,7 +160,7 @@ def _extreme(bound: Bound, n: int, default: int, seeing: Tensor | None, *, lowes
 
 
 def pairs_of(mask: Mask | None, at: Coordinates) -> list[int]:
-    """Returns how many keys each token of one row may attend to; parts of the mask that are no interval hide nothing.
+    """Returns how many keys each token of one row may attend to; parts of the mask that are not intervals hide nothing.
 
     Args:
         mask: the mask; None hides nothing.

@@ -42,9 +42,9 @@ def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
 
     Args:
         spec: a name of ``ENCODINGS``, ``file.py:Class`` (or ``file.py``, if it has one encoding) or ``module:Class``,
-            each with or without arguments in brackets; a class; or an encoding, which is returned as it is. Tables of a
-            comparison show the label in the brackets, as in "rope(base=5000, label='RoPE 5k')", also where the encoding
-            is a part of others.
+            each with or without arguments in brackets; a class; or an encoding, which is returned as it is. A label in
+            the brackets, as in "rope(base=5000, label='RoPE 5k')", names the encoding in the tables of a comparison,
+            even if it is part of a composition.
         **sizes: arguments of the constructor. num_heads, head_dim, embed_dim, max_length and bidirectional are passed
             to the constructors that take them, so that a model may give them all; everything else must be an argument
             of this encoding. Arguments in brackets take precedence.
@@ -155,7 +155,7 @@ def label_of(spec: str) -> str:
         spec: a name, as in ``encoding``.
 
     Raises:
-        HeadwayError: if the label is no text.
+        HeadwayError: if the label is not a text.
     """
     if len(parts := _joined(spec)) > 1:
         labels = [label_of(part) for part in parts]

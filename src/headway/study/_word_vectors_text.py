@@ -48,7 +48,7 @@ def read(path: str | Path | None) -> Texts:
 
 
 def documents_of(path: str | Path) -> list[str]:
-    """Returns the documents of a file of UTF-8 text; raises HeadwayError if it is missing, blank or no text."""
+    """Returns the documents of a file of UTF-8 text; raises HeadwayError if it is missing, blank or not text."""
     documents = _paragraphs(read_text(Path(path)).decode().replace("\r\n", "\n"))
     if not documents:
         raise HeadwayError(f"corpus {path} has only blanks: give a file with text in it")

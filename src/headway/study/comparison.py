@@ -66,11 +66,11 @@ def compare(
         encodings: names as for ``headway.encoding``, "mine.py:Mine" among them.
         protocol: the settings; the defaults of ``Protocol`` if None.
         baselines: recurrent cells to compare with: "lstm" and "rnn".
-        seeds: the number of seeds, which are 0, 1, 2 …, or the seeds themselves, such as (3, 4, 5), which a folder gets
-            in addition to those that it has. If None, 3 seeds, or 1 if the protocol is quick. All encodings are trained
-            with one seed before the next.
+        seeds: the number of seeds, which are 0, 1, 2 …, or the seeds themselves, such as (3, 4, 5). Seeds
+            are added to those that the folder has. If None, 3 seeds, or 1 if the protocol is quick. All encodings are
+            trained with one seed before the next.
         out: the folder for results, pictures, the report and checkpoints, from which the same call resumes. If None,
-            nothing is kept. A folder has either quick results or others.
+            nothing is kept. A folder cannot hold both quick and other results.
         jobs: trainings at once, each in a process of its own. They divide the threads of this process among them, and
             the GPUs if the device is "cuda". If None, as many as there are processors, or GPUs, if the work takes more
             than a minute.
@@ -112,7 +112,9 @@ def compare(
         raise HeadwayError(f"steps {asked.steps} and minutes {asked.minutes:g} are both given: give one of them")
     apart = "engine" if engine is not None else "share" if share[1] > 1 else None
     if apart is not None and asked.minutes is not None:
-        raise HeadwayError(f"minutes {asked.minutes:g} are those of this machine, and {apart} has others: give steps")
+        raise HeadwayError(
+            f"minutes {asked.minutes:g} are measured on this machine, and {apart} uses others: give steps"
+        )
     if apart is not None and baselines:
         raise HeadwayError(
             f"baselines are also trained for as long as the encodings, and with {apart} machines may differ: give "

@@ -153,7 +153,7 @@ def measure(
         out: the folder of the results and checkpoints; nothing is kept if None.
         jobs: trainings at once, each in a process of its own. Results do not depend on it.
         engine: where the trainings run in place of processes of this machine; see ``headway.study.engines``.
-        share: (i, n) trains every n-th training alone, from the i-th on, so that n machines share the work, each with a
+        share: (i, n) runs only every n-th training, from the i-th on, so that n machines share the work, each with a
             folder of its own; ``merging.merge`` joins their results.
         watch: receives the progress; if None, a notebook shows a bar.
 

@@ -56,7 +56,7 @@ class Tokens:
             train: the training part of the text, UTF-8.
 
         Raises:
-            HeadwayError: if N is no number or below 257, there is no such file, or tokenizers is not installed.
+            HeadwayError: if N is not a number or is below 257, there is no such file, or tokenizers is not installed.
         """
         if name == BYTES:
             return cls(BYTES, 256)

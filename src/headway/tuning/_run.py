@@ -146,9 +146,7 @@ def tune(device: str = "auto", *, minutes: float | None = None, watch: Tell = no
 def _need_tables() -> None:
     """Checks that tables are read."""
     if os.environ.get(tuned.VARIABLE) == tuned.OFF:
-        raise HeadwayError(
-            f"{tuned.VARIABLE} is {tuned.OFF}, with which tables are not read: unset it, or name a folder"
-        )
+        raise HeadwayError(f"{tuned.VARIABLE} is {tuned.OFF}, so tables are not read: unset it, or name a folder")
 
 
 def forget() -> None:
@@ -194,7 +192,7 @@ def import_table(file: Path, device: str = "auto") -> Path:
         Where it was written.
 
     Raises:
-        HeadwayError: if the file is no table, was made on another kind of machine or for other versions, or if the
+        HeadwayError: if the file is not a table, was made on another kind of machine or for other versions, or if the
             table cannot be written.
     """
     facts = _tuned.facts_of(device_named(device))
@@ -202,7 +200,7 @@ def import_table(file: Path, device: str = "auto") -> Path:
     exported = "give one that `headway tune --export` wrote"
     table = tuned.read(file, exported)
     if "name" not in table.fits:
-        raise HeadwayError(f"{file} is no table of one machine: {exported}")
+        raise HeadwayError(f"{file} is not a table of one machine: {exported}")
     if misfit := _tuned.misfit_of(table, facts):
         raise HeadwayError(f"{file} does not hold here, since {misfit}: run `headway tune` on this machine")
     own = tuned.file_of(_tuned.name_of(facts))

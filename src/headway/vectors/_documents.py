@@ -84,8 +84,8 @@ class Documents(Vectors):
             HeadwayError: always.
         """
         raise HeadwayError(
-            f"{self.name} says in which documents {a!r}, {b!r} and {c!r} stand, and a difference of that is no "
-            "relation: fit word2vec, glove or fasttext"
+            f"{self.name} says in which documents {a!r}, {b!r} and {c!r} stand, and the differences are not "
+            "relations: fit word2vec, glove or fasttext"
         )
 
     def _tensors(self) -> dict[str, Tensor]:

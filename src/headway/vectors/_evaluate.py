@@ -30,7 +30,7 @@ class Similarity:
     Attributes:
         spearman: the correlation of the ranks, −1 … 1; nan if all cosines, or all judgements, are equal.
         pearson: the correlation of the numbers.
-        used: the number of pairs of which both words have a vector.
+        used: the number of pairs whose words both have a vector.
         total: the number of pairs.
     """
 
@@ -105,7 +105,7 @@ def word_similarity(
     triples = [(_known(vectors, index, a), _known(vectors, index, b), score) for a, b, score in asked]
     known = [(a, b, score) for a, b, score in triples if a is not None and b is not None]
     if not known:
-        raise HeadwayError(f"of none of the {len(asked):,} pairs have both words a vector: give others")
+        raise HeadwayError(f"none of the {len(asked):,} pairs has a vector for both words: give others")
     cosines = torch.cat([_cosines(vectors, known[start : start + PAIRS]) for start in range(0, len(known), PAIRS)])
     scores = torch.tensor([score for _, _, score in known], dtype=torch.float64)
     return Similarity(
@@ -206,7 +206,7 @@ def word_analogies(
     ids = torch.tensor(asked, dtype=torch.int64).reshape(-1, 4)
     used = ids.min(1).values >= 0
     if not used.any():
-        raise HeadwayError(f"of none of the {len(asked):,} questions are all four words known: give others")
+        raise HeadwayError(f"none of the {len(asked):,} questions has four known words: give others")
     a, b, c, _ = (vectors.words[number] for number in ids[used][0].tolist())
     vectors.analogy(a, b, c, 1)  # raises if the method has no analogies
     same = torch.tensor([index[_key(word)] for word in vectors.words[:limit]])

@@ -34,7 +34,7 @@ CLASSIFIER = 3
 class Model:
     """The words and n-grams of such a file.
 
-    words     their bytes, since fastText hashes those: published files hold some that are no UTF-8
+    words     their bytes, since fastText hashes those: published files hold some that are not UTF-8
     counts    int64 [words]: how often each occurred
     own       float32 [words, dim]: the rows of the words themselves
     ngrams    float32 [rows, dim]: those of the n-grams

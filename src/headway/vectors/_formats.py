@@ -146,7 +146,7 @@ def _parse(lines: Sequence[tuple[int, bytes]], dim: int) -> tuple[list[bytes], n
             with warnings.catch_warnings():  # older versions of numpy only warn of what they leave unread
                 warnings.simplefilter("error", DeprecationWarning)
                 floats = np.fromstring(b" ".join(numbers for _, _, numbers in parts), dtype=np.float32, sep=" ")
-        except (ValueError, DeprecationWarning):  # a field is no number
+        except (ValueError, DeprecationWarning):  # a field is not a number
             floats = np.empty(0, dtype=np.float32)
         if floats.size == len(lines) * dim:
             return [word for word, _, _ in parts], floats.reshape(-1, dim)
@@ -342,8 +342,8 @@ def _blocks(vectors: WordRows) -> Iterator[tuple[Sequence[str], Tensor]]:
     for word in vectors.words:
         if not word or _UNFIT.search(word):
             raise HeadwayError(
-                f"the word {word!r} is empty or holds a space or a line's end, which end a word in this format, "
-                "or what is no UTF-8: save(path) keeps it"
+                f"the word {word!r} is empty, is not UTF-8 or holds a space or a line's end, which end a word in "
+                "this format: save(path) keeps it"
             )
     for ids in torch.arange(len(vectors.words)).split(1024):
         yield [vectors.words[i] for i in ids.tolist()], vectors.rows(ids).float().cpu()

@@ -149,7 +149,7 @@ class SubWords:
         except HeadwayError:
             raise
         except Exception as error:  # the package tokenizers raises Exception itself
-            raise HeadwayError(f"{path} is no tokenizer ({error}): give a tokenizer.json") from None
+            raise HeadwayError(f"{path} is not a tokenizer ({error}): give a tokenizer.json") from None
 
     def __call__(self, text: str) -> list[str]:
         tokens: list[str] = self.tokenizer.encode(text, add_special_tokens=False).tokens

@@ -390,7 +390,7 @@ class _Course(loop.Companion):
         lines, losses = state["lines"], state["losses"]
         numbers = [*losses, *(number for line in lines for number in line.values())]
         if not all(isinstance(number, (int, float)) for number in numbers):
-            raise ValueError("its lines or losses are no numbers")
+            raise ValueError("its lines or losses are not numbers")
         self.lines, self.losses = list(map(dict, lines)), list(losses)
 
 

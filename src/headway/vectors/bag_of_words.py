@@ -14,8 +14,8 @@ class BagOfWords(Documents):
 
     A word is a column of X and a document is a row, so the two live in different spaces: dim is the number of
     documents, and ``document`` returns as many numbers as there are words. The order of words is lost. ``most_similar``
-    finds words that occur in the same documents. ``analogy`` raises HeadwayError, as differences between counts of
-    documents are no relations between words.
+    finds words that occur in the same documents. ``analogy`` raises HeadwayError, because differences between
+    counts of documents are not relations between words.
 
     Args:
         min_count: words that occur less often are left out.

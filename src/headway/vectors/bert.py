@@ -448,7 +448,7 @@ class Bert(MatrixVectors):
             tokenizer: cuts a text into words; the saved one if None.
 
         Raises:
-            HeadwayError: if the folder is no checkpoint of an encoder, or its table is damaged.
+            HeadwayError: if the folder is not a checkpoint of an encoder, or its table is damaged.
         """
         if not (Path(folder) / OPTIONS).is_file():
             return cls(path=folder, tokenizer=tokenizer)

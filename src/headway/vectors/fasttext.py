@@ -243,8 +243,8 @@ class FastText(NegativeSampling):
         for word in self.words:
             if not word or _UNFIT.search(word):
                 raise HeadwayError(
-                    f"the word {word!r} is empty or holds a zero, which ends a word in this format, or what is no "
-                    "UTF-8: save(path) keeps it"
+                    f"the word {word!r} is empty, is not UTF-8 or holds a zero, which ends "
+                    "a word in this format: save(path) keeps it"
                 )
         names = ("window", "epochs", "min_count", "architecture", "negative", "subsample", "min_n", "max_n")
         counts = torch.ones(len(self), dtype=torch.int64) if self.counts is None else self.counts
@@ -304,7 +304,7 @@ def ngrams_of(words: Sequence[str], min_n: int, max_n: int) -> tuple[Tensor, Ten
         at_end = here == ends[word]
         whole = at_end | ~inside[here.clamp(max=len(joined) - 1)]
         letters = letters + whole
-        keep = whole & (letters >= min_n) & ~((letters == 1) & (first | at_end))  # "<" or ">" alone is no n-gram
+        keep = whole & (letters >= min_n) & ~((letters == 1) & (first | at_end))  # "<" or ">" alone is not an n-gram
         kept.append((word[keep], hashed[keep]))
         on = ~at_end & ~(whole & (letters == max_n))
         here, word, first, hashed, letters = here[on], word[on], first[on], hashed[on], letters[on]

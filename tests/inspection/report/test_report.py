@@ -188,7 +188,7 @@ REASONS: dict[str, tuple[dict[str, Any], str]] = {
         {"terms": (hw.terms.ChannelDecay(-torch.ones(1, 4, 150, 16)),), "mask": hw.masks.Causal()},
         "channels decay between two tokens",
     ),
-    "no range": ({"mask": hw.masks.Dilated(3)}, "no range of keys"),
+    "no range": ({"mask": hw.masks.Dilated(3)}, "not a range of keys"),
     "wide": ({"width": 520}, "more than 512 components"),
 }
 

@@ -71,7 +71,7 @@ BROKEN = {
     "an offset of another word": (row(**{"A-offset": "2"}), "line 2: A is 'Ann Lee' and A-offset '2'"),
     "an offset beyond the text": (row(**{"B-offset": "999"}), "B-offset '999'"),
     "an empty name": (row(B=""), "line 2: B is ''"),
-    "names in each other": (row(B="Lee", **{"B-offset": "5"}), "lie in each other"),
+    "names in each other": (row(B="Lee", **{"B-offset": "5"}), "the pronoun and the names overlap"),
     "another answer": (row(**{"B-coref": "maybe"}), "line 2: B-coref is 'maybe': give TRUE or FALSE"),
     "both names": (row(**{"B-coref": "TRUE"}), "line 2: A-coref and B-coref are both TRUE"),
 }

@@ -121,7 +121,7 @@ DOCTOR = {
     "there are {names}": "可以设的有 {names}",
     "did you mean {names}?": "是不是想写 {names}？",
     "{name} is set, and headway does not read it": "设了 {name}，但 headway 不读它",
-    "HEADWAY_DATA is {data}, which is no folder": "HEADWAY_DATA 是 {data}，但那不是文件夹",
+    "HEADWAY_DATA is {data}, which is not a folder": "HEADWAY_DATA 是 {data}，但那不是文件夹",
     "name a folder, or unset it": "请给出一个文件夹，或取消设置",
     "set HEADWAY_CACHE to a folder": "请把 HEADWAY_CACHE 设为一个文件夹",
     "make it writable, or set {variable} to another folder": "请让它可写，或把 {variable} 设为另一个文件夹",

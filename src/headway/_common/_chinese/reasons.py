@@ -24,17 +24,17 @@ REASONS = {
     "{words} words of the map have a vector: there is nothing to draw": "图上的词只有 {words} 个有向量，无图可画",
     "the text has too few of the words that the map has groups of": "图上各组的词，文本里太少",
     "the training was stopped and resumed later": "训练中途停过，后来才接着做",
-    "of none of the {pairs} pairs have both words a vector: give others": (
+    "none of the {pairs} pairs has a vector for both words: give others": (
         "{pairs} 对词里，没有一对两个词都有向量：请换一份"
     ),
-    "of none of the {asked} questions are all four words known: give others": (
+    "none of the {asked} questions has four known words: give others": (
         "{asked} 道题里，没有一道四个词都认得：请换一份"
     ),
     "one-hot vectors hold no relation between {a}, {b} and {c}: {instead}": ("独热向量里没有 {a}、{b}、{c} 之间的关系"),
     "one-hot vectors are all at right angles, none is near to {given}: {instead}": (
         "独热向量两两垂直，没有哪个与 {given} 相近"
     ),
-    "{name} says in which documents {a}, {b} and {c} stand, and a difference of that is no relation: fit word2vec, glove or "
+    "{name} says in which documents {a}, {b} and {c} stand, and the differences are not relations: fit word2vec, glove or "
     "fasttext": "{name} 只说明 {a}、{b}、{c} 在哪些文档里，它们的差不是一种关系：请用 word2vec、glove 或 fasttext",
     # notes, cases and sides of a benchmark, whose files are in English
     "This machine is busy, with a load average of {load} on {count} cores before anything is measured: end other "

@@ -39,7 +39,7 @@ def engine_named(spec: str, jobs: int, out: Path, files: Sequence[str] = ()) -> 
         parameters = _parameters(spec, named[1] or "")
         for name in ("jobs", "folder", "self"):
             if name in parameters:
-                raise HeadwayError(f"--on {spec!r}: {name} is no parameter of submitit: give --jobs and --out")
+                raise HeadwayError(f"--on {spec!r}: {name} is not a parameter of submitit: give --jobs and --out")
         return Slurm(jobs, out / "slurm", **parameters)
     raise HeadwayError(f"there is no engine {spec!r}: give slurm, slurm(timeout_min=30), ray or ray://address")
 

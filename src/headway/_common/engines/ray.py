@@ -23,7 +23,7 @@ VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns of what it will change
 }
-"""The environment of a Ray of this machine alone, which has to be set before ray is imported."""
+"""The environment of a Ray on only this machine, which has to be set before ray is imported."""
 
 
 class Ray(Engine):
@@ -48,7 +48,7 @@ class Ray(Engine):
                 raise HeadwayError(f"{name} is not a file: give the path of a Python file, such as mine.py:Mine")
             if ".." in Path(name).parts or (Path(name).is_absolute() and address is not None):
                 raise HeadwayError(
-                    f"--on {address or 'ray'} sends files below this folder alone, not {name}: start it there"
+                    f"--on {address or 'ray'} sends only files below this folder, not {name}: start it there"
                 )
         self._files = {name: Path(name).read_bytes() for name in files if not Path(name).is_absolute()}
 

@@ -122,7 +122,7 @@ def _call(
     if type(kwargs.get("cache")).__name__ == "PagedAttentionCache":
         raise HeadwayError("its cache is paged, for continuous batching: take model.generate")
     if implementation == "eager":
-        kwargs = {**kwargs, "is_causal": False}  # eager reads its mask alone
+        kwargs = {**kwargs, "is_causal": False}  # eager reads only its mask
     elif "flash" in implementation or (isinstance(mask, Tensor) and mask.ndim == 2):
         mask, kwargs = _flash_mask(module, query, m, mask, kwargs)
     elif not isinstance(mask, Tensor) and mask is not None:

@@ -1,4 +1,4 @@
-"""Heads of which every weight can be computed from codes of their queries and keys."""
+"""Heads whose weights can all be computed from codes of their queries and keys."""
 
 from __future__ import annotations
 

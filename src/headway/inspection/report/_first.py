@@ -31,7 +31,7 @@ FUNCTION_CHARACTERS = frozenset(
     "的地得了着著过過是在有和与與及或而但且因为為所以如若虽雖然则則不没沒无無非也都就还還又再很太最更极極这這那哪谁誰何什么麼我你您他她它们們"
     "自己咱其此彼之乎者矣焉于於被把将將对對从從由向往到至给給让讓使令比跟同吗嗎呢吧啊啦嘛呀哦会會能可要应應该該须須每某各些个個只曾已正"
 )
-"""Chinese characters of which other such words consist."""
+"""Chinese characters that make up other such words."""
 
 
 class Link(NamedTuple):

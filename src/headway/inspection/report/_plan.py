@@ -10,7 +10,7 @@ from ...errors import HeadwayError
 TAUS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
 """The thresholds of lists; the smallest that fits is taken."""
 SHORT = 512
-"""The most tokens of a text of which all weights are tried first."""
+"""The most tokens of a text for which all weights are tried first."""
 FINE_CELLS, CELLS = 128, 64
 """Cells of a map on each side."""
 FINE_FROM = 1024

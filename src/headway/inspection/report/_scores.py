@@ -32,12 +32,12 @@ REASONS = {
     "ContextualPositions": "its scores depend on all scores of a query",
     "GatedPath": "its scores have a bias whose gates content gives",
     "ScoreMap": "its scores are a function of all scores of a query",
-    "Normalizer": "its weights are no softmax of scores",
-    "StickWeights": "its weights are no softmax of scores",
+    "Normalizer": "its weights are not a softmax of scores",
+    "StickWeights": "its weights are not a softmax of scores",
 }
 """Why a term cannot be computed from vectors and a bias by distance."""
 WIDEST = 512
-"""The most components of a vector of which a reader adds the products in 32 bits: 512·2047² is below 2³¹."""
+"""The most components of a vector whose products a reader adds in 32 bits: 512·2047² is below 2³¹."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,7 @@ def scores_of(call: Call, seen: Sight) -> Scores | str:
     if sum(isinstance(term, SoftCap) for term in call.terms) > 1:
         return "its scores are bounded twice"
     if not seen.whole:
-        return "its mask is no range of keys"
+        return "its mask is not a range of keys"
     with torch.no_grad(), without_autocast(call.q):
         call = spec.computed(call)
         n = call.q.shape[2]

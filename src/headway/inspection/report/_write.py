@@ -51,7 +51,7 @@ DENSE_STEP, LIST_STEP = 2, 8
 UNEVEN = 1.2
 """The most by which the layers that have been encoded may take more than the others."""
 ALL_CHECKED = 1024
-"""The most tokens of which every weight of an exact head is compared with that of the model."""
+"""The most tokens for which every weight of an exact head is compared with that of the model."""
 CHECKED = 8
 """Otherwise the queries with the longest vectors, which are rounded most, and as many by chance, of each layer."""
 
@@ -139,7 +139,7 @@ def made(
     Args:
         subject: what it is about.
         budget: the bytes; None for no limit.
-        exact: heads of which every weight is to be exact, as numbers of layer and head. Default: those with roles.
+        exact: heads whose weights are all to be exact, as numbers of layer and head. Default: those with roles.
         language: "en", "zh" or None.
         tell: is told of progress.
         prefix: begins the ids of the chunks.
@@ -151,7 +151,7 @@ def made(
 
 
 def live(subject: Subject, language: str | None = None, tell: Tell = nobody) -> Report:
-    """Makes the report of a kernel that answers: all weights of short texts, and of others maps alone.
+    """Makes the report of a kernel that answers: all weights of short texts, and only maps of longer ones.
 
     Args:
         subject: what it is about.

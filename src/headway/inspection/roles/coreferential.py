@@ -29,7 +29,7 @@ class Coreferential(Role):
 
     W are the weights between words, as for ``Syntactic``; a name has those of all its words together, and a tie is half
     a hit. The guesses are the name that is nearer, in characters from start to start, and the one with more tokens.
-    Choices without a right one are no cases; ``left_out`` counts them.
+    Choices without a right one do not count as cases; ``left_out`` has their number.
 
     In texts with mentions, such as those of CoNLL-2012, whose heads are the words b:
 
@@ -78,7 +78,7 @@ class Coreferential(Role):
         return self.of or served(texts)
 
     def left_out(self, texts: Sequence[EncodedText]) -> int:
-        """Returns the number of mentions with choices of which none is right, as 227 in gap-test.tsv.
+        """Returns the number of mentions none of whose choices is right, such as 227 in gap-test.tsv.
 
         Args:
             texts: the texts.

@@ -56,7 +56,7 @@ class Delimiter(Role):
         queries = batch.words & ~_punctuation(batch)
         weights = found["weight of delimiters"]
         hits = torch.stack([total(weights[..., kind], queries) for kind in range(len(KINDS))], -1)
-        kinds = torch.stack([~batch.words, _punctuation(batch)], -1).any(1)  # texts without any are no cases
+        kinds = torch.stack([~batch.words, _punctuation(batch)], -1).any(1)  # texts without any do not count as cases
         return Evidence(hits, (queries.sum(-1, keepdim=True) * kinds)[:, None])
 
 

@@ -81,7 +81,7 @@ class RareWord(Role):
         figure = share of queries i with count(argmaxⱼ A[h,i,j]) = min over the text of count
 
     Queries and keys are the tokens of words. "two rarest" is the share that attends to one of the two least frequent
-    tokens; several that are equally rare all count. Queries that see no such token are no cases, and neither are texts
+    tokens; several that are equally rare all count. Queries that see no such token do not count as cases, nor do texts
     whose rarest token is one of the most frequent ones. The guess is a token of a word in sight, drawn with equal
     chances.
 

@@ -63,7 +63,7 @@ class HeadScores(Mapping[str, Tensor]):
         """
         if count < 1:
             raise HeadwayError(f"count is {count}: give at least 1")
-        rows = [row for row in self.table() if row[self.name] == row[self.name]]  # NaN is no score
+        rows = [row for row in self.table() if row[self.name] == row[self.name]]  # NaN is not a score
         return DataTable(sorted(rows, key=lambda row: -row[self.name])[:count])
 
     def __repr__(self) -> str:

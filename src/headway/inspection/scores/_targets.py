@@ -76,12 +76,12 @@ class TokenScore(TargetScore):
     """The base of scores of targets that are found by token ids.
 
     Args:
-        ids: the id of each key's token, whole numbers [m] or [batch, m]; −1 for what is no token.
+        ids: the id of each key's token, whole numbers [m] or [batch, m]; −1 where there is no token.
         average: "queries" for the mean over queries of their weight on all of their targets, or "pairs" for the mean
             over all pairs of a query and a target.
 
     Raises:
-        HeadwayError: if ids are no whole numbers of these shapes, or average is unknown.
+        HeadwayError: if ids are not whole numbers of these shapes, or average is unknown.
     """
 
     ids: Tensor

@@ -17,7 +17,7 @@ class DuplicateToken(TokenScore):
         S[h] = meanᵢ Σⱼ A[h,i,j] over the keys j before i with id(j) = id(i)
 
     Args:
-        ids: the id of each key's token, whole numbers [m] or [batch, m]; −1 for what is no token.
+        ids: the id of each key's token, whole numbers [m] or [batch, m]; −1 where there is no token.
         average: "queries" for the mean over queries of their weight on all of their targets, or "pairs" for the mean
             over all pairs of a query and a target.
 

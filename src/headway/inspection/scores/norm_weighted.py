@@ -67,7 +67,7 @@ def weighted_call(call: Call, norms: Tensor) -> Call:
     """A call whose weights are A[h,i,j]·w[h,j] / Σⱼ A[h,i,j]·w[h,j], for norms w [batch, heads, m]."""
     terms: tuple[Term, ...] = tuple(term for term in with_functions(call) if not isinstance(term, Sink))
     own = [term for term in terms if isinstance(term, Normalizer)]
-    if own:  # its weights are no softmax
+    if own:  # its weights are not a softmax
         weigh = replace(own[0], function=partial(_weighed, own[0].function), tensors=(*own[0].tensors, norms))
         return call._with(terms=tuple(weigh if term is own[0] else term for term in terms))
     bias = norms.log()

@@ -27,7 +27,7 @@ class Classes(Statistic):
         names: the names of the classes. Default: their numbers.
 
     Raises:
-        HeadwayError: if labels are no whole numbers of these shapes, or go beyond the names, or two names are equal.
+        HeadwayError: if labels are not whole numbers of these shapes, or go beyond the names, or two names are equal.
 
     References:
         Clark et al. 2019, section 3.2 (separators); Vig and Belinkov 2019 (parts of speech).

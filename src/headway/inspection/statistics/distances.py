@@ -33,7 +33,7 @@ class Distances(Statistic):
         edges: rising whole numbers. Default: ranges that double on both sides of 0, up to 4,096 tokens.
 
     Raises:
-        HeadwayError: if edges are no whole numbers that rise.
+        HeadwayError: if edges are not whole numbers that rise.
     """
 
     name = "distances"

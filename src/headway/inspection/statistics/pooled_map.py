@@ -28,7 +28,7 @@ class PooledMap(Statistic):
         columns: C, at least 1; at most m are made.
 
     Raises:
-        HeadwayError: if rows or columns are no whole numbers, or below 1.
+        HeadwayError: if rows or columns are not whole numbers, or below 1.
     """
 
     name = "pooled_map"

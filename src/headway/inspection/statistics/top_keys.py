@@ -27,7 +27,7 @@ class TopKeys(Statistic):
         count: weights for each query, from 1 to the number of keys.
 
     Raises:
-        HeadwayError: if count is no whole number, below 1 or above the number of keys.
+        HeadwayError: if count is not a whole number, below 1 or above the number of keys.
     """
 
     name = "top_keys"

@@ -113,7 +113,7 @@ def _add(path: Path, number: int, line: str, sentence: _Sentence) -> None:
     if ids[2] is None:
         sentence.words.append(row)
     elif row.last <= first or any(first <= one.last for one in sentence.fused.values()):
-        raise broken(path, number, f"{index} are no two words or more, each once: give a range such as 3-4")
+        raise broken(path, number, f"{index} is not a range of two words or more: give one such as 3-4")
     else:
         sentence.fused[first] = row
 

@@ -57,7 +57,7 @@ def _text_of(path: Path, number: int, line: str) -> AnnotatedText:
     spans = [_span(path, number, row, one) for one in ("Pronoun", "A", "B")]
     for i, one in enumerate(spans):
         if any(one[0] < other[1] and other[0] < one[1] for other in spans[:i]):
-            raise broken(path, number, "the pronoun and the names lie in each other")
+            raise broken(path, number, "the pronoun and the names overlap")
     for column in ("A-coref", "B-coref"):
         if row[column].upper() not in ANSWERS:
             raise broken(path, number, f"{column} is {row[column]!r}: give TRUE or FALSE")

@@ -46,7 +46,7 @@ class Transformers:
         if implementation != NAME:
             return f"has attn_implementation={implementation!r}: call model.set_attn_implementation('headway') first"
         if getattr(config, "is_encoder_decoder", False):
-            return "is of an encoder–decoder, of which a context knows one side alone: do without a context"
+            return "is part of an encoder–decoder, and a context knows only one of its sides: do without a context"
         if masks_taken(type(config)) != BOOLEANS:
             return "is of a model that computes with the numbers of its masks: do without a context"
         return None

@@ -39,7 +39,7 @@ class Task(ABC):
     def step(self, training: Training, seed: int, step: int) -> tuple[Tensor, Tensor]:
         """Returns the batch of one ``step`` of ``training``.
 
-        It depends on ``seed`` and step alone, and is so the same for every encoding and after a restart.
+        It depends only on ``seed`` and step, so it is the same for every encoding and after a restart.
         """
         generator = torch.Generator().manual_seed(derived_seed(seed, self.name, "batch", step))
         return self.batch(training, generator)
