@@ -497,7 +497,7 @@ def test_explain_as_text() -> None:
 
 
 class Silent(hw.positions.PositionEncoding):
-    """Acts on embeddings alone."""
+    """Acts only on embeddings."""
 
     def embed(self, x: Tensor, coordinates: Any = None) -> Tensor:
         return x + 1

@@ -173,7 +173,7 @@ def test_what_was_cut_can_be_joined(name: str) -> None:
 
 
 def test_joining_what_does_not_follow_is_not_in_order() -> None:
-    """Masks take ``ordered`` for a fact: slots after a gap are no run of indices."""
+    """Masks take ``ordered`` for a fact: slots after a gap are not a run of indices."""
     first = Coordinates.span(3)
     assert first.append(Coordinates.span(2, start=3)).ordered
     for other in (Coordinates.span(2, start=7), Coordinates.span(2), Coordinates.padded([2], 2)):

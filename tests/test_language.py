@@ -44,7 +44,7 @@ TABLES = {
 }
 """What ``said`` gets from tables."""
 COLUMN_TITLES = {column.title for column in COLUMNS}
-"""Titles, of which names of test sets and units have no translation."""
+"""Titles; the names of test sets and units in them have no translation."""
 SAID_BY_NAME = {
     *("Chinese", "English", "chinese", "english"),  # languages
     *("language model", "recall"),  # tasks of a comparison

@@ -102,7 +102,7 @@ def test_a_head_of_ones_own_reads_no_weights_that_are_away() -> None:
 
 
 def test_hooks_on_embeddings_see_embeddings_alone() -> None:
-    """Noise on the embeddings, as some train with, is no noise on the logits of a tied head."""
+    """Noise on the embeddings, as some train with, is not noise on the logits of a tied head."""
     model = hw.models.Decoder(hw.models.TransformerConfig(vocab_size=20, embed_dim=8, num_layers=1, num_heads=2))
     seen: list[torch.Size] = []
     model.embedding.register_forward_hook(lambda _module, _inputs, output: seen.append(output.shape))

@@ -24,7 +24,7 @@ ROWS, TOKENS = {0: DYNAMIC}, {0: DYNAMIC, 1: DYNAMIC}
 
 
 class Masked(nn.Module):
-    """Attention under several masks, of which each reads another of the inputs."""
+    """Attention under several masks, each of which reads another of the inputs."""
 
     def forward(self, x: Tensor, context: Tensor, lengths: Tensor, ids: Tensor) -> tuple[Tensor, ...]:
         q, k = x[:, None].expand(-1, 4, -1, -1), context[:, None]

@@ -117,7 +117,7 @@ class Bias(PositionEncoding):
 
 
 class Absolute(Bias):
-    """A bias that reads the place of the key alone."""
+    """A bias that reads only the place of the key."""
 
     def terms(
         self,
@@ -192,7 +192,7 @@ def test_what_changes_only_late_in_a_long_text_is_seen() -> None:
 
 @pytest.mark.parametrize("factor", [2.0, 1 / 3, 0.1, 7.3])
 def test_rounding_alone_tells_no_distance(factor: float) -> None:
-    """One factor for all pairs: they differ by rounding, of which no share goes with the distance."""
+    """One factor for all pairs: they differ by rounding, which does not depend on the distance."""
     distance = Bias(QueryScale(torch.full((1, 1, 1), factor, dtype=torch.float64))).properties().distance
     assert (distance.verdict, distance.number) == ("no", 0)
 

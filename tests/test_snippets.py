@@ -273,7 +273,7 @@ def test_multi_head_attention_of_000(keys: int, kernel: str) -> None:
 
 
 def test_module_of_000_as_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NameError: its block of code imports torch alone. It is the module above in a namespace without `math`."""
+    """NameError: its block of code imports only torch. It is the module above in a namespace without `math`."""
     monkeypatch.delattr(sys.modules[__name__], "math")
     x = torch.rand(1, 10, WIDTH)
     with pytest.raises(NameError, match="'math' is not defined"):

@@ -307,7 +307,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 """By the names of the repositories that hold them."""
 
 RENAMED = ("gpt_neox", "vit")
-"""Kinds of models of which transformers renames tensors as it reads a file: of these, shapes alone are compared."""
+"""Kinds of models whose tensors transformers renames as it reads a file: only their shapes are compared."""
 
 
 def wanted(family: Family, config: Config, *, head: bool) -> dict[str, tuple[int, ...]]:

@@ -83,7 +83,7 @@ def write_gguf(path: Path, vocab: dict[str, int], pairs: list[tuple[str, str]], 
 
 
 def with_digits(vocab: Any, merges: Any) -> Any:
-    """GPT-2's, of which each digit is a word: how the tokenizer.json of SmolLM 2 has it."""
+    """GPT-2's, where each digit is a word: how the tokenizer.json of SmolLM 2 has it."""
     theirs = transformers.GPT2Tokenizer(vocab=vocab, merges=merges)
     cut = tokenizers.pre_tokenizers
     theirs.backend_tokenizer.pre_tokenizer = cut.Sequence([cut.Digits(True), cut.ByteLevel(add_prefix_space=False)])

@@ -1,4 +1,4 @@
-"""The text encoder of VITS: vectors for near distances alone, convolutions that see no padding, and a real voice."""
+"""The text encoder of VITS: vectors only for near distances, convolutions that see no padding, and a real voice."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -99,7 +99,7 @@ def old_package(monkeypatch: Patch, tmp_path: Path) -> None:
 
 
 def without(*packages: str) -> Callable[[Patch, Path], None]:
-    """All other packages are there, also those that no test has."""
+    """All other packages are installed, even those that no test needs."""
 
     def make(monkeypatch: Patch, tmp_path: Path) -> None:
         monkeypatch.setattr(_diagnosis, "_version", lambda name: None if name in packages else "99")

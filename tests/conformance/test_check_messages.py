@@ -175,7 +175,7 @@ class HalfWidth(Falls):
 
 
 class OtherWidthOfKeys(Falls):
-    """Drops half of the dimensions of queries alone."""
+    """Drops half of the dimensions of only the queries."""
 
     def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
         return q[..., : q.shape[-1] // 2]

@@ -45,7 +45,7 @@ def test_figures(learn: Learn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_the_text_of_templates_has_what_is_planted_and_nothing_more() -> None:
-    """Of a person, the planted text has the person's own sex alone, the control both, and the roles are the same."""
+    """Of a person, the planted text has only the person's own sex, the control both, and the roles are the same."""
     roles = {role.replace("{}", "").strip() for its in ROLES.values() for role in its}
     for of_their_sex in (True, False):
         sexes: dict[str, set[int]] = {person: set() for pair in ROLES for person in pair.split()}

@@ -237,7 +237,7 @@ def test_training_resumes_and_the_model_learns(tmp_path: Path, monkeypatch: pyte
 
 
 def stopping(after: int) -> Any:
-    """The losses of a translator, of which the training ones raise after some calls."""
+    """The losses of a translator; those for training raise after some calls."""
     losses, calls = lesson.Translator.losses, iter(range(after))
 
     def stop(self: Any, model: Any, *words: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What lesson 2 finds: five steps that can be checked by hand, and where a number is no mask."""
+"""What lesson 2 finds: five steps that can be checked by hand, and where a number is not a mask."""
 
 import math
 import re

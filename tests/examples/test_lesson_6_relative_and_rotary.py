@@ -1,4 +1,4 @@
-"""What lesson 6 finds: distances alone decide, by four parts, by buckets, by lines or by turns."""
+"""What lesson 6 finds: only distances decide, by four parts, by buckets, by lines or by turns."""
 
 import math
 from pathlib import Path

@@ -197,7 +197,7 @@ def test_an_interval_is_that_of_the_mean() -> None:
 
 
 def test_texts_are_drawn_whole() -> None:
-    """A text counts by its tokens: of (0, 1 token) and (9, 9 tokens), samples give 0, 0.9 and 1 alone."""
+    """A text counts by its tokens: of (0, 1 token) and (9, 9 tokens), samples give only 0, 0.9 and 1."""
     totals, counts = torch.tensor([0.0, 9.0]), torch.tensor([1.0, 9.0])
     low, high = interval(totals, counts, level=0.4)
     assert (float(low), float(high)) == (0.9, 0.9)

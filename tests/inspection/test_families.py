@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 UNSEEN = {"mpnet", "roformer", "deberta", "deberta_v2", "xlnet", "vits", "gptj", "bloom", "mpt"}
 """Families whose attention transformers computes by hand."""
 UNSAID = {"vits": "it returns no attention", "falcon": "transformers returns something else under sdpa, which it keeps"}
-"""Families of which transformers does not say the weights."""
+"""Families whose attention weights transformers does not return."""
 
 CASES = [name for name, family in FAMILIES.items() if family.oracle is None]
 

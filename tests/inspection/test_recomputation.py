@@ -343,7 +343,7 @@ def test_a_shared_layer_is_changed_in_the_turns_in_which_it_was(reentrant: bool)
 
 
 class Direct(nn.Module):
-    """A checkpoint of attention alone, in which no module runs."""
+    """A checkpoint around only the attention function, in which no module runs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -111,7 +111,7 @@ MASKS: dict[str, tuple[Tensor, dict[str, Any]]] = {
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("name", TARGETS)
 def test_targets_are_in_sight(name: str, mask: str) -> None:
-    """What the mask hides, padding and other documents are no targets."""
+    """Hidden keys, padding and other documents are not targets."""
     torch.manual_seed(0)
     q, k = torch.randn(2, 3, 9, 4).double(), torch.randn(2, 3, 9, 4).double()
     allowed, arguments = MASKS[mask]
@@ -143,7 +143,7 @@ def scored(name: str, scores: Tensor, ids: Tensor = REPEATED, **arguments: Any) 
 
 
 def towards(rule: Callable[[int, int], bool], n: int) -> Tensor:
-    """Scores of a head that attends to the keys of a rule alone, or to its own token where there are none."""
+    """Scores of a head that attends only to the keys of a rule, or to its own token where there are none."""
     found = torch.full((n, n), -1e4)
     for i in range(n):
         for j in [j for j in range(i) if rule(i, j)] or [i]:

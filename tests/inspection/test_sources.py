@@ -516,7 +516,7 @@ class Odd(nn.Module):
 
 
 class Eager(Odd):
-    """Attention under transformers' interface whose eager function reads its mask alone, which is None here."""
+    """Attention under transformers' interface whose eager function reads only its mask, which is None here."""
 
     is_causal = True
 

@@ -704,7 +704,7 @@ class Adapted(nn.Linear):
 
 
 def with_maps() -> nn.Module:
-    """An encoder layer, and maps of which some are not torch's own."""
+    """An encoder layer, and maps, some of them not torch's own."""
     other = nn.ModuleDict({"adapted": Adapted(WIDTH, WIDTH), "normed": nn.Linear(WIDTH, WIDTH)})
     nn.utils.parametrizations.weight_norm(other["normed"])
     quantized = torch.ao.nn.quantized.dynamic.Linear(WIDTH, WIDTH)

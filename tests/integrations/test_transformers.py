@@ -336,7 +336,7 @@ def test_states_that_become_fewer_between_layers_need_no_mask() -> None:
 
 
 def test_a_users_own_mask_is_taken() -> None:
-    """A tensor of four dimensions: booleans, True where one may look, or numbers to add."""
+    """A tensor of four dimensions: booleans, True where a query may attend to a key, or numbers to add."""
     model = model_of("llama")
     allowed = torch.ones(3, 1, 12, 12, dtype=torch.bool).tril()
     allowed[:, :, 6:, 2] = False

@@ -45,7 +45,7 @@ COMPILED = {
 LEAST_SHARED = 99 << 10
 """The most bytes of shared memory that a program may have on every architecture of 8.0 and later."""
 LOOPS = ("forward", "queries_gradient", "keys_gradient", "diagonals_gradient")
-"""The programs of which the instructions of loops are counted, for 9.0 alone."""
+"""The programs whose instructions in loops are counted, only for 9.0."""
 REDUCED = ("entropy and the largest", "every reduction")
 """What is reduced of the weights: the first with the output, the second without it."""
 

@@ -290,7 +290,7 @@ def _reductions(seed: int, dtype: torch.dtype) -> tuple[str, Callable[[], None]]
 
 
 def _not_finite(dtype: torch.dtype) -> tuple[str, Callable[[], None]]:
-    """Values of which some that are seen are NaN or infinite."""
+    """Values; some that are seen are NaN or infinite."""
 
     def run() -> None:
         call, _ = checks.build("none", "alone", "none", 0, dtype, torch.float32)

@@ -390,7 +390,7 @@ def test_cosines_are_exact_far_away(heads: int, places: str) -> None:
 
 
 def test_forms_of_nothing() -> None:
-    """No waves are no bias; one piece has no edges."""
+    """Without waves there is no bias; one piece has no edges."""
     at, key = torch.arange(100), torch.tensor([50])
     found, _ = biases(T.Cosines(torch.zeros(1, 0), torch.zeros(0)), at, key)
     torch.testing.assert_close(found, torch.zeros(2, 100))
@@ -706,7 +706,7 @@ def test_infinite_biases_are_taken_as_naive_takes_them(case: str, n: int) -> Non
 
 @pytest.mark.parametrize("name", _library.ISAS)
 def test_a_soft_cap_has_a_gradient_far_beyond_it(name: str) -> None:
-    """Where scores are eight times the cap its slope is 4e-7, of which 1 − tanh² has no digit in float32."""
+    """Where scores are eight times the cap its slope is 4e-7, and 1 − tanh² has no correct digit of it in float32."""
     scores = torch.tensor([8.0, -6.0, 4.0, 0.3]).repeat(10)
     found = []
     with on_this_machine(name):

@@ -22,7 +22,7 @@ HEADS, KV_HEADS = 8, 2
 TOGETHER, APART = 1, 3
 """Threads with which the heads of a group are one item of work, and with which they are several or share a stage."""
 KEYS = 1301
-"""Keys of which a packed head takes more than a worker keeps."""
+"""So many keys that a packed head takes more memory than a worker keeps."""
 QUERIES = (1, 3, 4, 5, 13, 48)
 
 

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library 
 BATCH, HEADS, KV_HEADS, WIDTH = 2, 4, 2, 8
 CHUNK = householder.CHUNK
 LENGTHS = [1, CHUNK, CHUNK + 1, 3 * CHUNK + 5]
-"""One token, a whole chunk, and blocks of one to four chunks of which the last has some tokens."""
+"""One token, a whole chunk, and blocks of one to four chunks, the last of them incomplete."""
 KINDS = ["rotation", "path", "path with sums", "decay", "slope by keys", "slope by both", "not scaled"]
 
 

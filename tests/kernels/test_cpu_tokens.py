@@ -55,7 +55,7 @@ def angles(*shape: int) -> tuple[Tensor, Tensor]:
 
 
 class LeftToTorch(Rotation):
-    """A rotation of which torch's own operations make nothing."""
+    """A rotation that torch's own operations turn into nothing."""
 
     def _of(self, x: Tensor) -> Tensor:
         return None  # type: ignore[return-value]
@@ -202,7 +202,7 @@ def test_a_turn_keeps_no_more_than_its_angles() -> None:
 
 
 WHOLE = ("cayley-string", "rerope")
-"""Rotary encodings whose ``prepare`` is no rotation alone: one changes the basis too, one turns within the product."""
+"""Rotary encodings whose ``prepare`` is more than a rotation: one changes the basis, one turns within the product."""
 
 
 @pytest.mark.parametrize("name", [name for name, kind in ENCODINGS.items() if issubclass(kind, Rotary)])

@@ -50,7 +50,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The kernel takes tensors on a CPU, forward alone. Of sizes that vary torch 2.13 compiles C++ that is wrong."""
+    """The kernel takes tensors on a CPU, only forward. For sizes that vary, torch 2.13 compiles wrong C++."""
     monkeypatch.setattr(FlexKernel, "devices", frozenset({"cpu"}))
     torch._dynamo.reset()
     function = torch.compile(flex._function(), fullgraph=True, dynamic=False)
@@ -163,7 +163,7 @@ def long_masks() -> dict[str, M.Mask]:
 
 
 BY_BOUNDS = {"left padding", "mixed documents", "documents of others", "documents in a window", "sparse documents"}
-"""Masks of which a few blocks are listed though nothing is visible in them: blocks are judged by their bounds."""
+"""Masks that list a few blocks in which nothing is visible, since blocks are judged by their bounds."""
 
 
 def lowered(mask: M.Mask, n: int = N, m: int = SIZE) -> Any:

@@ -234,7 +234,7 @@ def test_an_operator_finds_the_rule_again() -> None:
 
 
 def _plain(n: int, m: int) -> tuple[Coordinates, Coordinates]:
-    """Positions whose largest is no number of tokens, as their length says all the same."""
+    """Positions whose largest is not a number of tokens, though their length is."""
     k = Coordinates.of(torch.arange(m) // 4, m, start=3)
     return k.rows(m - n, m), k
 

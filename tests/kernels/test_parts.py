@@ -29,7 +29,7 @@ KERNELS_HERE = [pytest.param("cpu", marks=with_library), "reference"]
 
 
 def dropping(n: int, m: int, rows: slice, heads: slice) -> tuple[Call, list[Tensor]]:
-    """A call with dropout on these rows of the batch and these heads alone, and its leaves."""
+    """A call with dropout on only these rows of the batch and these heads, and its leaves."""
     g = torch.Generator().manual_seed(n)
     group = HEADS // KV_HEADS
     kv_heads = slice(heads.start // group, heads.stop // group)
@@ -284,7 +284,7 @@ def test_a_sink_may_stand_in_one_of_the_parts(sink: str) -> None:
 @with_library
 @pytest.mark.parametrize("n", [3, 97])
 def test_a_part_far_below_the_whole(n: int) -> None:
-    """Most of its weights are too small for float32; with scores of the part's own size alone they would be large."""
+    """Most of its weights are too small for float32; with the scores of only the part they would be large."""
     case = Case(n, "none", "no sink", size=8.0)
     case.leaves["token"][..., :137] -= 60
     case.leaves["token"][:, 0, 137:] -= 200

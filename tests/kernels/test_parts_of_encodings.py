@@ -102,7 +102,7 @@ def test_a_part_is_that_part_of_the_whole(name: str, axis: str) -> None:
 
 @torch.no_grad()
 def test_the_rotations_of_grouped_heads_are_cut_as_the_heads_are() -> None:
-    """Angles by head, of which the keys have fewer."""
+    """Angles by head, where the keys have fewer heads."""
     encoding = hw.encoding("mixed-rope", num_heads=4, num_kv_heads=2, head_dim=8)
     q, k, v = (torch.randn(1, heads, 6, 8) for heads in (4, 2, 2))
     at = torch.randint(0, 9, (6, 2))[None]
@@ -250,7 +250,7 @@ def test_the_sink_counts_once_however_the_parts_were_made(kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", ["cpu", "reference"])
 def test_a_sink_that_is_nan_in_parts_is_as_in_one_call(kernel: str) -> None:
-    """Of a query that sees nothing, of one that sees keys of one part alone, and of one that sees them all."""
+    """A query that sees nothing, one that sees keys of only one part, and one that sees all keys."""
     q, k, v = (torch.randn(2, 2, 6, 4).requires_grad_() for _ in range(3))
     sink = torch.randn(2, 2, 6)
     sink[0, :, :3] = math.nan

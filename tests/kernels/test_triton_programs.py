@@ -97,7 +97,7 @@ def sinusoids(draw: Draw) -> tuple[Any, ...]:
 
 
 def stretched(draw: Draw, count: int = 5) -> tuple[Any, ...]:
-    """A bias in pieces of some length each, the outermost of which no pair has, and another bias by distance."""
+    """A bias in pieces of some length each, whose outermost pieces no pair reaches, and another bias by distance."""
     first, rate, stretch = draw(1), draw(1), draw(BATCH, N)
     slope, edges = draw(HEADS, count + 1), torch.linspace(0.3, 2.5, count - 1)
     edges = torch.cat([torch.tensor([-torch.inf]), edges])

@@ -891,7 +891,7 @@ def test_an_encoder_without_an_encoding_does_not_notice_order(name: str) -> None
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_each_layer_looks_one_window_further(depth: int) -> None:
-    """What stacking adds where a layer sees its neighbours alone: after L layers an output depends on L neighbours."""
+    """What stacking adds where a layer sees only its neighbours: after L layers an output depends on L neighbours."""
     model, ids = decoder_of("rope", num_layers=depth), some_ids(1, 9)
     window = masks.Window(left=1)
     for back in range(5):

@@ -13,7 +13,7 @@ from headway.positions import PositionEncoding
 
 
 class Pair(nn.Module):
-    """Two layers, of which the second has the keys and values of the first."""
+    """Two layers; the second has the keys and values of the first."""
 
     def __init__(self, one: PositionEncoding | None, num_kv_heads: int = 2, **options: object) -> None:
         super().__init__()

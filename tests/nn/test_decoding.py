@@ -1,4 +1,4 @@
-"""Decoding with caches of fixed length, with caches that hold a window alone, and with compiled steps."""
+"""Decoding with caches of fixed length, with caches that hold only a window, and with compiled steps."""
 
 import copy
 import itertools

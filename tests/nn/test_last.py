@@ -1,4 +1,4 @@
-"""The output of the last tokens alone is that of these tokens among all."""
+"""The output of only the last tokens equals that of these tokens among all."""
 
 from collections.abc import Callable
 from typing import Any

@@ -21,7 +21,7 @@ from headway.nn import attention as attention_module
 WIDTH, HEADS, PROMPT, STEPS = 32, 4, 9, 8
 PREPARED = [None, "alibi", "rope", "t5", "yarn", "shaw"]
 OTHERS = ["kerple-log", "xpos", "deberta", "fire", "cope", "path", "dynamic-ntk", "rotary-values", "ssmax"]
-"""Encodings of which steps are prepared, and some of the others."""
+"""Encodings whose steps are prepared, and some of the others."""
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_is_one_process(pool: Pool, case: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", hw.parallel.METHODS)
 def test_every_encoding_on_a_mesh_of_sequence_and_heads(pool: Pool, method: str) -> None:
-    """Four processes, of which each has some of the heads of some of the tokens."""
+    """Four processes; each has some of the heads of some of the tokens."""
     names = [name for name, kind in ENCODINGS.items() if kind.examples()[0].acts & IN_ATTENTION]
     names = names if method == "ring" else names[::4]
     for found in pool.run(4, tensor_cases.sweep_on_mesh, names, method):

@@ -27,7 +27,7 @@ class Bias(PositionEncoding):
 
 
 class Fixed(Bias):
-    """Names a size for its base alone."""
+    """Names a size only for its base."""
 
     def __init__(self, *, steep: float = 2.0, **others: Any) -> None:
         super().__init__(6, **others)

@@ -1,4 +1,4 @@
-"""What holds for every encoding of the table, through its hooks alone."""
+"""What holds for every encoding of the table, through only its hooks."""
 
 import copy
 import inspect

@@ -25,7 +25,7 @@ def scores(encoding: CayleySTRING, q: Tensor, k: Tensor, positions: Tensor) -> T
 
 
 def test_the_numbers_of_another_implementation() -> None:
-    """CayleySTRING of lsp_detr/modeling/layers/cayley_string.py, RationAI/lsp-detr at 460614b, of which all heads share
+    """CayleySTRING of lsp_detr/modeling/layers/cayley_string.py, RationAI/lsp-detr at 460614b, where all heads share
     what is learned: head 1, the first two queries."""
     expected = [
         [-1.234375, 0.128501, 1.48069, -0.472133, -1.247821, 0.066724],

@@ -1,4 +1,4 @@
-"""Rotations by circulant matrices: the exponential itself, and differences alone."""
+"""Rotations by circulant matrices: the exponential itself, and dependence only on differences."""
 
 import pytest
 import torch

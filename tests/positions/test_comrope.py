@@ -1,4 +1,4 @@
-"""Commuting generators: the authors' numbers, and scores that know differences alone."""
+"""Commuting generators: the authors' numbers, and scores that depend only on differences."""
 
 import pytest
 import torch

@@ -8,7 +8,7 @@ from headway.positions._encodings.m_rope import MRoPE
 
 
 def test_each_axis_has_fast_and_slow_pairs() -> None:
-    """Of the released sections, rows alone turn pairs 1, 4 … 58, and in chunks pairs 16 … 39."""
+    """Of the released sections, only rows turn pairs 1, 4 … 58, and in chunks pairs 16 … 39."""
     at = Coordinates.of(torch.tensor([[[0, 1, 0]]]), 1)
     turned = [kind().phases(at).flatten().nonzero().flatten().tolist() for kind in (InterleavedMRoPE, MRoPE)]
     assert turned == [list(range(1, 60, 3)), list(range(16, 40))]

@@ -22,7 +22,7 @@ def given(**values: list[float]) -> KERPLEPower:
 
 
 def scores(encoding: KERPLEPower, content: Tensor) -> Tensor:
-    """The scores of 5 tokens whose content alone would score ``content``."""
+    """The scores of 5 tokens that score ``content`` without an encoding."""
     at, q = Coordinates.span(5), torch.eye(5, dtype=torch.float64).expand(2, 5, 5)
     return Pairs(encoding, q * math.sqrt(5), content.mT, at, at).scores().detach()
 

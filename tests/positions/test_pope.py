@@ -22,7 +22,7 @@ def test_an_example_by_hand() -> None:
 
 
 def test_content_moves_no_phase() -> None:
-    """Queries that differ in content alone differ in length alone, of which none is negative."""
+    """Queries that differ only in content differ only in length, and no length is negative."""
     at = Coordinates.of(torch.tensor([7]), 1)
     first, second = (PoPE(1, 8).prepare_query(x, at).unflatten(-1, (2, 8)) for x in torch.randn(2, 1, 1, 1, 8))
     torch.testing.assert_close(*(torch.atan2(x[..., 1, :], x[..., 0, :]) for x in (first, second)))

@@ -1,4 +1,4 @@
-"""Rotations: layouts, precision, and the distance alone."""
+"""Rotations: layouts, precision, and dependence only on the distance."""
 
 import cmath
 import dataclasses

@@ -1,4 +1,4 @@
-"""SHAPE: one whole shift for each sequence, in training alone."""
+"""SHAPE: one whole shift for each sequence, only in training."""
 
 import pytest
 import torch

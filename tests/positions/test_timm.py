@@ -1,4 +1,4 @@
-"""Rotary positions of images against timm, whose own start would need torchvision: two of its files are read alone."""
+"""Rotary positions of images against timm, whose own start would need torchvision: only two of its files are read."""
 
 import importlib
 import importlib.machinery

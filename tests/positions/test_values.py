@@ -72,7 +72,7 @@ def drawn(n: int = 5, m: int = 5, heads: int = 4, kv_heads: int = 2, v_dim: int 
 
 
 def matrices(encoding: PositionEncoding, n: int, width: int = 8) -> Tensor:
-    """T_j of every position, [n, width, width], from the encoding's hook alone."""
+    """T_j of every position, [n, width, width], from only the encoding's hook."""
     columns = torch.eye(width, dtype=torch.float64)[:, None, None].expand(-1, 1, n, -1)
     return encoding.prepare_value(columns, encoding.place(Coordinates.span(n)))[:, 0].permute(1, 2, 0)
 

@@ -162,7 +162,7 @@ def test_what_is_concluded() -> None:
 
 
 def test_errors_are_of_differences_on_the_same_text() -> None:
-    """Two windows of unlike difficulty, in both of which one method is better by a tenth."""
+    """Two windows of different difficulty; in both, one method is better by a tenth."""
     found = made({"none": [[1.0, 5.0], [1.0, 4.0]], "yarn": [[1.0, 5.0 + math.log(0.9)], [1.0, 4.0 + math.log(0.9)]]})
     assert found.against("yarn", "none", 16, 32) == "−10.0 ± 0.0 %"
     value, error = found.perplexity("none", 16, 32)

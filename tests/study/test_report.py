@@ -103,7 +103,7 @@ def test_counted_models_are_on_the_page_and_in_the_pictures(results: ComparisonR
 
 
 def test_a_counted_model_far_below_lets_no_line_leave_the_axis() -> None:
-    """A loss 0.3 above the others is no outlier in an axis that goes down by two bits."""
+    """A loss 0.3 above the others is not an outlier in an axis that goes down by two bits."""
     lines = [charts.Line(str(y), [8, 16], [y, y], [y, y], [y, y], 16) for y in (4.2, 4.25, 4.3, 4.6)]
     assert charts.range_of(lines, "bits")[1] < 4.5
     low, high = charts.range_of(lines, "bits", [2.3])

@@ -1,4 +1,4 @@
-"""Neighbours of several words, and the warning that they are noise, on data of which the truth is known."""
+"""Neighbours of several words, and the warning that they are noise, on data whose truth is known."""
 
 import math
 import random

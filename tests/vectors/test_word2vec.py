@@ -25,7 +25,7 @@ def topical(sentences: int = 1200, length: int = 8) -> list[str]:
 
 
 def uneven() -> list[str]:
-    """Each word so often as no other, so that gensim has no ties to break."""
+    """Each word has a count of its own, so that gensim has no ties to break."""
     draw = random.Random(1)
     words = [f"w{number}" for number in range(30) for _ in range(5 + 3 * number)]
     draw.shuffle(words)

@@ -1,4 +1,4 @@
-"""Captures of small random models, of which tests write reports."""
+"""Captures of small random models, for reports that tests write."""
 
 from __future__ import annotations
 

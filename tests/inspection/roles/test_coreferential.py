@@ -82,7 +82,7 @@ def links_back(text: AnnotatedText) -> list[tuple[int, int]]:
 
 
 def to_mentions_and_beside(text: EncodedText) -> torch.Tensor:
-    """To antecedents with most of the weight that mentions get, and with more weight to words that are no mentions."""
+    """To antecedents with most of the weight that mentions get, and with more weight to words that are not mentions."""
     heads = {one.head for one in text.text.mentions}
     found = to_words(links_back)(text)
     word = torch.tensor(text.word_of)

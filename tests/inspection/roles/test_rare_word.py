@@ -23,7 +23,7 @@ COUNTS = {id: 10_000 // id for id in range(2, 60)}
 
 
 def sentences(count: int) -> list[EncodedText]:
-    """[CLS], different tokens of falling frequency in any order, of which one is there twice, and [SEP]."""
+    """[CLS], different tokens of falling frequency in any order, one of them twice, and [SEP]."""
     source = torch.Generator().manual_seed(0)
     found = []
     for number in range(count):
