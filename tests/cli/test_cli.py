@@ -5,8 +5,7 @@ import pytest
 
 from headway import cli
 from headway.cli._app import command_of
-from headway.cli._options import numbers
-from headway.cli.compare import split_names
+from headway.cli._options import numbers, split_names
 from headway.errors import HeadwayError
 from headway.positions import ENCODINGS
 

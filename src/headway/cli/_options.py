@@ -141,3 +141,46 @@ def numbers(text: str, name: str = "lengths", kind: type[N] = int, such_as: str 
         what = "whole numbers" if kind is int else "numbers"
         raise HeadwayError(f"{name} is {text!r}: give {what} separated by commas, such as {such_as}")
     return values
+
+
+def seeds_named(text: str) -> int | list[int]:
+    """Returns the seeds that --seeds names: as many as a number such as 3 says, or those of 3-5 or 0,2."""
+    if text.strip().isdecimal():
+        return int(text)
+    seeds: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if found is None or (found[2] is not None and int(found[2]) < int(found[1])):
+            raise HeadwayError(f"--seeds is {text!r}: give a number of seeds, or seeds such as 3-5 or 0,2")
+        seeds += range(int(found[1]), int(found[2] or found[1]) + 1)
+    return seeds
+
+
+def share_named(text: str | None) -> tuple[int, int]:
+    """Returns the share that --share names, such as 2/5; the whole without the option."""
+    if text is None:
+        return 1, 1
+    parts = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if parts is None:
+        raise HeadwayError(f"--share is {text!r}: give the number of this machine and of all, such as 2/5")
+    return int(parts[1]), int(parts[2])
+
+
+def split_names(text: str, option: str = "--encodings") -> list[str]:
+    """Splits an option at commas outside of brackets and quotes.
+
+    Raises:
+        HeadwayError: if a bracket or quote stays open, there is no name, or one is given twice.
+    """
+    from ..positions._naming import split_outside
+
+    names, closed = split_outside(text, ",")
+    if not closed:
+        raise HeadwayError(f"encodings {text!r} has a bracket or quote without its other half: close it")
+    found = [name for name in names if name]
+    if not found:
+        raise HeadwayError(f"{option} is {text!r}: give names separated by commas, or leave it out")
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice is not None:
+        raise HeadwayError(f"{option} names {twice} twice: give it once; --seeds repeats trainings")
+    return found

@@ -16,8 +16,7 @@ from .._common.table import Cell, Table
 from ..bench.cases import FULL, MODEL_PARTS, MODELS, PARTS, QUICK, QUICK_MODELS, TABLE
 from ..errors import HeadwayError
 from ._console import Screen, consoles, going_on, print_json
-from ._options import Json, OutFolder, Quiet, completing, encoding_names, numbers
-from .compare import split_names
+from ._options import Json, OutFolder, Quiet, completing, encoding_names, numbers, split_names
 
 if TYPE_CHECKING:
     from rich.console import Console

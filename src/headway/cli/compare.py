@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import product
@@ -11,30 +10,37 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .._common.engines import ENGINES, engine_named, processors
+from .._common.engines import ENGINES, engine_named
 from .._common.experiment import RESULTS
 from .._common.files import need_folder_place
 from .._common.language import columns_of, padded, said
-from ..errors import HeadwayError, need_positive, unknown
-from ..positions._naming import split_outside
+from ..errors import HeadwayError, need_positive
 from ..study import DEFAULT_ENCODINGS, Protocol
 from ..study.comparison import QUICK_SEEDS, SEEDS
+from ._compare_tasks import at_once, run_suite, tell_of_tasks
 from ._console import Screen, consoles, duration, going_on, points, print_json
-from ._options import Device, Json, OutFolder, Quiet, completing, encoding_names, numbers, options_of
+from ._options import (
+    Device,
+    Json,
+    OutFolder,
+    Quiet,
+    completing,
+    encoding_names,
+    numbers,
+    options_of,
+    seeds_named,
+    share_named,
+    split_names,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from .._common.store import Row
     from ..study import ComparisonResults
-    from ..study.suite import SuiteResults
 
 SUITE_FOLDER = "headway-suite"
 """The folder of --tasks and --suite, unless --out is given."""
-
-
-JOBS_OF_A_CLUSTER = 64
-"""The trainings at once on other machines, unless --jobs is given."""
 
 
 def _loggers() -> Iterable[str]:
@@ -160,7 +166,7 @@ def run(
         folder = out if _given(context, "out") else SUITE_FOLDER
         how = {"encodings": encodings, "seeds": seeds, "steps": settings["steps"], "jobs": jobs, "share": share}
         how |= {"on": on, "log": log}
-        _run_suite(tasks, suite, folder, **how, as_json=as_json, quiet=quiet)
+        run_suite(tasks, suite, folder, **how, as_json=as_json, quiet=quiet)
         return
     from .. import study
     from ..study.loggers import logging
@@ -237,143 +243,7 @@ def _merge(folders: Sequence[str], out: str, *, as_json: bool, quiet: bool) -> N
     if isinstance(found, ComparisonResults):
         _tell(say, found, out, as_json)
     else:
-        _tell_of_tasks(say, found, out, as_json)
-
-
-def _run_suite(
-    tasks: str | None,
-    suite: str | None,
-    out: str,
-    *,
-    encodings: str | None,
-    seeds: str | None,
-    steps: int | None,
-    jobs: int | None,
-    on: str | None,
-    share: str | None,
-    log: str | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Compares encodings on tasks of symbols, and prints and writes the report."""
-    from .._common.templates import need_reports
-    from ..study import suite as suites
-    from ..study.loggers import logging
-    from ..study.store import own_files
-
-    say, telling = consoles(as_json, quiet)
-    if tasks == "help":
-        _list_tasks(say, as_json)
-        return
-    if tasks is not None and suite is not None:
-        raise HeadwayError(f"--tasks {tasks} and --suite {suite} are both given: give one of them")
-    if suite is not None and suite not in suites.SUITES:
-        raise unknown("suite", suite, suites.SUITES)
-    chosen = suites.SUITES["quick" if suite is None else suite]
-    need_folder_place(Path(out))
-    need_reports()
-    wanted = chosen.seeds if seeds is None else seeds_named(seeds)
-    names = chosen.tasks if tasks is None else split_names(tasks, "--tasks")
-    specs = chosen.encodings if encodings is None else split_names(encodings)
-    if jobs is None:
-        jobs = at_once(on)
-    need_positive(jobs=jobs)
-    engine = None if on is None else engine_named(on, jobs, Path(out), list(own_files([*specs, *names]).values()))
-    with going_on(out), Screen(telling) as screen, logging(screen, log, out) as watch:
-        found = suites.measure(
-            names,
-            specs,
-            suites.SuiteProtocol(steps=chosen.steps if steps is None else steps),
-            seeds=range(wanted) if isinstance(wanted, int) else wanted,
-            out=out,
-            jobs=jobs,
-            engine=engine,
-            share=share_named(share),
-            watch=watch,
-        )
-    found.write(out)
-    _tell_of_tasks(say, found, out, as_json)
-
-
-def at_once(on: str | None) -> int:
-    """Returns how many trainings run at once on the machines of --on, unless --jobs is given."""
-    return processors() if on in (None, "ray") else JOBS_OF_A_CLUSTER
-
-
-def share_named(text: str | None) -> tuple[int, int]:
-    """Returns the share that --share names, such as 2/5; the whole without the option."""
-    if text is None:
-        return 1, 1
-    parts = re.fullmatch(r"(\d+)/(\d+)", text.strip())
-    if parts is None:
-        raise HeadwayError(f"--share is {text!r}: give the number of this machine and of all, such as 2/5")
-    return int(parts[1]), int(parts[2])
-
-
-def _tell_of_tasks(say: Console, found: SuiteResults, out: str, as_json: bool) -> None:
-    """Prints the results of a comparison on tasks."""
-    files = [f"{out}/{name}" for name in (*found.files(), RESULTS)]
-    if as_json:
-        notes = [*found.summary(), *found.conclusions(), *found.protocol()]
-        print_json("compare", suite_rows_of(found), notes=notes, files=files)
-        return
-    found = found.labelled()
-    for task in found.tasks:
-        title = said("{task}, exact match in per cent by length", task=f"[bold]{_plain(task)}[/bold]")
-        say.print(f"\n{title}")
-        say.print(found.table(task).rich(no_wrap=True))
-    points(say, found.conclusions())
-    say.print(f"\n[bold]{said('What may be concluded')}[/bold]")
-    points(say, found.summary())
-    say.print(f"\n{', '.join(files)}", markup=False, soft_wrap=True)
-
-
-def suite_rows_of(found: SuiteResults) -> list[dict[str, Any]]:
-    """Returns the scores of each task, encoding and length, as --json prints them."""
-    rows = []
-    for task, name, times in product(found.tasks, found.encodings, found.times):
-        score = found.score(task, name, times)
-        low, high = (None, None) if score is None or score.interval is None else score.interval
-        counts = {"learned": len(found.learned(task, name)), "trainings": len(found.runs(task, name))}
-        exact = None if score is None else score.mean
-        rows.append(
-            {"task": task, "encoding": name, "times": times, **counts, "exact": exact, "low": low, "high": high}
-        )
-    return rows
-
-
-def _list_tasks(say: Console, as_json: bool) -> None:
-    """Prints the table of tasks with an example of each."""
-    from .._common.table import Cell, Table
-    from ..study._suite_report import first_sentence, share
-    from ..study.tasks import SEQUENCE_TASKS
-
-    rows: list[dict[str, Any]] = []
-    cells: list[list[str | Cell]] = []
-    for name, kind in SEQUENCE_TASKS.items():
-        task = kind()
-        references = {"chance": task.chance(task.trained), "order_free": task.order_free(task.trained)}
-        facts = {"trained": task.trained, "counts": task.counts, "scored": task.scored, "source": task.source}
-        example = task.written(max(4, task.shortest))
-        rows.append({"task": name, "asks": first_sentence(kind), **facts, **references, "example": example})
-        trained = said("{length} {unit}", length=task.trained, unit=said(task.counts))
-        cells.append([Cell(name), trained, *map(share, references.values()), example])
-    if as_json:
-        print_json("compare", rows)
-        return
-    say.print(
-        Table(
-            [*map(said, ("task", "trained up to", "guessing", "no order", "example → what is scored"))], cells, right=()
-        ).rich()
-    )
-    say.print(
-        said(
-            "Guessing and the best rule that knows no order: examples that are right in every token, at the trained "
-            "length (for sums of more than three digits a bound above it). A task of your own: path.py:Class, derived "
-            "from headway.study.tasks.SequenceTask."
-        ),
-        soft_wrap=True,
-    )
+        tell_of_tasks(say, found, out, as_json)
 
 
 def _again(path: Path, given: Mapping[str, Any], context: typer.Context) -> Protocol:
@@ -383,19 +253,6 @@ def _again(path: Path, given: Mapping[str, Any], context: typer.Context) -> Prot
             flag = one.metadata.get("option", f"--{one.name.replace('_', '-')}")
             raise HeadwayError(f"--settings {path} and {flag} are both given: give one of them")
     return Protocol.read(path, device=given["device"])
-
-
-def seeds_named(text: str) -> int | list[int]:
-    """Returns the seeds that --seeds names: as many as a number such as 3 says, or those of 3-5 or 0,2."""
-    if text.strip().isdecimal():
-        return int(text)
-    seeds: list[int] = []
-    for part in text.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
-        if found is None or (found[2] is not None and int(found[2]) < int(found[1])):
-            raise HeadwayError(f"--seeds is {text!r}: give a number of seeds, or seeds such as 3-5 or 0,2")
-        seeds += range(int(found[1]), int(found[2] or found[1]) + 1)
-    return seeds
 
 
 def rows_of(results: ComparisonResults) -> list[dict[str, Any]]:
@@ -415,24 +272,6 @@ def rows_of(results: ComparisonResults) -> list[dict[str, Any]]:
         row = dict.fromkeys((*means, *facts)) | {"bits_per_byte": bits}
         rows.append({"encoding": name, "kind": "counted", "length": length, "seeds": None, **row})
     return rows
-
-
-def split_names(text: str, option: str = "--encodings") -> list[str]:
-    """Splits an option at commas outside of brackets and quotes.
-
-    Raises:
-        HeadwayError: if a bracket or quote stays open, there is no name, or one is given twice.
-    """
-    names, closed = split_outside(text, ",")
-    if not closed:
-        raise HeadwayError(f"encodings {text!r} has a bracket or quote without its other half: close it")
-    found = [name for name in names if name]
-    if not found:
-        raise HeadwayError(f"{option} is {text!r}: give names separated by commas, or leave it out")
-    twice = next((name for name in found if found.count(name) > 1), None)
-    if twice is not None:
-        raise HeadwayError(f"{option} names {twice} twice: give it once; --seeds repeats trainings")
-    return found
 
 
 class LossScreen(Screen):
@@ -509,10 +348,3 @@ def _line(name: str, cells: Sequence[str], last: str) -> str:
 
 def _loss(value: float | None) -> str:
     return "—" if value is None else f"{value:.3f}"
-
-
-def _plain(text: str) -> str:
-    """Text in which rich finds no markup."""
-    from rich.markup import escape
-
-    return escape(text)
