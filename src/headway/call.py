@@ -14,7 +14,6 @@ from .coordinates import Coordinates, stream
 from .errors import HeadwayError, refuse, refuses_others
 from .heads import EncodingOfHeads, HeadShard
 from .kernels import KERNELS, Call
-from .kernels._base import autocasts
 from .masks import AnyMask, Mask, as_mask, hiding_padding, is_python, looks_ahead
 from .positions import PositionEncoding
 from .positions._base import IN_ATTENTION, Restore, built_for_others
@@ -22,7 +21,7 @@ from .positions._naming import shared_encoding
 from .records import Sizes
 from .terms import NORMALIZERS, PRODUCTS, RelativeKeys, RelativeQueries, Rotation, Sink, SoftCap, Term
 from .terms import check as check_terms
-from .tracing import holds, refuse_tracers, to_onnx
+from .tracing import autocasts, holds, refuse_tracers, to_onnx
 
 DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 

@@ -31,13 +31,13 @@ from .coordinates import Coordinates, Placed, stream
 from .heads import HeadShard
 from .kernels import KERNELS, Kernel, kernel_for
 from .kernels._autograd import ORDINARY
-from .kernels._base import Prepared, PreparedStep, RotationByRows, StoredStep, autocasts
+from .kernels._base import Prepared, PreparedStep, RotationByRows, StoredStep
 from .kernels._problem import Call, tensors_in
 from .masks import AnyMask, Mask
 from .positions import PositionEncoding
 from .positions._base import IN_ATTENTION
 from .terms import Term
-from .tracing import forward_mode, watched
+from .tracing import autocasts, forward_mode, watched
 
 LONGEST = 2048
 """The most queries and keys, together, of a call with a plan that is no decoding step: the time of longer calls is that

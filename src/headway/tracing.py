@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._torch import dispatched_elsewhere, forward_mode_level, functionalizing, functorch_active, statically_known
+from ._torch import (
+    any_autocast,
+    dispatched_elsewhere,
+    forward_mode_level,
+    functionalizing,
+    functorch_active,
+    statically_known,
+)
 from .errors import HeadwayError
 
 
@@ -91,3 +99,16 @@ REMEDY = "use torch.export.export, or torch.compile"
 def refuse_script(module: Any) -> Any:
     """Raises HeadwayError. Modules use it as ``__prepare_scriptable__``, which torch.jit.script calls first."""
     raise HeadwayError(f"torch.jit.script cannot read a {type(module).__name__}: {REMEDY}")
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Returns a context without autocast on the device of x, since q, k and v are cast and terms keep their dtypes."""
+    return torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext()
+
+
+def autocasts(x: Tensor) -> bool:
+    """Returns whether autocast is enabled on the device of x."""
+    if not any_autocast():
+        return False
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

@@ -16,9 +16,9 @@ from .._torch import writes_of
 from ..errors import HeadwayError
 from ..kernels import KERNELS, Call, _ops, reduce
 from ..kernels import reference as spec
-from ..kernels._base import without_autocast
 from ..kernels._problem import without_tables
 from ..terms import RelativeValues
+from ..tracing import without_autocast
 from ._memory import Estimate, Shape
 from ._numbers import index_of, numbers_of, slots_of
 from ._projection import Awaited, value_norms, weight_of, why_no_norms

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import HeadwayError
 from ..kernels import Call
 from ..kernels import reference as spec
-from ..kernels._base import without_autocast
+from ..tracing import without_autocast
 
 LIMIT = 1 << 30
 """The most bytes of weights that are held: 1 GiB."""

@@ -22,8 +22,9 @@ from .._torch import (
     register_decomposition,
 )
 from ..errors import HeadwayError
+from ..tracing import without_autocast
 from . import _ops
-from ._base import Native, without_autocast
+from ._base import Native
 from ._problem import Call
 from ._results import ForwardResults, Gradients, new_results
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from .._torch import any_autocast
 from ..coordinates import Coordinates
 from ..reductions import Reduction
 from ..terms import Rotation, Term
+from ..tracing import without_autocast
 from ._problem import Call, Problem
 from ._results import ForwardResults, Gradients
 
@@ -295,16 +294,3 @@ class ComposedKernel(Kernel):
         with without_autocast(call.q):
             out = self.compute(self.rotated(call))
         return self.restored(call, out), None
-
-
-def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Returns a context without autocast on the device of x, since q, k and v are cast and terms keep their dtypes."""
-    return torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext()
-
-
-def autocasts(x: Tensor) -> bool:
-    """Returns whether autocast is enabled on the device of x."""
-    if not any_autocast():
-        return False
-    device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..terms import Normalizer
+from ..tracing import without_autocast
 from . import reference
-from ._base import without_autocast
 from ._problem import Call
 from ._results import log_sum_exp
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from .._torch import functorch_active
 from ..errors import HeadwayError
-from ..tracing import watched
+from ..tracing import autocasts, watched
 from . import _ops
 from ._autograd import NATIVE, ORDINARY, Attention, eager_apply, operators
-from ._base import L, Native, autocasts
+from ._base import L, Native
 from ._masks import evaluated
 from ._problem import Call, without_tables
 from ._results import ForwardResults

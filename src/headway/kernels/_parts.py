@@ -19,9 +19,10 @@ from torch import Tensor
 from ..errors import HeadwayError
 from ..masks import Mask
 from ..terms import NORMALIZERS, SCANS, ChannelDecay, DenseBias, HouseholderPath, Product, ScoreMap, Sink
+from ..tracing import without_autocast
 from . import _ops
 from ._autograd import NATIVE, through_lowering
-from ._base import Native, without_autocast
+from ._base import Native
 from ._choose import choose
 from ._masks import evaluated
 from ._problem import Call, Problem, without_tables

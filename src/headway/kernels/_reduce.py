@@ -23,8 +23,9 @@ from ..reductions import (
     WeightsByLabel,
     WeightsOfMatches,
 )
+from ..tracing import without_autocast
 from ._autograd import ORDINARY
-from ._base import Kernel, without_autocast
+from ._base import Kernel
 from ._blocks import ScoreBlock, score_blocks
 from ._problem import Call, Problem, tensors_in
 

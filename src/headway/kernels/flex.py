@@ -18,9 +18,9 @@ from torch.nn.functional import pad
 from .._torch import up_to_programs
 from ..masks import Bounds
 from ..terms import Bias, DenseBias, DistanceBias, Linear, QueryScale, Rows, Sink, SoftCap, Stretched, TokenBias
-from ..tracing import PLAIN_ALONE, plain_alone, to_onnx
+from ..tracing import PLAIN_ALONE, plain_alone, to_onnx, without_autocast
 from . import _tuned
-from ._base import Deferral, Kernel, without_autocast
+from ._base import Deferral, Kernel
 from ._problem import Call, Problem, is_older, wants_gradient
 from .lowering import LoweredCall, simplified
 from .lowering.masks import EVERYTHING, slots

@@ -46,9 +46,8 @@ from ..terms import (
     Term,
     TokenBias,
 )
-from ..tracing import plain_alone
+from ..tracing import plain_alone, without_autocast
 from . import _ops
-from ._base import without_autocast
 from ._native import NativeKernel
 from ._problem import Call, Problem, without_tables
 from ._purity import try_functions

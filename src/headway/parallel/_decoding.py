@@ -17,12 +17,12 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..kernels import why_not_in_parts
 from ..kernels._autograd import NATIVE
-from ..kernels._base import without_autocast
 from ..kernels._parts import cut, forward_part, kernel_of_part, merged, sinks_of
 from ..kernels._results import ForwardResults
 from ..masks import AnyMask, Causal, as_mask, hiding_padding, looks_ahead
 from ..nn._retention import reads_others
 from ..positions import PositionEncoding
+from ..tracing import without_autocast
 from ._group import Group, Runs
 from ._shards import Shards
 

@@ -16,8 +16,8 @@ from ..._common.progress import Tell
 from ...errors import HeadwayError
 from ...kernels import KERNELS, Call, cut, reduce
 from ...kernels import reference as spec
-from ...kernels._base import without_autocast
 from ...reductions import WeightsAt
+from ...tracing import without_autocast
 from ._codes import octets_of
 from ._measure import strongest
 from ._page import asset, spelled

@@ -11,8 +11,8 @@ from torch import Tensor
 from ... import reductions
 from ...kernels import KERNELS, Call, reduce, score_blocks
 from ...kernels import reference as spec
-from ...kernels._base import without_autocast
 from ...kernels._results import log_sum_exp
+from ...tracing import without_autocast
 from .._above import searched, sorted_entries
 from .._run import Wanted
 from .._weights import dense_weights

@@ -14,11 +14,11 @@ from ...biases import distance_bias
 from ...coordinates import Coordinates
 from ...kernels import Call
 from ...kernels import reference as spec
-from ...kernels._base import without_autocast
 from ...kernels._masks import evaluated
 from ...kernels.lowering.masks import lower_mask, slots
 from ...masks import Bound
 from ...terms import DistanceBias, QueryScale, RelativeValues, Rows, Sink, SoftCap, Stretched, TokenBias
+from ...tracing import without_autocast
 
 REASONS = {
     "RelativeKeys": "its scores have products with relative keys",

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ...reductions import Reduction, TopKeys
 from ...terms import PRODUCTS, Rotation, Sink, StickWeights
-from ...tracing import watched
+from ...tracing import watched, without_autocast
 from .. import _tuned
 from .._autograd import ORDINARY
-from .._base import Deferral, without_autocast
+from .._base import Deferral
 from .._masks import evaluated, without_unseen
 from .._native import NativeKernel, NotOrdinaryError, recorded
 from .._parts import merged, sink_gradients, sinks_of

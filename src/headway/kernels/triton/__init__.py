@@ -20,9 +20,10 @@ from torch import Tensor
 from ..._torch import stream_of
 from ...reductions import Reduction
 from ...terms import Rotation
+from ...tracing import without_autocast
 from .. import _tuned
 from .._autograd import ORDINARY
-from .._base import Deferral, without_autocast
+from .._base import Deferral
 from .._masks import evaluated
 from .._native import NativeKernel, NotOrdinaryError, recorded
 from .._problem import Call, Problem, of_weights, without_tables

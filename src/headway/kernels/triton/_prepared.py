@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from ...terms import Rows, Term
-from ...tracing import watched
+from ...tracing import watched, without_autocast
 from .. import _ops
 from .._autograd import eager_apply, fitted, gradients_of, through_lowering
-from .._base import without_autocast
 from .._masks import evaluated
 from .._native import recorded
 from .._problem import Call, without_tables

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...kernels import KERNELS, Call, kernel_for
-from ...kernels._base import without_autocast
 from ...terms import Term
+from ...tracing import without_autocast
 from .._call import SharedCall
 from .._group import (
     bytes_by_heads,

@@ -20,7 +20,6 @@ from torch import Tensor
 from ...coordinates import Coordinates
 from ...kernels import Call
 from ...kernels._autograd import NATIVE, through_lowering
-from ...kernels._base import without_autocast
 from ...kernels._ops import flatten, unflatten
 from ...kernels._parts import (
     backward_part,
@@ -33,6 +32,7 @@ from ...kernels._parts import (
 )
 from ...kernels._problem import without_tables
 from ...kernels._results import ForwardResults, new_results
+from ...tracing import without_autocast
 from .._call import SharedCall
 from .._group import Group, Runs, backward_of, once, tokens_in
 from .._packing import Buffers, Packing
