@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
+from ..tracing import without_autocast
 from ._base import Input, PositionEncoding, need_width
 
 
@@ -21,7 +23,18 @@ class Contextual(PositionEncoding):
     embed_dim: int
 
     def read(self, x: Input) -> Tensor:
-        """Returns the input [batch, tokens, embed_dim] in float64, so that neither autocast nor a long sum rounds it.
+        """Returns the input in float64, so that neither autocast nor a long sum rounds it.
+
+        Args:
+            x: the layer's input, [batch, tokens, embed_dim].
+
+        Raises:
+            HeadwayError: if x is None or has another width.
+        """
+        return self.given(x).double()
+
+    def given(self, x: Input) -> Tensor:
+        """Returns the input.
 
         Args:
             x: the layer's input, [batch, tokens, embed_dim].
@@ -35,13 +48,20 @@ class Contextual(PositionEncoding):
                 f"tokens, {self.embed_dim}]"
             )
         need_width(x, "embed_dim", self.embed_dim)
-        return x.double()
+        return x
 
 
 def projected(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x·weightᵀ + bias in the dtype of x, which is float64 for what ``read`` returns."""
     out = x @ weight.to(x.dtype).t()
     return out if bias is None else out + bias.to(x.dtype)
+
+
+def projected_once(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x·weightᵀ + bias in float32, whatever autocast says, or in float64 if weights are; where no long sum follows."""
+    with without_autocast(x):
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        return F.linear(x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
 
 
 def numbers_of(encoding: PositionEncoding, q_at: Coordinates, k_at: Coordinates) -> tuple[int, int]:

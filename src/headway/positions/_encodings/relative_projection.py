@@ -12,7 +12,7 @@ from ...coordinates import Coordinates
 from ...errors import need_positive
 from ...terms import Bucketize, Clip, Map, RelativeKeys, Rows
 from .._base import Input, Pair, PositionEncoding, Terms, normal
-from .._content import Contextual, projected
+from .._content import Contextual, projected_once
 
 
 class RelativeProjection(Contextual):
@@ -64,7 +64,7 @@ class RelativeProjection(Contextual):
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Returns products of the weights with the curves at each distance, with rows of 0 on both sides."""
-        mixed = projected(self.read(q_input), self.weight, self.bias)
+        mixed = projected_once(self.given(q_input), self.weight, self.bias)
         mixed = mixed.unflatten(-1, (self.num_heads, self.curves)).transpose(1, 2)
         table = F.pad(self.bank.t().flip(0), (0, 0, 1, 1))
         return (RelativeKeys(Rows(table[None], self._rows(q_at, k_at)), query=mixed, scaled=False),)
