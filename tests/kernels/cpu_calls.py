@@ -38,6 +38,7 @@ TERMS = (
     "dense for all", "dense by row", "dense by column", "cosines", "stretched", "sink by query",
 )  # fmt: skip
 SCANS = ("contextual positions", "gated path")
+ALONE = (*SCANS, "slopes by content")
 """Terms of which a call has one at most."""
 
 
@@ -398,6 +399,10 @@ def term(name: str, label: str, draw: Draws, g: torch.Generator, case: Case, axe
         width, slope = r.choice((1, 3, 8, 17)), torch.linspace(0.1, 1, h)
         sides = leaf("query", r.choice((1, b)), h, n, width), leaf("path", r.choice((1, b)), h, m, width)
         return [T.GatedPath(*sides, slope)]
+    if name == "slopes by content":
+        gates = r.choice((("keys",), ("queries",), ("keys", "queries")))
+        weights = [leaf(side, h, d, size=d**-0.5) if side in gates else None for side in ("keys", "queries")]
+        return [T.ContentSlope(leaf("slope", h, size=0.1 * d**-0.5), *weights, axis)]
     if name == "sink by query":
         return [T.Sink(leaf("logits", r.choice((1, b)), own, r.choice((1, n))))]
     if name.startswith("dense"):

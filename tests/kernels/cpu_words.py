@@ -19,6 +19,7 @@ from headway.coordinates import Coordinates
 from headway.kernels import Call, reduce_blocks
 from headway.kernels import reference as spec
 from headway.kernels.cpu import _library
+from headway.kernels.lowering.terms import PastSlopes
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool]
 FORMS = ["rows", "linear", "log", "power", "piecewise", "cosines", "stretched"]
@@ -105,6 +106,7 @@ def read(r: Reader) -> tuple[Call, dict[str, Any]]:
     q_side, k_side = (Coordinates(p, r.some(b, p.shape[1])) for p in positions)
     mask = read_mask(r, q_side, k_side, h)
     terms = [read_term(r, q_side, k_side, h, kv, d, dv) for _ in range(r.word())]
+    terms = with_slopes(terms, q_side, k_side)
     results["gradients"] = r.gradients
     results["reductions"] = read_reductions(r, b, h, n, m) if r.word() else []
     assert r.at == len(r.words)
@@ -194,7 +196,7 @@ def read_map(r: Reader, b: int, n: int, m: int) -> T.Map:
     return maps[0] if len(maps) == 1 else T.Grid(tuple(maps))
 
 
-def read_term(r: Reader, q: Coordinates, k: Coordinates, h: int, kv: int, d: int, dv: int) -> T.Term:
+def read_term(r: Reader, q: Coordinates, k: Coordinates, h: int, kv: int, d: int, dv: int) -> T.Term | PastSlopes:
     (b, n), m = q.index.shape, k.index.shape[1]
     kind = r.word()
     if kind == 1:
@@ -205,15 +207,19 @@ def read_term(r: Reader, q: Coordinates, k: Coordinates, h: int, kv: int, d: int
         return T.TokenBias(keys=r.leaf(b, h, m))
     if kind == 8:
         return T.DenseBias(r.leaf(b, h, n, m))
-    if kind == 9:
-        return T.Sink(r.leaf(b, h, n))
-    if kind == 10:
-        return T.SoftCap(r.double())
+    if kind in (9, 10):
+        axis, of_keys = r.word(), kind == 10
+        slopes = r.leaf(b, h, m if of_keys else n)
+        return PastSlopes(None if of_keys else slopes, slopes if of_keys else None, axis)
     if kind == 11:
-        return T.StickWeights(bool(r.word()), bool(r.word()))
+        return T.Sink(r.leaf(b, h, n))
     if kind == 12:
-        return T.ContextualPositions(r.leaf(h, r.word(), d))
+        return T.SoftCap(r.double())
     if kind == 13:
+        return T.StickWeights(bool(r.word()), bool(r.word()))
+    if kind == 14:
+        return T.ContextualPositions(r.leaf(h, r.word(), d))
+    if kind == 15:
         width, slope = r.word(), r.copy(r.some(h))
         return T.GatedPath(r.leaf(b, h, n, width), r.leaf(b, h, m, width), slope)
     if kind == 4:
@@ -245,6 +251,25 @@ def read_term(r: Reader, q: Coordinates, k: Coordinates, h: int, kv: int, d: int
     if kind == 6:
         return T.RelativeQueries(rows, maybe(r, b, kv, m, width))
     return T.RelativeKeys(rows, maybe(r, h, width), maybe(r, b, h, n, width))
+
+
+def with_slopes(terms: list[Any], q_at: Coordinates, k_at: Coordinates) -> list[T.Term]:
+    """The terms, of which slopes of tokens are one product."""
+    slopes = [term for term in terms if isinstance(term, PastSlopes)]
+    if not slopes:
+        return terms
+
+    def product(q: Tensor, k: Tensor, rows: Tensor, *given: Tensor) -> Tensor:
+        found = q @ k.mT
+        for term, values, distances in zip(slopes, given[: len(slopes)], given[len(slopes) :], strict=True):
+            found = found + distances[:, None, rows] * (
+                values[:, :, rows, None] if term.keys is None else values[:, :, None]
+            )
+        return found
+
+    values = [term.queries if term.keys is None else term.keys for term in slopes]
+    past = [T.distance(q_at, k_at, term.axis).clamp(max=0).to(values[0].dtype) for term in slopes]
+    return [T.Product(product, (*values, *past)), *(term for term in terms if not isinstance(term, PastSlopes))]
 
 
 def read_stretched(r: Reader, q: Coordinates, k: Coordinates, h: int) -> T.DenseBias:

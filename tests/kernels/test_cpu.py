@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 from cpu_calls import (
+    ALONE,
     FAR,
     LAYOUTS,
     MASKS,
     POSITIONS,
-    SCANS,
     SHARING,
     TERMS,
     UPSTREAMS,
@@ -71,9 +71,9 @@ def test_drawn_calls_equal_the_reference(dtype: torch.dtype, part: int) -> None:
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("first", SCANNED_FIRST)
-@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize("name", ALONE)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_drawn_calls_that_scan_the_keys(dtype: torch.dtype, name: str, first: int) -> None:
+def test_drawn_calls_with_a_term_that_stands_alone(dtype: torch.dtype, name: str, first: int) -> None:
     beside = random.Random(first).sample(TERMS, 2)
     cases = [
         Case.drawn(seed, MOST, terms=(name, *beside[: seed % 3])) for seed in range(first, first + EACH[dtype] // 2)

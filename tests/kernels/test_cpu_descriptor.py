@@ -70,7 +70,7 @@ SUPPORTED = [
     name
     for name in checks.term_names()
     if name not in ("dense bias, function", "product", "score map") and not checks.replaces_softmax(name)
-    if name not in ("limited rotation", "channel decay", "slope by content") and not name.startswith("householder path")
+    if name not in ("limited rotation", "channel decay") and not name.startswith("householder path")
 ]
 """Terms that are one call at any positions; test_cpu_pieces.py has the others."""
 
@@ -430,10 +430,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "boundaries": ({"terms": [rows(boundaries(torch.half))]}, "boundaries of Bucketize are torch.float16"),
     "classes": ({"terms": [of_classes((1 << 15) + 1)]}, "there are more than 32,768 classes"),
     "maps": ({"terms": [rows(T.Grid((T.Clip(0, 0),) * 5))]}, "a Grid has more than 4 maps"),
-    "terms": ({"terms": [T.SoftCap(2.0)] * 33}, "it takes at most 32 terms, of which a TokenBias may be two"),
+    "terms": (
+        {"terms": [T.SoftCap(2.0)] * 33},
+        "it takes at most 32 terms, of which TokenBias and ContentSlope may be two",
+    ),
     "biases of tokens": (
         {"terms": [T.TokenBias(torch.zeros(1, 2, 3), torch.zeros(1, 2, 3))] * 17},
-        "it takes at most 32 terms, of which a TokenBias may be two",
+        "it takes at most 32 terms, of which TokenBias and ContentSlope may be two",
     ),
     "knots": ({"terms": [T.DistanceBias(T.Piecewise(KNOTS, torch.zeros(2, 2)))]}, "no gradient to the knots"),
     "frequencies": ({"terms": [T.DistanceBias(T.Cosines(torch.zeros(2, 2), KNOTS))]}, "no gradient to the frequencies"),

@@ -1,4 +1,4 @@
-"""Products that the CPU kernel computes in pieces, or as rows of a table: over several chunks, blocks and tiles."""
+"""Products that the CPU kernel computes in pieces, or as other terms: over several chunks, blocks and tiles."""
 
 import math
 from typing import Any
@@ -10,12 +10,10 @@ from torch.nn import functional as F
 
 import headway as hw
 from headway import householder
-from headway.call import make_call
 from headway.coordinates import Coordinates
 from headway.kernels import _masks
 from headway.kernels._masks import shared_masks
 from headway.kernels.cpu import _library
-from headway.kernels.lowering import lower
 from headway.masks import Boolean, Causal, Documents, Mask, Padding, Window
 from headway.terms import (
     ChannelDecay,
@@ -213,15 +211,12 @@ def test_what_nobody_sees_reaches_no_gradient(kind: str) -> None:
             assert torch.equal(x, y)
 
 
-def test_a_table_by_distance_holds_the_distances_of_the_call() -> None:
-    """Queries may stand far from all keys."""
-    q = torch.randn(1, 2, 6, WIDTH)
-    term = ContentSlope(torch.ones(2), torch.randn(2, WIDTH), torch.randn(2, WIDTH))
-    at, to = Coordinates.span(6, start=1 << 40), Coordinates.span(6)
-    call = make_call(q, q, q, terms=[term], mask=Causal(), q_positions=at, k_positions=to)
-    made = lower(call).terms
-    assert len(made) == 2
-    assert all(term.rows.table.shape[1] <= 11 for term in made)
+@pytest.mark.parametrize("kind", ["slope by keys", "slope by both"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float64])
+def test_slopes_at_any_positions(kind: str, dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(0)
+    positions = (3 * torch.rand(BATCH, 50, generator=draw)).cumsum(1)
+    agree(kind, 50, positions=positions.to(dtype), mask=None)
 
 
 def test_layers_of_a_model_share_which_keys_are_near() -> None:
@@ -278,8 +273,6 @@ def test_what_is_refused() -> None:
     assert not refused("path", further=scales)
     assert not refused("decay", 3)
     assert "ChannelDecay for queries that are the last keys" in refused("decay", 7)
-    gaps: dict[str, Any] = {"q_positions": torch.tensor([0, 2, 3, 4, 7]), "k_positions": torch.tensor([0, 2, 3, 4, 7])}
-    assert "ContentSlope for positions that rise by one" in refused("slope by keys", **gaps)
     assert "not scaled beside a QueryScale" in refused("not scaled", further=scales)
     assert "a scale of 0" in refused("not scaled", scale=0.0)
     for kind in ("path", "rotation", "decay"):

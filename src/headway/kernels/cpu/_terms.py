@@ -44,6 +44,7 @@ from ...terms import (
     TokenBias,
 )
 from .._problem import wants_gradient
+from ..lowering.terms import PastSlopes
 from ._descriptor import ABSENT, MAX_WIDTH, CallDescriptor, double_bits, whole
 
 MAX_TERMS, MAX_MAPS = 32, 4
@@ -51,7 +52,8 @@ MAX_KNOTS, MAX_WAVES, MAX_CLASSES, MAX_POSITIONS = 1 << 20, 1 << 16, 1 << 15, 1 
 BOUNDARIES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 QUERY_SCALE, TOKEN_QUERIES, TOKEN_KEYS, DISTANCE = 1, 2, 3, 4
 RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES = 5, 6, 7
-DENSE, SINK, SOFT_CAP, STICK_WEIGHTS, CONTEXTUAL_POSITIONS, GATED_PATH = 8, 9, 10, 11, 12, 13
+DENSE, QUERY_SLOPES, KEY_SLOPES = 8, 9, 10
+SINK, SOFT_CAP, STICK_WEIGHTS, CONTEXTUAL_POSITIONS, GATED_PATH = 11, 12, 13, 14, 15
 ROWS, LINEAR, LOG, POWER, PIECEWISE, COSINES, STRETCHED = 0, 1, 2, 3, 4, 5, 6
 CLIP, BUCKETIZE, CLASSES = 0, 1, 2
 
@@ -96,7 +98,7 @@ def reasons_against(terms: tuple[Any, ...]) -> Iterator[str]:
     if len(scans) > 1:
         yield f"it has no {' beside '.join(scans)}, each of which depends on the order of all keys"
     if count > MAX_TERMS:
-        yield f"it takes at most {MAX_TERMS} terms, of which a TokenBias may be two"
+        yield f"it takes at most {MAX_TERMS} terms, of which TokenBias and ContentSlope may be two"
 
 
 def write_terms(descriptor: CallDescriptor, terms: tuple[Any, ...], sizes: Mapping[str, int]) -> None:
@@ -132,8 +134,20 @@ def _token_bias(d: CallDescriptor, term: TokenBias) -> None:
             d.parameter(term, name)
 
 
-def _count_token_bias(term: TokenBias) -> int:
+def _past_slopes(d: CallDescriptor, term: PastSlopes) -> None:
+    d.need_axis(term.axis)
+    for kind, name in ((QUERY_SLOPES, "queries"), (KEY_SLOPES, "keys")):
+        if getattr(term, name) is not None:
+            d.words += (kind, term.axis)
+            d.parameter(term, name)
+
+
+def _count_tokens(term: TokenBias | PastSlopes) -> int:
     return (term.queries is not None) + (term.keys is not None)
+
+
+def _count_slopes(term: ContentSlope) -> int:
+    return (term.query_weight is not None) + (term.key_weight is not None)
 
 
 def _distance_bias(d: CallDescriptor, term: DistanceBias) -> None:
@@ -256,7 +270,8 @@ def _simplified(d: CallDescriptor, term: Any) -> None:
 
 TERMS: dict[type, Row] = {
     QueryScale: Row(_query_scale),
-    TokenBias: Row(_token_bias, count=_count_token_bias),
+    TokenBias: Row(_token_bias, count=_count_tokens),
+    PastSlopes: Row(_past_slopes, count=_count_tokens),
     DistanceBias: Row(_distance_bias, _against_distance_bias),
     RelativeKeys: Row(_relative_keys, _against_relative),
     RelativeQueries: Row(_relative_queries, _against_relative),
@@ -270,7 +285,7 @@ TERMS: dict[type, Row] = {
     LimitedRotation: Row(_simplified),
     HouseholderPath: Row(_simplified),
     ChannelDecay: Row(_simplified),
-    ContentSlope: Row(_simplified),
+    ContentSlope: Row(_simplified, count=_count_slopes),
 }
 
 # ---------------------------------------------------------------- what a DistanceBias holds

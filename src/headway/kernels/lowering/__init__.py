@@ -17,8 +17,8 @@ from ...masks import Bounds, Mask
 from ...terms import ContentSlope, QueryScale, RelativeKeys, Sink, Sinusoids
 from .._problem import Call, Problem
 from .masks import lower_mask
-from .sinusoids import distances, without_sinusoids
-from .terms import as_rows, as_scaled, one_sink, one_temperature
+from .sinusoids import without_sinusoids
+from .terms import as_scaled, as_slopes, one_sink, one_temperature
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +54,7 @@ def reasons_against(problem: Problem) -> Iterator[str]:
         problem: the facts of the call.
     """
     for term in problem.terms:
-        if type(term) is ContentSlope and not problem.positions_rise_by_one:
-            yield "it has ContentSlope for positions that rise by one alone"
-        elif _is_unscaled(term) and (problem.scale == 0 or any(type(one) is QueryScale for one in problem.terms)):
+        if _is_unscaled(term) and (problem.scale == 0 or any(type(one) is QueryScale for one in problem.terms)):
             yield "it has no RelativeKeys that are not scaled beside a QueryScale, or a scale of 0"
 
 
@@ -97,7 +95,7 @@ def with_simpler_terms(lowered: LoweredCall) -> LoweredCall:
     elif sinks > 1:
         terms = one_sink(terms)
     if any(isinstance(term, ContentSlope) or _is_unscaled(term) for term in terms):
-        terms = tuple([one for term in terms for one in _simpler(term, lowered)])
+        terms = tuple([_simpler(term, lowered) for term in terms])
     return lowered if terms is lowered.terms else lowered._with(terms=terms)
 
 
@@ -105,9 +103,7 @@ def _is_unscaled(term: Any) -> bool:
     return isinstance(term, RelativeKeys) and not term.scaled
 
 
-def _simpler(term: Any, call: LoweredCall) -> tuple[Any, ...]:
+def _simpler(term: Any, call: LoweredCall) -> Any:
     if isinstance(term, ContentSlope):
-        reach = distances(call.intervals, call.q_coordinates, call.k_coordinates, term.axis)
-        assert reach is not None  # a kernel takes whole positions on a CPU
-        return as_rows(term, call.q, call.k, *reach)
-    return (as_scaled(term, call.q, call.scale),) if _is_unscaled(term) else (term,)
+        return as_slopes(term, call.q, call.k)
+    return as_scaled(term, call.q, call.scale) if _is_unscaled(term) else term

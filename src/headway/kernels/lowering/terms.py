@@ -1,8 +1,9 @@
-"""Lowering of terms to simpler ones: several query scales to one, several sinks to one, slopes by content to rows."""
+"""Lowering of terms to simpler ones: several query scales or sinks to one, slopes by content to slopes of tokens."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...terms import Clip, ContentSlope, QueryScale, RelativeKeys, RelativeQueries, Rows, Sink
+from ...records import named
+from ...terms import ContentSlope, Part, QueryScale, RelativeKeys, Sink
 
 
 def one_temperature(terms: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -33,30 +35,36 @@ def as_scaled(term: RelativeKeys, q: Tensor, scale: float) -> RelativeKeys:
     return term._with(query=query, query_bias=query_bias, scaled=True)
 
 
-def as_rows(term: ContentSlope, q: Tensor, k: Tensor, low: int, high: int) -> tuple[Any, ...]:
-    """Returns relative queries and keys that add the penalty.
+@dataclass(frozen=True, eq=False)
+class PastSlopes(Part):
+    """Adds (aᵢ + bⱼ)·min(δ, 0) to ⟨qᵢ, kⱼ⟩, with the slopes a of queries and b of keys.
 
-    The slope that a key gives is multiplied with the distance in the table. Each query head that shares the key has a
-    slope of its own, and so a column.
+    queries: [b, heads, n], or None
+    keys: [b, heads, m], or None
+    axis: the axis of the positions
+    """
+
+    axes = named(queries="1|batch 1|heads queries", keys="1|batch 1|heads keys")
+
+    queries: Tensor | None
+    keys: Tensor | None
+    axis: int
+
+
+def as_slopes(term: ContentSlope, q: Tensor, k: Tensor) -> PastSlopes:
+    """Returns the term with the slope of each token, [batch, heads, tokens].
 
     Args:
         term: the term.
         q: queries, [batch, heads, n, head_dim].
         k: keys, [batch, kv_heads, m, head_dim].
-        low: the smallest distance.
-        high: the largest distance.
     """
-    back = torch.arange(low, high + 1, device=q.device).clamp(max=0)
-    penalty = math.sqrt(q.shape[-1]) * term.slope[:, None] * back  # [heads, distances]
-    clip = Clip(low, high, term.axis)
-    terms: list[Any] = []
-    if term.key_weight is not None:
-        heads, kv_heads = q.shape[1], k.shape[1]
-        columns = torch.eye(heads // kv_heads, dtype=penalty.dtype, device=q.device).repeat(kv_heads, 1)
-        weight = term.key_weight.float().unflatten(0, (kv_heads, -1))
-        gate = F.softplus(k.float() @ weight.mT)
-        terms.append(RelativeQueries(Rows(penalty[..., None] * columns[:, None], clip), key=gate))
+    heads, kv_heads = q.shape[1], k.shape[1]
+    slope = (math.sqrt(q.shape[-1]) * term.slope.float()).unsqueeze(-1)
+    queries = keys = None
     if term.query_weight is not None:
-        gate = F.softplus((q.float() * term.query_weight.float()[:, None]).sum(-1, keepdim=True))
-        terms.append(RelativeKeys(Rows(penalty[..., None], clip), query=gate))
-    return tuple(terms)
+        queries = slope * F.softplus((q.float() * term.query_weight.float()[:, None]).sum(-1))
+    if term.key_weight is not None:
+        weight = term.key_weight.float().unflatten(0, (kv_heads, heads // kv_heads))
+        keys = slope * F.softplus(weight @ k.float().mT).flatten(1, 2)
+    return PastSlopes(queries, keys, term.axis)

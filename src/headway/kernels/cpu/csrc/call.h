@@ -12,7 +12,7 @@ typedef int64_t i64;
 
 // VERSION is that of all words that pass this interface, including those of tokens.h. Python refuses a library whose
 // hw_version is another one.
-enum { VERSION = 11, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
+enum { VERSION = 12, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
     QUERY_SCALE = 1,
@@ -23,6 +23,8 @@ enum Kind {
     RELATIVE_QUERIES,
     RELATIVE_VALUES,
     DENSE,
+    QUERY_SLOPES,
+    KEY_SLOPES,
     SINK,
     SOFT_CAP,
     STICK_WEIGHTS,
@@ -57,7 +59,7 @@ struct Map {
 struct Term {
     i64 kind;
     i64 form;               // distance
-    i64 axis;               // distance, closed forms
+    i64 axis;               // distance, closed forms; slopes of tokens
     i64 maps;               // 1, or more for a grid
     Map map[MAX_MAPS];
     i64 rows;               // of the table: the product of the maps' counts; the number of knots, frequencies or pieces
@@ -250,6 +252,10 @@ class Reader {
             t.values = tensor(F32_BIT, true, B, H, n), t.values_grad = tensor(F32_BIT, false, B, H, n);
         } else if (t.kind == TOKEN_KEYS) {
             t.values = tensor(F32_BIT, true, B, H, m), t.values_grad = tensor(F32_BIT, false, B, H, m);
+        } else if (t.kind == QUERY_SLOPES || t.kind == KEY_SLOPES) {
+            const i64 tokens = t.kind == QUERY_SLOPES ? n : m;
+            t.axis = range(0, c.axes - 1);
+            t.values = tensor(F32_BIT, true, B, H, tokens), t.values_grad = tensor(F32_BIT, false, B, H, tokens);
         } else if (t.kind == DENSE) {
             t.values = tensor(F32_BIT, true, B, H, n, m);
             t.values_grad = tensor(F32_BIT | F64_BIT, false, B, H, n, m);

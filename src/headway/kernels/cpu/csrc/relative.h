@@ -11,6 +11,7 @@ namespace {
 constexpr i64 WINDOW = (2 * MB + 2 * NB) / NR * NR + 3 * NR;  // columns that SlidingProducts holds
 
 inline bool is_relative(const Term& t) { return t.kind >= RELATIVE_KEYS && t.kind <= RELATIVE_VALUES; }
+inline bool is_slope(const Term& t) { return t.kind == QUERY_SLOPES || t.kind == KEY_SLOPES; }
 
 // the state of one term, shared by all workers
 struct TermState {

@@ -85,7 +85,7 @@ inline void write_gradients(TermState& s, i64 h, i64 chunks, i64 mp) {
     double* double_sums = s.double_sums + first * s.double_sums_size;
     if (t.kind == DENSE && s.double_sums_size) {
         write_dense_gradients(s, h, chunks, mp);
-    } else if (t.kind == TOKEN_KEYS && s.wants_grad) {
+    } else if ((t.kind == TOKEN_KEYS || t.kind == KEY_SLOPES) && t.values_grad.defined()) {
         for (i64 b = 0; b < c.batch; b++) {
             double* total = s.double_sums + (b * stride + first) * s.double_sums_size;
             for (i64 x = 1; x < chunks; x++) add_to(total, total + x * s.double_sums_size, s.double_sums_size);

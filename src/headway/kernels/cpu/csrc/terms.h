@@ -51,6 +51,7 @@ struct Terms {
             TermState& s = states[i];
             const Term& t = *s.t;
             if (t.kind == DISTANCE || is_relative(t)) assign_columns(memory, s);
+            if (is_slope(t) && is_whole(c)) s.axis = axis_at(memory, t.axis);
             s.heads = t.values.stride[0] ? c.heads : 1;
             if (t.kind == DISTANCE && s.dense) {
                 s.head_stride = is_per_head(t) ? 2 * PAD + s.columns : 0;
@@ -75,7 +76,7 @@ struct Terms {
                 s.double_sums_size = s.width;
                 if (t.kind == RELATIVE_QUERIES && t.unprepared.defined())
                     s.key_sums = memory.take<float>(tasks * plan.mp * s.width);
-            } else if (t.kind == TOKEN_KEYS && s.wants_grad) {
+            } else if ((t.kind == TOKEN_KEYS || t.kind == KEY_SLOPES) && t.values_grad.defined()) {
                 s.double_sums_size = plan.mp;
             } else if (t.kind == DENSE && s.wants_grad && plan.has_own_sums(t.values_grad)) {
                 s.double_sums_size = plan.own_sums(t.values_grad);
@@ -117,6 +118,7 @@ struct Terms {
     struct Worker {
         SlidingProducts sliding_products[MAX_TERMS];
         float* row;      // floats of a row of keys
+        float* past;     // [LD], for slopes
         float* sheared;  // [MB + NB + 2·W]
         float* piece_sums;   // of stretched distances
         WaveTile waves;
@@ -126,6 +128,7 @@ struct Terms {
 
     void lay_out(Memory& memory, Worker& w) {
         w.row = memory.take<float>(LD);
+        w.past = memory.take<float>(LD);
         w.sheared = memory.take<float>(MB + NB + 4 * W);
         if (positions.t) positions.lay_out(memory, c, w.positions);
         if (path.t) path.lay_out(memory, c, w.path);
@@ -177,7 +180,7 @@ struct Terms {
         for (i64 i = 0; i < count; i++) {
             const TermState& s = states[i];
             SlidingProducts& r = w.sliding_products[i];
-            const bool token = s.t->kind == TOKEN_QUERIES, by_distance = s.t->kind == DISTANCE;
+            const bool token = s.t->kind == TOKEN_QUERIES || s.t->kind == QUERY_SLOPES, by_distance = s.t->kind == DISTANCE;
             const Tensor& per_query = token ? s.t->values_grad : s.t->stretch_grad;  // one number for each query
             if ((token || by_distance) && per_query.defined())
                 for (i64 row = 0; row < t.rows; row++) *per_query.template at<float>(t.b, t.h, t.i0 + row) = 0;
@@ -220,6 +223,7 @@ struct Terms {
                                  &t.stretch_grad, &t.query_bias_grad,       &t.unprepared_grad};
         for (const Tensor* grad : grads)
             if (grad->defined()) return true;
+        if (is_slope(t)) return wants_d_query_scale;
         if (t.kind == RELATIVE_KEYS) return wants_d_query_scale || (!t.unprepared.defined() && c.dq.defined());
         return t.kind == RELATIVE_QUERIES && (wants_d_query_scale || (!t.unprepared.defined() && c.dk.defined()));
     }
@@ -240,6 +244,8 @@ struct Terms {
                 case TOKEN_QUERIES: add_token_queries(s, t, score); break;
                 case TOKEN_KEYS: add_token_keys(w, s, t, score); break;
                 case DENSE: add_dense(s, t, score); break;
+                case QUERY_SLOPES:
+                case KEY_SLOPES: add_slopes(w, s, t, score, score_scale); break;
             }
         }
         if (capped) soft_cap(t, score, cap_slope);
@@ -275,12 +281,68 @@ struct Terms {
             add_to(score + r * LD + t.c0, *s.t->values.template at<float>(t.b, t.h, t.i0 + r), t.c1 - t.c0);
     }
 
-    void add_token_keys(Worker& w, const TermState& s, const Tile& t, float* score) const {
+    // the numbers of the keys of a tile, with zeros for those that no query sees and in the rest of the last vector
+    void load_token_keys(Worker& w, const TermState& s, const Tile& t) const {
         for (i64 x = t.c0; x < t.c1; x++) {
             float value = *s.t->values.template at<float>(t.b, t.h, t.j0 + x);
             w.row[x] = t.sees(t.j0 + x) ? value : 0;
         }
+        store(w.row + t.c1, vf{});
+    }
+
+    void add_token_keys(Worker& w, const TermState& s, const Tile& t, float* score) const {
+        load_token_keys(w, s, t);
         for (i64 r = 0; r < t.rows; r++) add_to(score + r * LD + t.c0, w.row + t.c0, t.c1 - t.c0);
+    }
+
+    // min(δ, 0) at the columns c0 … c1 − 1 of row r, and zeros in the rest of the last vector
+    void past_distances(const TermState& s, const Tile& t, i64 r, float* past) const {
+        store(past + t.c1, vf{});
+        if (!s.axis)
+            for (i64 x = t.c0; x < t.c1; x++) past[x] = (float)distance_of(c, t.b, t.i0 + r, t.j0 + x, s.t->axis);
+        for (i64 x = t.c0; x < t.c1 && s.axis;) {
+            const float first = (float)minus(s.axis->k_at(t)[x], s.axis->q_at(t)[r]);
+            const i64 many = min(s.axis->run_at(t)[x], t.c1 - x);
+            for (i64 y = 0; y < many; y++) past[x + y] = first + (float)y;
+            x += many;
+        }
+        for (i64 x = t.c0; x < t.c1; x++) past[x] = past[x] > 0 ? 0 : past[x];  // NaN stays
+    }
+
+    float query_slope(const TermState& s, const Tile& t, i64 r) const { return *s.t->values.template at<float>(t.b, t.h, t.i0 + r); }
+
+    void add_slopes(Worker& w, const TermState& s, const Tile& t, float* score, const float* score_scale) const {
+        const bool of_keys = s.t->kind == KEY_SLOPES;
+        if (of_keys) load_token_keys(w, s, t);
+        for (i64 r = 0; r < t.rows; r++) {
+            past_distances(s, t, r, w.past);
+            const float factor = of_keys ? score_scale[r] : score_scale[r] * query_slope(s, t, r);
+            for (i64 x = t.c0; x < t.c1; x += W) {
+                const vf penalty = load(w.past + x) * factor;
+                store(score + r * LD + x, load(score + r * LD + x) + (of_keys ? penalty * load(w.row + x) : penalty));
+            }
+        }
+    }
+
+    void slopes_backward(Worker& w, const TermState& s, const Tile& t, const float* grad, const float* score_scale,
+                         float* d_query_scale, i64 task) const {
+        const bool of_keys = s.t->kind == KEY_SLOPES;
+        float d_keys[LD] = {};
+        if (of_keys) load_token_keys(w, s, t);
+        for (i64 r = 0; r < t.rows; r++) {
+            past_distances(s, t, r, w.past);
+            vf total = {};
+            for (i64 x = t.c0; x < t.c1; x += W) {
+                const vf found = load(grad + r * LD + x) * load(w.past + x);
+                if (of_keys) store(d_keys + x, load(d_keys + x) + found * score_scale[r]);
+                total += of_keys ? found * load(w.row + x) : found;
+            }
+            const float product = sum(total);
+            d_query_scale[r] += (float)c.scale * (of_keys ? product : product * query_slope(s, t, r));
+            if (!of_keys && s.t->values_grad.defined())
+                *s.t->values_grad.template at<float>(t.b, t.h, t.i0 + r) += product * score_scale[r];
+        }
+        if (s.double_sums_size) add_to(s.double_sums + task * s.double_sums_size + t.j0 + t.c0, d_keys + t.c0, t.c1 - t.c0);
     }
 
     void add_dense(const TermState& s, const Tile& t, float* score) const {
@@ -415,6 +477,8 @@ struct Terms {
             } else if (term.kind == TOKEN_KEYS && s.wants_grad) {
                 sum_rows(grad + t.c0, t.rows, LD, t.c1 - t.c0, w.row);
                 add_to(s.double_sums + task * s.double_sums_size + t.j0 + t.c0, w.row, t.c1 - t.c0);
+            } else if (is_slope(term) && s.wants_grad) {
+                slopes_backward(w, s, t, grad, score_scale, d_query_scale, task);
             } else if (term.kind == DENSE && s.wants_grad) {
                 if (s.double_sums_size)
                     dense_backward<double>(own_gradient(s, task), t, grad);
@@ -481,11 +545,12 @@ struct Terms {
         s.dense = span.dense;
         s.low = span.low;
         s.columns = span.dense ? span.high - span.low + 1 : t.rows;
-        s.axis = nullptr;
-        if (!s.dense) return;
+        s.axis = s.dense ? axis_at(memory, number) : nullptr;
+    }
+
+    Axis* axis_at(Memory& memory, i64 number) {
         for (i64 i = 0; i < axes; i++)
-            if (axis[i].number == number) s.axis = &axis[i];
-        if (s.axis) return;
+            if (axis[i].number == number) return &axis[i];
         Axis& a = axis[axes++];
         a.number = number;
         a.q_batch = c.q_position.stride[0] ? c.n : 0;
@@ -493,7 +558,7 @@ struct Terms {
         a.q = memory.take<i64>(a.q_batch ? c.batch * c.n : c.n);
         a.k = memory.take<i64>(a.k_batch ? c.batch * c.m : c.m);
         a.run = memory.take<int32_t>(a.k_batch ? c.batch * c.m : c.m);
-        s.axis = &a;
+        return &a;
     }
 
     // whether blocks of tokens fall into few groups of near positions, so that the window moves and is seldom refilled
