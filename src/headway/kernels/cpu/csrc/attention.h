@@ -62,7 +62,8 @@ struct Attention {
     // weights below are 0 in the backward pass: products of subnormal numbers take twenty times as long
     static constexpr float NEGLIGIBLE = 0x1p-100f;
     static constexpr i64 DECODE_QUERIES = 4;  // up to this many queries, packing costs more than it saves
-    static constexpr i64 PREFETCHED = (i64)8 << 20;  // bytes from which on keys and values are requested ahead, for several rows
+    static constexpr i64 PREFETCHED = (i64)8 << 20;  // bytes from which on keys and values are requested ahead
+    static constexpr i64 AHEAD = (i64)16 << 10;      // by so many bytes
     // rows and keys whose products are computed at once, and the sums of values that fit into registers beside them
     static constexpr int DECODE_ROWS = REGISTERS / 8, DECODE_KEYS = 4, DECODE_SUMS = REGISTERS / 2;
 
@@ -76,7 +77,7 @@ struct Attention {
     bool decode = false;         // at most DECODE_QUERIES queries: scores are dot products with keys that are not packed
     bool split_k = false;        // decode, forward: keys are split among workers, with split_blocks blocks in each split
     i64 splits = 1, split_blocks = 1;
-    bool prefetches = false;     // decode, forward: requests keys and values a tile ahead
+    bool prefetches = false;     // decode, forward: requests keys and values ahead
     i64 heads_in_item = 1;       // heads that share keys and are computed together, so that each key is read once
     float* split_results = nullptr;  // [batch·heads][splits][n][row_max, row_sum, output]
     bool prescaled_q = false;    // q is multiplied by its score_scale, not the scores
@@ -187,7 +188,7 @@ struct Attention {
         while (heads_in_item > 1 && decode_items() < 2 * c.threads) heads_in_item = (heads_in_item + 1) / 2;
         plan.workers = hw_workers(c.threads, decode_items());
         const i64 bytes = c.batch * c.kv_heads * c.m * (c.d + c.dv) * (i64)sizeof(typename T::type);
-        prefetches = heads_in_item * c.n >= DECODE_ROWS && bytes > PREFETCHED;
+        prefetches = bytes > PREFETCHED;
     }
 
     i64 parts_of_group() const { return (plan.group + heads_in_item - 1) / heads_in_item; }
@@ -338,8 +339,9 @@ struct Attention {
     void decode_products(Worker& w, i64 first, i64 x, Key key) const;
     static vf load_packed(const typename T::type* p);
     void decode_output(Worker& w, const Tile& t) const;
-    template <int ROWS, int VECTORS, bool ZEROS, class Ahead>
-    void decode_values(const float* weight, const typename T::type* value, i64 keys, float* out, Ahead ahead) const;
+    template <int ROWS, int VECTORS, bool ZEROS, class Request>
+    void decode_values(const float* weight, const typename T::type* value, i64 keys, float* out, Request request) const;
+    static i64 tokens_ahead(i64 width) { return AHEAD / max(1, width * (i64)sizeof(typename T::type)); }
 
     // ------------------------------------------------------------ backward.h
 

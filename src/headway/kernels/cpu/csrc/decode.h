@@ -54,12 +54,13 @@ template <class T, class Packing>
 void Attention<T, Packing>::decode_scores(Worker& w, const Tile& t) const {
     typedef typename T::type type;
     const i64 h = t.h / plan.group, step = W * Packing::K_PACK, dp = plan.dp, far = c.k.stride[2];
+    const i64 ahead = tokens_ahead(c.d);
     const bool in_place = c.k.stride[3] == 1 && c.d % step == 0;
     if (!in_place) memset(w.row, 0, (size_t)(DECODE_KEYS * dp * 4));
     in_groups<DECODE_KEYS>(t.c1 - t.c0, [&](auto keys, i64 first) {
         const i64 x = t.c0 + first;
-        if (prefetches)
-            for (i64 j = t.j0 + x; j < t.j0 + x + keys; j++) prefetch<T>(c.v, t.b, h, j, c.dv);
+        const i64 next = t.j0 + x + ahead;
+        for (i64 j = next; j < min(c.m, next + keys) && prefetches; j++) prefetch<T, 3>(c.k, t.b, h, j, c.d);
         if (in_place) {
             const type* key = c.k.template at<type>(t.b, h, t.j0 + x);
             decode_keys<keys>(w, t.rows, x, [&](i64 j, i64 i) { return load_packed(key + j * far + i * Packing::K_PACK); });
@@ -135,32 +136,32 @@ void Attention<T, Packing>::decode_output(Worker& w, const Tile& t) const {
         }
         return;
     }
-    const i64 most_ahead = prefetches ? keys : 0;
+    const i64 ahead = tokens_ahead(c.dv);
     in_groups<DECODE_ROWS>(t.rows, [&](auto rows, i64 r) {
         bool any_zero = false;
         for (int one = 0; one < rows; one++) any_zero |= has_zero(weight + (r + one) * LD, keys);
         in_vector_groups<min(8, DECODE_SUMS / rows)>(dvp / W, [&](auto vectors, i64 i) {
             const type* value = c.v.template at<type>(t.b, h, t.j0 + t.c0, i);
-            const i64 next = t.j0 + t.c0 + NB, ahead = r || i ? 0 : max(0, min(most_ahead, c.m - next));
-            auto prefetch_key = [&](i64 x) {
-                if (x < ahead) prefetch<T>(c.k, t.b, h, next + x, c.d);
+            const i64 next = t.j0 + t.c0 + ahead, requested = prefetches && !r && !i ? c.m - next : 0;
+            auto request = [&](i64 x) {
+                if (x < requested) prefetch<T, 3>(c.v, t.b, h, next + x, c.dv);
             };
             if (any_zero)
-                decode_values<rows, vectors, true>(weight + r * LD, value, keys, w.out + r * dvp + i, prefetch_key);
+                decode_values<rows, vectors, true>(weight + r * LD, value, keys, w.out + r * dvp + i, request);
             else
-                decode_values<rows, vectors, false>(weight + r * LD, value, keys, w.out + r * dvp + i, prefetch_key);
+                decode_values<rows, vectors, false>(weight + r * LD, value, keys, w.out + r * dvp + i, request);
         });
     });
 }
 
 // ZEROS: there may be weights of 0
 template <class T, class Packing>
-template <int ROWS, int VECTORS, bool ZEROS, class Ahead>
-void Attention<T, Packing>::decode_values(const float* weight, const typename T::type* value, i64 keys, float* out, Ahead ahead) const {
+template <int ROWS, int VECTORS, bool ZEROS, class Request>
+void Attention<T, Packing>::decode_values(const float* weight, const typename T::type* value, i64 keys, float* out, Request request) const {
     vf sums[ROWS][VECTORS] = {};
     for (i64 x = 0; x < keys; x++, value += c.v.stride[2]) {
         bool any = false;
-        ahead(x);
+        request(x);
 #pragma GCC unroll 4
         for (int r = 0; r < ROWS && ZEROS; r++) any |= weight[r * LD + x] != 0;
         if (ZEROS && !any) continue;
