@@ -313,7 +313,10 @@ ABOVE = (*CORE, NN, MODELS)
 ROOMS: dict[str, tuple[str, ...]] = {
     "tests/kernels/": (*CORE, FLEX, TRITON),
     **{f"tests/kernels/test_{name}.py": (NN,) for name in ("cpu_tokens", "user_parts")},
-    **{f"tests/kernels/test_cpu_{name}.py": ("tests/kernels/agreement.py",) for name in ("contextual", "gated_path")},
+    **{
+        f"tests/kernels/test_cpu_{name}.py": ("tests/kernels/agreement.py",)
+        for name in ("contextual", "gated_path", "head_network")
+    },
     "tests/conformance/": (*CORE, FLEX, TRITON),
     "tests/conformance/test_whose_coordinates.py": (NN, MODELS),
     **{f"tests/test_{name}.py": CORE for name in ("attention", "fuzz", "masks", "memory", "plans", "torch_sdpa")},

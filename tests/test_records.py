@@ -188,6 +188,19 @@ FITTING: dict[str, list[tuple[Callable[..., Divisible], dict[str, tuple[Shape, S
             },
         )
     ],
+    "HeadNetwork": [
+        (
+            lambda **weights: terms.HeadNetwork(
+                (terms.DistanceBias(terms.Linear(torch.ones(4), torch.ones(4))),), **weights
+            ),
+            {
+                "into": ((3, 8, 5), (3, 8, 5)),
+                "into_bias": ((3,), (3,)),
+                "out": ((4, 3, 5), (4, 3, 5)),
+                "out_bias": ((4,), (4,)),
+            },
+        )
+    ],
     "Prefix": [(lambda length: masks.Prefix(length.long()), {"length": ((2,), (1,))})],
     "Documents": [
         (lambda ids: masks.Documents(ids.long()), {"ids": ((7,), (7,))}),

@@ -16,7 +16,7 @@ from .errors import HeadwayError, need_whole
 from .masks import Mask
 from .positions._base import Input, PositionEncoding, Restore, Terms
 from .records import Record
-from .terms import DenseBias, Normalizer, Product, Rotation, ScoreMap, Term
+from .terms import DenseBias, HeadNetwork, Normalizer, Product, Rotation, ScoreMap, Term
 from .tracing import watched
 
 APART = 1e-2
@@ -140,7 +140,8 @@ class HeadShard:
         """
         own = []
         for term in terms:
-            if isinstance(term, (ScoreMap, Normalizer)) and not any_heads:
+            mixes = isinstance(term, HeadNetwork) and self.count < self.total
+            if mixes or (isinstance(term, (ScoreMap, Normalizer)) and not any_heads):
                 raise HeadwayError(
                     f"{of} is built for {self.total} heads and has a {type(term).__name__}, which maps the scores "
                     "of all heads, and a shard computes only some: keep this layer whole on each process"

@@ -65,6 +65,7 @@ __all__ = [
     "StickWeights",
     "ContextualPositions",
     "GatedPath",
+    "HeadNetwork",
     "LimitedRotation",
     "HouseholderPath",
     "ChannelDecay",
@@ -859,6 +860,66 @@ def _summed_along(rows: Tensor, query: Tensor, path: Tensor, slope: Tensor, q_at
 
 
 @dataclass(frozen=True, eq=False)
+class HeadNetwork(Part):
+    """Corrects the scores and biases of all heads by a network that reads both (DAPE).
+
+        z + B + b₂ + Σ_s W₂[·,·,s]·g(j + s),   s = −⌊width/2⌋ … ⌊width/2⌋
+        g(t) = leaky( b₁ + Σ_s W₁[·,·,s]·[z; B](t + s) ),   leaky(x) = max(x, 0.01·x)
+
+    z are the scores with all other terms and soft caps, B the sum of the biases. Keys are in the order of their slots.
+    [z; B] is 0 where a head does not see a key, and g where no head does. A score of −∞ counts as a key that is not
+    seen, and stays −∞.
+
+    Args:
+        biases: the addends of B, at least one.
+        into: W₁, [hidden, 2·heads, width].
+        into_bias: b₁, [hidden].
+        out: W₂, [heads, hidden, width].
+        out_bias: b₂, [heads].
+
+    Raises:
+        HeadwayError: if there is no bias, a bias is another term, or width is even.
+    """
+
+    axes = named(into="hidden inputs width", into_bias="hidden", out="outputs hidden width", out_bias="outputs")
+
+    SLOPE: ClassVar[float] = 0.01
+    """The slope of the leaky ReLU below 0."""
+
+    biases: tuple[DistanceBias, ...]
+    into: Tensor
+    into_bias: Tensor
+    out: Tensor
+    out_bias: Tensor
+
+    def __post_init__(self) -> None:
+        if not self.biases or not all(isinstance(bias, DistanceBias) for bias in self.biases):
+            said = ", ".join(type(bias).__name__ for bias in self.biases) or "nothing"
+            raise HeadwayError(
+                f"HeadNetwork has biases that hold {said}: give at least one DistanceBias, and no other term"
+            )
+        if self.into.ndim == 3 and self.into.shape[2] % 2 == 0:
+            raise HeadwayError(f"HeadNetwork has a width of {self.into.shape[2]}: give an odd number, such as 3")
+
+    def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
+        """Returns the sizes of dimensions that the call does not have.
+
+        Args:
+            sizes: those of the call.
+            around: those of the term.
+
+        Raises:
+            HeadwayError: if the network is for another number of heads.
+        """
+        heads = sizes["heads"]
+        if heads is not None and self.out.shape[:1] != (heads,):
+            raise HeadwayError(
+                f"q has {heads} heads but the network of the encoding {self.out.shape[0]}: give num_heads={heads}"
+            )
+        return {"inputs": None if heads is None else 2 * heads, "outputs": heads}
+
+
+@dataclass(frozen=True, eq=False)
 class LimitedRotation(Part):
     """Replaces ⟨qᵢ, kⱼ⟩ by products of queries and keys whose rotation differs for near and far keys (ReRoPE).
 
@@ -1180,6 +1241,7 @@ Term = (
     | StickWeights
     | ContextualPositions
     | GatedPath
+    | HeadNetwork
     | LimitedRotation
     | HouseholderPath
     | ChannelDecay

@@ -38,7 +38,9 @@ TERMS = (
     "dense for all", "dense by row", "dense by column", "cosines", "stretched", "sink by query",
 )  # fmt: skip
 SCANS = ("contextual positions", "gated path")
-ALONE = (*SCANS, "slopes by content")
+"""Terms of which a call has one at most, and whose reductions the kernel computes."""
+RECORDED = (*SCANS, "slopes by content", "head network")
+OF_ALL_KEYS = (*RECORDED, "head network of stretched distances")
 """Terms of which a call has one at most."""
 
 
@@ -403,6 +405,28 @@ def term(name: str, label: str, draw: Draws, g: torch.Generator, case: Case, axe
         gates = r.choice((("keys",), ("queries",), ("keys", "queries")))
         weights = [leaf(side, h, d, size=d**-0.5) if side in gates else None for side in ("keys", "queries")]
         return [T.ContentSlope(leaf("slope", h, size=0.1 * d**-0.5), *weights, axis)]
+    if name.startswith("head network"):
+        hidden, width = r.choice((1, 3, 8, 21)), r.choice((1, 1, 3, 5, 25))
+        # not "power": the reference computes these biases in float64, and leaves no naive error to allow for
+        kinds = r.sample(
+            ("clip", "steps", "classes", "linear", "logarithm", "piecewise", "cosines"), r.choice((1, 1, 2))
+        )
+        if case.positions in FAR:
+            kinds = ["piecewise" if kind in WAVES else kind for kind in kinds]
+        if name != "head network":
+            kinds[0] = "stretched"
+
+        def addend(number: int, kind: str) -> T.DistanceBias:
+            def own_leaf(what: str, *shape: int, size: float = 1.0) -> Tensor:
+                return leaf(f"{number} {what}", *shape, size=size)
+
+            return T.DistanceBias(_bias(kind, own_leaf, reach, axis, own, r, g, case, axes))
+
+        biases = tuple(addend(number, kind) for number, kind in enumerate(kinds))
+        # the scores that come out have the errors of all that go in
+        into = leaf("into", hidden, 2 * h, width, size=(2 * h * width) ** -0.5)
+        out = leaf("out", h, hidden, width, size=(hidden * width) ** -0.5)
+        return [T.HeadNetwork(biases, into, leaf("into bias", hidden), out, leaf("out bias", h))]
     if name == "sink by query":
         return [T.Sink(leaf("logits", r.choice((1, b)), own, r.choice((1, n))))]
     if name.startswith("dense"):

@@ -222,6 +222,11 @@ def read_term(r: Reader, q: Coordinates, k: Coordinates, h: int, kv: int, d: int
     if kind == 15:
         width, slope = r.word(), r.copy(r.some(h))
         return T.GatedPath(r.leaf(b, h, n, width), r.leaf(b, h, m, width), slope)
+    if kind == 16:
+        hidden, width, biases = r.word(), r.word(), r.word()
+        weights = r.leaf(hidden, 2 * h, width), r.leaf(hidden), r.leaf(h, hidden, width), r.leaf(h)
+        read: Any = tuple(read_term(r, q, k, h, kv, d, dv) for _ in range(biases))
+        return T.HeadNetwork(read, *weights)
     if kind == 4:
         form = FORMS[r.word()]
         if form == "rows":

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from cpu_calls import ALONE, FAR, MASKS, POSITIONS, TERMS, WAVES, Case, errors, heads_shared_out
+from cpu_calls import FAR, MASKS, POSITIONS, RECORDED, TERMS, WAVES, Case, errors, heads_shared_out
 from cpu_words import Reader, computed
 from encoded_calls import IN_ATTENTION, encoded
 from reduced_calls import counting, reductions_of
@@ -211,7 +211,7 @@ def recorded() -> Iterator[tuple[str, Callable[[], object]]]:
     for number, (dtype, term) in enumerate(itertools.product(FLOATS, TERMS)):
         at = next(where for where in positions if term not in WAVES or where not in FAR)
         yield _drawn(number, dtype, terms=(term,), mask="causal", positions=at)
-    for number, (dtype, n, term) in enumerate(itertools.product(FLOATS, (3, 50), ALONE)):
+    for number, (dtype, n, term) in enumerate(itertools.product(FLOATS, (3, 50), RECORDED)):
         yield _drawn(number, dtype, terms=(term, "clip"), mask="causal", positions=next(positions), n=n, m=400)
     for number, (dtype, n) in enumerate(itertools.product(FLOATS, (1, 2, 3, 4))):
         yield _drawn(number, dtype, terms=("clip", "keys"), mask="none", n=n, m=900)

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 from cpu_calls import (
-    ALONE,
     FAR,
     LAYOUTS,
     MASKS,
+    OF_ALL_KEYS,
     POSITIONS,
     SHARING,
     TERMS,
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library 
 
 PARTS, EACH = 8, {torch.float32: 40, torch.bfloat16: 20, torch.float16: 8}
 DTYPES = list(EACH)
-SCANNED_FIRST = range(60_000, 60_600, 151)
+READ_FIRST = range(60_000, 60_600, 151)
 MOST = 1 << 16
 """Scores of a drawn call."""
 
@@ -70,10 +70,10 @@ def test_drawn_calls_equal_the_reference(dtype: torch.dtype, part: int) -> None:
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("first", SCANNED_FIRST)
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("first", READ_FIRST)
+@pytest.mark.parametrize("name", OF_ALL_KEYS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_drawn_calls_with_a_term_that_stands_alone(dtype: torch.dtype, name: str, first: int) -> None:
+def test_drawn_calls_with_a_term_that_reads_all_keys(dtype: torch.dtype, name: str, first: int) -> None:
     beside = random.Random(first).sample(TERMS, 2)
     cases = [
         Case.drawn(seed, MOST, terms=(name, *beside[: seed % 3])) for seed in range(first, first + EACH[dtype] // 2)

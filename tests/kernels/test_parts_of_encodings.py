@@ -122,7 +122,7 @@ CUT = [
     name
     for name in checks.term_names()
     if name not in ("dense bias, function", "product", "score map") and not checks.replaces_softmax(name)
-    if not name.startswith(("householder path", "channel decay", "contextual positions", "gated path"))
+    if not name.startswith(("householder path", "channel decay", "contextual positions", "gated path", "head network"))
 ]
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..errors import HeadwayError
 from ..masks import Mask
-from ..terms import NORMALIZERS, SCANS, ChannelDecay, DenseBias, HouseholderPath, Product, ScoreMap, Sink
+from ..terms import NORMALIZERS, SCANS, ChannelDecay, DenseBias, HeadNetwork, HouseholderPath, Product, ScoreMap, Sink
 from ..tracing import without_autocast
 from . import _ops
 from ._autograd import NATIVE, through_lowering
@@ -28,7 +28,7 @@ from ._masks import evaluated
 from ._problem import Call, Problem, without_tables
 from ._results import ForwardResults, Gradients
 
-WHOLE = (Product, HouseholderPath, ChannelDecay, ScoreMap, *SCANS, *NORMALIZERS)
+WHOLE = (Product, HouseholderPath, ChannelDecay, HeadNetwork, ScoreMap, *SCANS, *NORMALIZERS)
 """Terms that read all keys at once."""
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import conv2d, leaky_relu
 
 from ..biases import distance_bias
 from ..constants import writes
@@ -28,6 +29,7 @@ from ..terms import (
     ContentSlope,
     DenseBias,
     DistanceBias,
+    HeadNetwork,
     HouseholderPath,
     LimitedRotation,
     Normalizer,
@@ -113,7 +115,7 @@ def _columns(coordinates: Coordinates, low: int, high: int) -> Coordinates:
 def _reads_key_slots(terms: tuple[Term, ...]) -> bool:
     """Returns whether a term has a tensor by key slot, so that a block must keep all keys."""
     return any(
-        isinstance(term, (DenseBias, TokenBias, Product, ScoreMap, Normalizer))
+        isinstance(term, (DenseBias, TokenBias, Product, HeadNetwork, ScoreMap, Normalizer))
         or (isinstance(term, RelativeQueries) and term.key is not None)
         or _by_class(term)
         for term in terms
@@ -163,10 +165,31 @@ def scores(block: QueryBlock) -> Tensor:
         score = score + dense_bias_of(term, block.slots)
     for term in block.each(SoftCap):
         score = term.cap * torch.tanh(score / term.cap)
-    for term in block.each(ScoreMap):
+    for term in block.each(HeadNetwork, ScoreMap):
         allowed = torch.ones_like(score, dtype=torch.bool) if block.allowed is None else block.allowed
-        score = term.function(score, allowed.expand_as(score), block.q, block.slots, *term.tensors)
+        if isinstance(term, HeadNetwork):
+            score = through_network(block, term, score, allowed.expand_as(score))
+        else:
+            score = term.function(score, allowed.expand_as(score), block.q, block.slots, *term.tensors)
     return score
+
+
+def through_network(block: QueryBlock, term: HeadNetwork, score: Tensor, allowed: Tensor) -> Tensor:
+    """Returns z + B + f([z; B]), [batch, heads, rows, m], with B computed in float64."""
+    if not score.numel():
+        return score
+    sides = block.q_coordinates, block.k_coordinates
+    each = [distance_bias(one.values, *sides, torch.float64) for one in term.biases]
+    bias = sum(each[1:], each[0]).to(score.dtype).expand_as(score)
+    seen = allowed & (score.detach() != -math.inf)
+    heard = torch.cat([score, bias], dim=1).masked_fill(~seen.repeat(1, 2, 1, 1), 0)
+    hidden = leaky_relu(_along_keys(heard, term.into, term.into_bias), term.SLOPE)
+    hidden = hidden.masked_fill(~seen.any(1, keepdim=True), 0)
+    return score + bias + _along_keys(hidden, term.out, term.out_bias)
+
+
+def _along_keys(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return conv2d(x, weight[:, :, None], bias, padding=(0, weight.shape[-1] // 2))
 
 
 def dense_bias_of(term: DenseBias, slots: Tensor) -> Tensor:

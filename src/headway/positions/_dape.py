@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
-from ..biases import distance_bias
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
-from ..terms import Bias, DistanceBias, ScoreMap, Stretched
+from ..terms import DistanceBias, HeadNetwork
 from ._base import Input, Pair, PositionEncoding, Terms
 from ._encodings.alibi import ALiBi
-
-SLOPE = 0.01
-"""The slope of the leaky ReLU below 0."""
 
 
 class DataAdaptive(PositionEncoding):
@@ -77,7 +72,7 @@ class DataAdaptive(PositionEncoding):
         return self.bias.tables_of(coordinates)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """Returns one map of the scores that computes the bias and the network.
+        """Returns one term with the bias and the network.
 
         Raises:
             HeadwayError: if the bias has a term that is not a DistanceBias.
@@ -86,12 +81,8 @@ class DataAdaptive(PositionEncoding):
         if not all(isinstance(term, DistanceBias) for term in bias_terms):
             said = ", ".join(type(term).__name__ for term in bias_terms)
             raise HeadwayError(f"the bias has the terms {said}: give one with DistanceBias only, such as ALiBi")
-        values = [term.values for term in bias_terms if isinstance(term, DistanceBias)]
-        parts = tuple((value, _learned(value)) for value in values)
-        learned = [getattr(value, name) for value, names in parts for name in names]
-        bare = tuple((_with(v, {name: getattr(v, name).detach() for name in names}), names) for v, names in parts)
-        weights = (self.into, self.into_bias, self.out, self.out_bias)
-        return (ScoreMap(_Corrected(bare, q_at, k_at), (*weights, *learned)),)
+        biases = tuple(term for term in bias_terms if isinstance(term, DistanceBias))
+        return (HeadNetwork(biases, self.into, self.into_bias, self.out, self.out_bias),)
 
     def oracle(self, pair: Pair) -> float:
         H, reach = self.num_heads, self.width // 2
@@ -110,7 +101,7 @@ class DataAdaptive(PositionEncoding):
                 for s in range(-reach, reach + 1):
                     if 0 <= t + s <= pair.i:
                         total += sum(into[c, r, s + reach].item() * value for r, value in enumerate(read(t + s)))
-                units.append(total if total > 0 else SLOPE * total)
+                units.append(total if total > 0 else HeadNetwork.SLOPE * total)
             return units
 
         score = self.out_bias[pair.h].item() + sum(read(pair.j)[pair.h :: H])
@@ -120,61 +111,6 @@ class DataAdaptive(PositionEncoding):
         return score
 
 
-def _learned(values: Bias) -> tuple[str, ...]:
-    """Returns the names of the tensors that may require a gradient or may be cast."""
-    held = [(field.name, getattr(values, field.name)) for field in fields(values)]
-    return tuple(n for n, x in held if isinstance(x, Tensor) and (x.requires_grad or n not in values.exact))
-
-
 def _uniform(*shape: int, fan_in: int) -> nn.Parameter:
     """Returns a parameter initialized as in nn.Linear and nn.Conv2d."""
     return nn.Parameter((2 * torch.rand(*shape) - 1) / math.sqrt(fan_in))
-
-
-@dataclass(frozen=True, eq=False)
-class _Corrected:
-    """The function of a ScoreMap; ``parts`` are the biases with the names of the tensors that it gets as arguments."""
-
-    parts: tuple[tuple[Bias, tuple[str, ...]], ...]
-    q_at: Coordinates
-    k_at: Coordinates
-
-    def __call__(self, scores: Tensor, allowed: Tensor, q: Tensor, rows: Tensor, *tensors: Tensor) -> Tensor:
-        if not scores.numel():
-            return scores
-        into, into_bias, out, out_bias, *held = tensors
-        if scores.shape[1] != out.shape[0]:
-            raise HeadwayError(
-                f"q has {scores.shape[1]} heads but the encoding {out.shape[0]}: give num_heads={scores.shape[1]}"
-            )
-        bias = self.bias(rows, held).to(scores.dtype).expand_as(scores)
-        heard = torch.cat([scores, bias], dim=1).masked_fill(~allowed.repeat(1, 2, 1, 1), 0)
-        hidden = F.leaky_relu(_along_keys(heard, into, into_bias), SLOPE)
-        hidden = hidden.masked_fill(~allowed.any(1, keepdim=True), 0)
-        return scores + bias + _along_keys(hidden, out, out_bias)
-
-    def bias(self, rows: Tensor, tensors: list[Tensor]) -> Tensor:
-        """B of these rows in float64: [b, heads, rows, m]"""
-        held = iter(tensors)
-        values = [_with(part, {name: next(held) for name in names}) for part, names in self.parts]
-        queries, keys = _positions(self.q_at, rows), _positions(self.k_at, None)
-        each = [distance_bias(_of_rows(value, rows), queries, keys, torch.float64) for value in values]
-        return sum(each[1:], each[0])
-
-
-def _with(part: Bias, tensors: dict[str, Tensor]) -> Bias:
-    return replace(part, **tensors)  # type: ignore[arg-type]
-
-
-def _positions(at: Coordinates, rows: Tensor | None) -> Coordinates:
-    """The positions of the queries in ``rows``, or of all of them."""
-    position = at.position if rows is None else at.position[:, rows]
-    return Coordinates(position, torch.zeros_like(position[..., 0], dtype=torch.int64))
-
-
-def _of_rows(values: Bias, rows: Tensor) -> Bias:
-    return replace(values, stretch=values.stretch[:, rows]) if isinstance(values, Stretched) else values
-
-
-def _along_keys(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.conv2d(x, weight[:, :, None], bias, padding=(0, weight.shape[-1] // 2))

@@ -26,6 +26,7 @@ from ..terms import (
     DistanceBias,
     GatedPath,
     Grid,
+    HeadNetwork,
     HouseholderPath,
     LimitedRotation,
     Linear,
@@ -241,6 +242,10 @@ def _terms_of_tokens_and_scores(
     def normalizer(scores: Tensor, allowed: Tensor, weight: Tensor) -> Tensor:
         return torch.where(allowed, torch.sigmoid(scores + weight), torch.zeros_like(scores))
 
+    def network(width: int) -> HeadNetwork:
+        biases = DistanceBias(Linear(draw(heads), draw(1))), DistanceBias(Rows(draw(heads, 9), Clip(-4, 4)))
+        return HeadNetwork(biases, draw(3, 2 * heads, width), draw(3), draw(heads, 3, width), draw(heads))
+
     return {
         "token bias": [TokenBias(draw(1, heads, n), draw(batch, 1, m))],
         "dense bias": [DenseBias(draw(1, heads, n, m))],
@@ -252,6 +257,8 @@ def _terms_of_tokens_and_scores(
         "contextual positions": [ContextualPositions(draw(1, 4, head_dim))],
         "contextual positions of each head": [ContextualPositions(draw(heads, 3, head_dim))],
         "gated path": [GatedPath(draw(batch, heads, n, 3), draw(batch, heads, m, 3), torch.linspace(0.5, 1.5, heads))],
+        "head network": [network(1)],
+        "head network, three keys wide": [network(3)],
         "stick weights": [StickWeights()],
         "stick weights, remainder": [StickWeights(remainder=True)],
         "stick weights, current and remainder": [StickWeights(attend_current=True, remainder=True)],

@@ -31,6 +31,7 @@ REASONS = {
     "ContentSlope": "its scores have a bias whose slope content gives",
     "ContextualPositions": "its scores depend on all scores of a query",
     "GatedPath": "its scores have a bias whose gates content gives",
+    "HeadNetwork": "its scores depend on those of all heads",
     "ScoreMap": "its scores are a function of all scores of a query",
     "Normalizer": "its weights are not a softmax of scores",
     "StickWeights": "its weights are not a softmax of scores",

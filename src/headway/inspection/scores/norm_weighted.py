@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import HeadwayError
 from ...kernels import Call
 from ...kernels.reference import with_functions
-from ...terms import Normalizer, ScoreMap, Sink, SoftCap, Term, TokenBias
+from ...terms import HeadNetwork, Normalizer, ScoreMap, Sink, SoftCap, Term, TokenBias
 from .._record import Records
 from ._base import Score, call_of
 
@@ -71,7 +71,9 @@ def weighted_call(call: Call, norms: Tensor) -> Call:
         weigh = replace(own[0], function=partial(_weighed, own[0].function), tensors=(*own[0].tensors, norms))
         return call._with(terms=tuple(weigh if term is own[0] else term for term in terms))
     bias = norms.log()
-    if any(isinstance(term, (SoftCap, ScoreMap)) for term in terms):  # a bias of keys would be added before these terms
+    if any(
+        isinstance(term, (SoftCap, HeadNetwork, ScoreMap)) for term in terms
+    ):  # a bias of keys would be added before these terms
         return call._with(terms=(*terms, ScoreMap(_added, (bias,))))
     return call._with(terms=(*terms, TokenBias(keys=bias)))
 

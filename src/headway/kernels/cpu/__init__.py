@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...reductions import Reduction, TopKeys
-from ...terms import PRODUCTS, Rotation, Sink, StickWeights
+from ...terms import PRODUCTS, HeadNetwork, Rotation, Sink, StickWeights
 from ...tracing import watched, without_autocast
 from .. import _tuned
 from .._autograd import ORDINARY
@@ -111,7 +111,7 @@ class CpuKernel(NativeKernel[LoweredCall | Pieces]):
         if watched() or torch.compiler.is_compiling():
             return ["it computes reductions only where no compiler or mode observes the call"]
         for term in problem.terms:
-            if isinstance(term, (StickWeights, *IN_PIECES)):
+            if isinstance(term, (StickWeights, HeadNetwork, *IN_PIECES)):
                 return [f"it has no reductions of {type(term).__name__}"]
         kinds = dict.fromkeys(type(one) for one in reductions)
         if problem.m >= MANY and TopKeys in kinds:

@@ -27,7 +27,7 @@ FLOAT32, BFLOAT16 = 0, 1
 
 OUT_OF_MEMORY, NO_SUCH_ISA = -1, -2
 
-VERSION = 12
+VERSION = 13
 """The version of the C interface, as in csrc/call.h."""
 
 Words: TypeAlias = "list[int] | array[int]"

@@ -25,6 +25,7 @@ from ...terms import (
     DistanceBias,
     GatedPath,
     Grid,
+    HeadNetwork,
     HouseholderPath,
     LimitedRotation,
     Linear,
@@ -48,12 +49,13 @@ from ..lowering.terms import PastSlopes
 from ._descriptor import ABSENT, MAX_WIDTH, CallDescriptor, double_bits, whole
 
 MAX_TERMS, MAX_MAPS = 32, 4
+MAX_HIDDEN, MAX_NETWORK_WIDTH = 1 << 12, 25
 MAX_KNOTS, MAX_WAVES, MAX_CLASSES, MAX_POSITIONS = 1 << 20, 1 << 16, 1 << 15, 1 << 20
 BOUNDARIES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 QUERY_SCALE, TOKEN_QUERIES, TOKEN_KEYS, DISTANCE = 1, 2, 3, 4
 RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES = 5, 6, 7
 DENSE, QUERY_SLOPES, KEY_SLOPES = 8, 9, 10
-SINK, SOFT_CAP, STICK_WEIGHTS, CONTEXTUAL_POSITIONS, GATED_PATH = 11, 12, 13, 14, 15
+SINK, SOFT_CAP, STICK_WEIGHTS, CONTEXTUAL_POSITIONS, GATED_PATH, HEAD_NETWORK = 11, 12, 13, 14, 15, 16
 ROWS, LINEAR, LOG, POWER, PIECEWISE, COSINES, STRETCHED = 0, 1, 2, 3, 4, 5, 6
 CLIP, BUCKETIZE, CLASSES = 0, 1, 2
 
@@ -97,6 +99,9 @@ def reasons_against(terms: tuple[Any, ...]) -> Iterator[str]:
     scans = [type(term).__name__ for term in terms if type(term) in SCANS]
     if len(scans) > 1:
         yield f"it has no {' beside '.join(scans)}, each of which depends on the order of all keys"
+    networks = [type(term).__name__ for term in terms if type(term) is HeadNetwork]
+    if networks and len(scans + networks) > 1:
+        yield f"it has no {' beside '.join(scans + networks)}, which reads the scores of all heads"
     if count > MAX_TERMS:
         yield f"it takes at most {MAX_TERMS} terms, of which TokenBias and ContentSlope may be two"
 
@@ -264,6 +269,29 @@ def _against_gated_path(term: GatedPath) -> Iterator[str]:
         yield f"GatedPath is wider than {MAX_WIDTH:,}"
 
 
+def _head_network(d: CallDescriptor, term: HeadNetwork) -> None:
+    hidden, _, width = term.into.shape
+    d.words += (HEAD_NETWORK, hidden, width, len(term.biases))
+    for name in ("into", "into_bias", "out", "out_bias"):
+        d.parameter(term, name)
+    for bias in term.biases:
+        _distance_bias(d, bias)
+
+
+def _against_head_network(term: HeadNetwork) -> Iterator[str]:
+    hidden, _, width = term.into.shape
+    if hidden > MAX_HIDDEN:
+        yield f"HeadNetwork has more than {MAX_HIDDEN:,} hidden units"
+    if width > MAX_NETWORK_WIDTH:
+        yield f"HeadNetwork reads more than {MAX_NETWORK_WIDTH} keys"
+    for bias in term.biases:
+        yield from _against_distance_bias(bias)
+
+
+def _count_head_network(term: HeadNetwork) -> int:
+    return 1 + len(term.biases)
+
+
 def _simplified(d: CallDescriptor, term: Any) -> None:
     raise AssertionError(f"{type(term).__name__} is lowered to other terms, or to several calls")
 
@@ -282,6 +310,7 @@ TERMS: dict[type, Row] = {
     StickWeights: Row(_stick_weights),
     ContextualPositions: Row(_contextual_positions, _against_contextual_positions),
     GatedPath: Row(_gated_path, _against_gated_path),
+    HeadNetwork: Row(_head_network, _against_head_network, _count_head_network),
     LimitedRotation: Row(_simplified),
     HouseholderPath: Row(_simplified),
     ChannelDecay: Row(_simplified),

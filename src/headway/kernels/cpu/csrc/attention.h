@@ -20,6 +20,14 @@ enum Reduces { NOTHING, ENTROPY, ENTROPY_AND_DISTANCE };  // together with the n
 
 template <class T, class Packing>
 struct Attention {
+    // The operands of the products of a block of queries, and their targets outside of the worker's memory.
+    struct BlockGradients {
+        const float *d_out, *d_out_pairs;
+        i64 slot;        // of the task's sums
+        float *dk, *dv;  // these, or null
+        bool wants_dq, one_tile;
+    };
+
     struct Worker {
         RowRanges* ranges;                // of the block, which heads that are computed together share
         Spans* spans;                     // of the tile, likewise
@@ -47,14 +55,10 @@ struct Attention {
         bool fully_masked[MB], one_hot[MB];  // rows that see no key; rows with all their weight on one key
         Tile tile;                        // forward: of the head that is computed
         Cover seen;
-    };
-
-    // The operands of the products of a block of queries, and their targets outside of the worker's memory.
-    struct BlockGradients {
-        const float *d_out, *d_out_pairs;
-        i64 slot;        // of the task's sums
-        float *dk, *dv;  // these, or null
-        bool wants_dq, one_tile;
+        // if a network reads the scores of all heads:
+        HeadNetwork::Worker network;      // of the first head
+        float* bias;                      // a tile: what the network reads beside the scores; then its gradients
+        BlockGradients gradients;
     };
 
     // degree of the polynomial of exp; 4 suffices for weights that are rounded to bf16
@@ -128,6 +132,10 @@ struct Attention {
         if (split_k) {
             add(decode_items(), task<&Attention::forward_split>, this);
             add(heads, task<&Attention::combine_splits>, this);
+        } else if (terms.network.t) {
+            if (!c.backward) add(c.batch * plan.blocks, task<&Attention::forward_heads>, this);
+            if (c.backward) add(tasks.items(), task<&Attention::backward_heads>, this);
+            if (c.backward) add(plan.packs(), task<&Attention::reduce_keys>, this);
         } else if (plan.packs_tiles) {
             add(c.batch * c.kv_heads, task<&Attention::forward_tiles>, this);
         } else if (c.backward && plan.by_segment) {
@@ -169,7 +177,7 @@ struct Attention {
 
     // The number of splits depends on sizes only, so results have the same bits for any number of threads.
     void assign_work() {
-        decode = c.n > 0 && c.n <= DECODE_QUERIES && !c.reduce.wanted;
+        decode = c.n > 0 && c.n <= DECODE_QUERIES && !c.reduce.wanted && !terms.network.t;
         split_k = decode && !c.backward;
         const i64 heads = max(1, c.batch * c.heads);
         bf16_output = !c.backward && Packing::K_PACK > 1 && !decode && !values && !terms.stick && !c.drop_below && plan.dvp;
@@ -177,11 +185,12 @@ struct Attention {
         if (terms.scans()) split_blocks = max(1, plan.key_blocks);
         splits = max(1, (plan.key_blocks + split_blocks - 1) / split_blocks);
         if (!split_k) {
-            const bool plain = !c.reduce.wanted && !terms.scans();
-            if (plain && !decode && tasks.heads_are_apart()) plan.find_segments();
-            plan.assign_work(tasks.heads_are_apart(), !c.backward && plain);
+            const bool apart = !terms.network.t && tasks.heads_are_apart(), plain = !c.reduce.wanted && !terms.scans();
+            if (plain && !decode && apart) plan.find_segments();
+            plan.assign_work(apart, !c.backward && plain && !terms.network.t);
             tasks.assign_work();
             if (plan.packs_tiles) heads_in_item = plan.group;
+            if (terms.network.t) heads_in_item = c.heads;
             return;
         }
         heads_in_item = terms.scans() ? 1 : min(plan.group, MB / c.n);
@@ -206,6 +215,7 @@ struct Attention {
             terms.lay_out(memory, w.terms);
             const i64 head = i % heads_in_item;
             if (!head || !decode) lay_out(w);
+            if (!head && terms.network.t) terms.network.lay_out(memory, c, w.network);
             if (head && found) share(found[i - head], head, w);
         }
         workers = found;
@@ -225,6 +235,7 @@ struct Attention {
         w.key_indices = memory.take<uint32_t>(LD);
         w.own = terms.stick ? memory.take<Own>(MB * NB) : nullptr;
         if (terms.path.t) w.terms.path.gates = take_tile();
+        if (terms.network.t) w.bias = take_tile();
         const bool twice = terms.scans() && (c.backward || c.reduce.wanted);
         w.scanned_after = twice ? memory.take<double>((plan.key_blocks + 2) * MB) : nullptr;
         if (!c.backward) return;
@@ -325,6 +336,17 @@ struct Attention {
     float own_dropout_factor(const Worker& w, const Tile& t, Own own) const;
     void stick_backward(Worker& w, const Tile& t, i64 end) const;
 
+    // ------------------------------------------------------------ all_heads.h
+
+    void forward_heads(i64 item, Worker& first);
+    void backward_heads(i64 item, Worker& first);
+    void backward_heads(Worker& first, i64 b, i64 number, i64 chunk) const;
+    template <class Visit>
+    void for_each_core(Worker& first, const Tile& block, Visit visit) const;
+    bool scores_of_heads(Worker& first, const Tile& t, i64 column, i64 chunk) const;
+    void point_to_row(Worker& first, i64 r) const;
+    bool narrow(Worker& first, i64 from, i64 to) const;
+
     // ------------------------------------------------------------ decode.h
 
     void forward_split(i64 item, Worker& first);
@@ -352,12 +374,16 @@ struct Attention {
     void backward(Worker& w, Tile t, i64 task, i64 slot) const;
     BlockGradients start_backward(Worker& w, const Tile& t, i64 slot) const;
     void tile_backward(Worker& w, const Tile& t, Cover seen, const BlockGradients& block, i64 task) const;
+    void multiply_gradients(Worker& w, const Tile& t, const BlockGradients& block, i64 task) const;
+    void add_tile_gradients(Worker& w, const Tile& t, const BlockGradients& block, i64 task) const;
     void finish_backward(Worker& w, const Tile& t, i64 task) const;
     void load_gradients(Worker& w, const Tile& t) const;
     static bool has_nan(const float* x, i64 count);
     void find_fully_masked(Worker& w, const Tile& t) const;
     void softmax_backward(Worker& w, const Tile& t, i64 end, bool one_tile) const;
+    void softmax_backward_of_row(Worker& w, const Tile& t, i64 r, uint32_t key, bool one_tile) const;
     void finish_score_gradients(Worker& w, const Tile& t, i64 r, i64 end) const;
+    void clear_around(const Worker& w, const Tile& t, i64 r, float* grad, i64 end) const;
 };
 
 }  // namespace

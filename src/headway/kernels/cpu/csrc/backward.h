@@ -98,16 +98,29 @@ typename Attention<T, Packing>::BlockGradients Attention<T, Packing>::start_back
 // the five products: S = Q·Kᵀ, dP = dO·Vᵀ, dV += Pᵀ·dO, dQ += dS·K, dK += dSᵀ·Q
 template <class T, class Packing>
 void Attention<T, Packing>::tile_backward(Worker& w, const Tile& t, Cover seen, const BlockGradients& block, i64 task) const {
-    const i64 dp = plan.dp, dvp = plan.dvp, row_pairs = packed_k_of(t.rows, Packing::K_PACK);
-    const i64 end = round_up(t.c1, NR), keys = end - t.c0, packed_keys = packed_k_of(keys, Packing::K_PACK);
-    const i64 first = t.j0 + t.c0;
+    const i64 end = round_up(t.c1, NR);
     scores(w, t, seen, task);
-    multiply<Packing>(*w.spans, t, plan.dv_packed, block.d_out, dvp, t.packed->v_panels, w.d_score);
-    if (values) terms.add_value_products(w.terms, t, w.d_score, task);
+    multiply_gradients(w, t, block, task);
     if (terms.stick)
         stick_backward(w, t, end);
     else
         softmax_backward(w, t, end, block.one_tile);
+    add_tile_gradients(w, t, block, task);
+}
+
+// dP = dO·Vᵀ
+template <class T, class Packing>
+void Attention<T, Packing>::multiply_gradients(Worker& w, const Tile& t, const BlockGradients& block, i64 task) const {
+    multiply<Packing>(*w.spans, t, plan.dv_packed, block.d_out, plan.dvp, t.packed->v_panels, w.d_score);
+    if (values) terms.add_value_products(w.terms, t, w.d_score, task);
+}
+
+// adds what the weights and the gradients of the scores of a tile give to all gradients
+template <class T, class Packing>
+void Attention<T, Packing>::add_tile_gradients(Worker& w, const Tile& t, const BlockGradients& block, i64 task) const {
+    const i64 dp = plan.dp, dvp = plan.dvp, row_pairs = packed_k_of(t.rows, Packing::K_PACK);
+    const i64 end = round_up(t.c1, NR), keys = end - t.c0, packed_keys = packed_k_of(keys, Packing::K_PACK);
+    const i64 first = t.j0 + t.c0;
     tasks.touch(block.slot, first - t.first, t.j0 + end - t.first);
     if (block.dv) {
         const float* weights = pack_row_pairs<Packing>(w.score + t.c0, LD, t.rows, keys, w.row_pairs, LD);
@@ -205,40 +218,46 @@ void Attention<T, Packing>::softmax_backward(Worker& w, const Tile& t, i64 end, 
     const uint32_t key = c.drop_below ? head_hash(t) : 0;
     if (c.drop_below) load_keys(w, t, end);
     for (i64 r = 0; r < t.rows; r++) {
-        float *score = w.score + r * LD, *grad = w.d_score + r * LD;
-        const float row_max = w.row_max[r], inv_row_sum = w.inv_row_sum[r];
-        float delta = w.delta[r];
-        const i64 from = w.spans->from[r], to = w.spans->to[r];
-        if (w.deferred_bias[0])
-            for (i64 x = from; x < to; x += W) store(score + x, load(score + x) + load(w.deferred_bias[r] + x - t.c0));
-        const uint32_t row = c.drop_below ? hash32(key + (uint32_t)*c.q_index.template at<i64>(t.b, t.i0 + r)) : 0;
-        for (i64 x = from; x < to; x += W) {
-            const vf weight = exp_of<DEGREE>(load(score + x) - row_max) * inv_row_sum;
-            store(score + x, select((vi)(weight < NEGLIGIBLE), vf{}, weight));
-        }
-        if (one_tile) {
-            vf sums = {};
-            for (i64 x = from; x < to; x += W) {
-                const vf d_weight = c.drop_below ? load(grad + x) * dropout_factor(row, w.key_indices + x) : load(grad + x);
-                sums += load(score + x) * d_weight;
-            }
-            delta = sum(sums) - w.d_lse[r];
-        }
-        if (c.drop_below) {
-            for (i64 x = from; x < to; x += W) {
-                vf weight = load(score + x), keep = dropout_factor(row, w.key_indices + x);
-                store(score + x, weight * keep);
-                store(grad + x, weight * (load(grad + x) * keep - delta));
-            }
-        } else {
-            for (i64 x = from; x < to; x += W) store(grad + x, load(score + x) * (load(grad + x) - delta));
-        }
-        if (w.one_hot[r])  // dS is exactly d_lse or 0, which a difference of rounded products would not be
-            for (i64 x = from; x < to; x += W)
-                store(grad + x, select((vi)(load(score + x) > 0.5f), broadcast(w.d_lse[r]), load(grad + x)));
+        softmax_backward_of_row(w, t, r, key, one_tile);
         if (terms.positions.t) positions_backward(w, r);
         finish_score_gradients(w, t, r, end);
     }
+}
+
+// key: of dropout, head_hash
+template <class T, class Packing>
+void Attention<T, Packing>::softmax_backward_of_row(Worker& w, const Tile& t, i64 r, uint32_t key, bool one_tile) const {
+    float *score = w.score + r * LD, *grad = w.d_score + r * LD;
+    const float row_max = w.row_max[r], inv_row_sum = w.inv_row_sum[r];
+    float delta = w.delta[r];
+    const i64 from = w.spans->from[r], to = w.spans->to[r];
+    if (w.deferred_bias[0])
+        for (i64 x = from; x < to; x += W) store(score + x, load(score + x) + load(w.deferred_bias[r] + x - t.c0));
+    const uint32_t row = c.drop_below ? hash32(key + (uint32_t)*c.q_index.template at<i64>(t.b, t.i0 + r)) : 0;
+    for (i64 x = from; x < to; x += W) {
+        const vf weight = exp_of<DEGREE>(load(score + x) - row_max) * inv_row_sum;
+        store(score + x, select((vi)(weight < NEGLIGIBLE), vf{}, weight));
+    }
+    if (one_tile) {
+        vf sums = {};
+        for (i64 x = from; x < to; x += W) {
+            const vf d_weight = c.drop_below ? load(grad + x) * dropout_factor(row, w.key_indices + x) : load(grad + x);
+            sums += load(score + x) * d_weight;
+        }
+        delta = sum(sums) - w.d_lse[r];
+    }
+    if (c.drop_below) {
+        for (i64 x = from; x < to; x += W) {
+            vf weight = load(score + x), keep = dropout_factor(row, w.key_indices + x);
+            store(score + x, weight * keep);
+            store(grad + x, weight * (load(grad + x) * keep - delta));
+        }
+    } else {
+        for (i64 x = from; x < to; x += W) store(grad + x, load(score + x) * (load(grad + x) - delta));
+    }
+    if (w.one_hot[r])  // dS is exactly d_lse or 0, which a difference of rounded products would not be
+        for (i64 x = from; x < to; x += W)
+            store(grad + x, select((vi)(load(score + x) > 0.5f), broadcast(w.d_lse[r]), load(grad + x)));
 }
 
 // multiplies the gradients of a row's scores by the slope of soft caps, with zeros around its span
@@ -251,9 +270,15 @@ void Attention<T, Packing>::finish_score_gradients(Worker& w, const Tile& t, i64
             vf found = load(grad + x);
             store(grad + x, select((vi)(found == 0), vf{}, found * load(w.cap_slope + r * LD + x)));
         }
-    store(grad + t.c0 - W, vf{});
-    for (i64 x = t.c1; x < to; x++) grad[x] = 0;
     clear_outside_span(w, t, r, w.score + r * LD, end);
+    clear_around(w, t, r, grad, end);
+}
+
+// writes zeros around the span of a row of gradients
+template <class T, class Packing>
+void Attention<T, Packing>::clear_around(const Worker& w, const Tile& t, i64 r, float* grad, i64 end) const {
+    store(grad + t.c0 - W, vf{});
+    for (i64 x = t.c1; x < w.spans->to[r]; x++) grad[x] = 0;
     clear_outside_span(w, t, r, grad, end);
     store(grad + end, vf{});
 }

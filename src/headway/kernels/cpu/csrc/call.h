@@ -12,7 +12,7 @@ typedef int64_t i64;
 
 // VERSION is that of all words that pass this interface, including those of tokens.h. Python refuses a library whose
 // hw_version is another one.
-enum { VERSION = 12, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
+enum { VERSION = 13, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64, MAX_NETWORK_WIDTH = 25 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
     QUERY_SCALE = 1,
@@ -30,6 +30,7 @@ enum Kind {
     STICK_WEIGHTS,
     CONTEXTUAL_POSITIONS,
     GATED_PATH,
+    HEAD_NETWORK,
 };
 enum Form { ROWS = 0, LINEAR, LOG, POWER, PIECEWISE, COSINES, STRETCHED };
 enum MapKind { CLIP = 0, BUCKETIZE, CLASSES, GRID };
@@ -62,8 +63,10 @@ struct Term {
     i64 axis;               // distance, closed forms; slopes of tokens
     i64 maps;               // 1, or more for a grid
     Map map[MAX_MAPS];
-    i64 rows;               // of the table: the product of the maps' counts; the number of knots, frequencies or pieces
-    i64 width;              // relative: of a row of the table; path: of a query and a token
+    i64 rows;               // of the table: the product of the maps' counts; the number of knots, frequencies, pieces or hidden units
+    i64 width;              // relative: of a row of the table; path: of a query and a token; network: the keys that a convolution reads
+    i64 biases;             // network: the terms by distance behind it that it reads
+    bool of_network;        // distance: whether a network reads it
     // All kinds but the soft cap: the factor, bias, table, vectors, slopes or sink; of closed forms the first parameter (past, weight,
     // values at knots, weights of cosines, intercept).
     Tensor values, values_grad;
@@ -78,6 +81,8 @@ struct Term {
     Tensor unprepared, unprepared_grad;              // relative: the query or key before ``prepare``, if not q or k itself;
                                                      // path: the query
     Tensor path, path_grad;                          // path: the tokens, [batch, heads, m, width]
+    Tensor into_bias, into_bias_grad;                // network: [rows]; its `values` are [rows, 2·heads, width]
+    Tensor out, out_grad, out_bias, out_bias_grad;   // network: [heads, rows, width], [heads]
     double cap;
     i64 attend_current, remainder;                   // stick weights
 };
@@ -154,6 +159,7 @@ class Reader {
         for (i64 i = 0; i < c.terms && !invalid_; i++) read_term(c, c.term[i]);
         read_reductions(c, c.reduce);
         check_scans(c);
+        check_network(c);
         if (at_ != count_) invalid_ = true;
         if (invalid_) return first_invalid();
         without_queries(c);
@@ -247,7 +253,7 @@ class Reader {
 
     void read_term(const Call& c, Term& t) {
         const i64 B = c.batch, H = c.heads, n = c.n, m = c.m;
-        t.kind = range(QUERY_SCALE, GATED_PATH);
+        t.kind = range(QUERY_SCALE, HEAD_NETWORK);
         if (t.kind == QUERY_SCALE || t.kind == TOKEN_QUERIES || t.kind == SINK) {
             t.values = tensor(F32_BIT, true, B, H, n), t.values_grad = tensor(F32_BIT, false, B, H, n);
         } else if (t.kind == TOKEN_KEYS) {
@@ -273,6 +279,13 @@ class Reader {
             t.values = tensor(F32_BIT, true, H);
             t.unprepared = tensor(F32_BIT, true, B, H, n, t.width), t.unprepared_grad = tensor(F32_BIT, false, B, H, n, t.width);
             t.path = tensor(F32_BIT, true, B, H, m, t.width), t.path_grad = tensor(F32_BIT, false, B, H, m, t.width);
+        } else if (t.kind == HEAD_NETWORK) {
+            t.rows = range(1, 1 << 12), t.width = range(1, MAX_NETWORK_WIDTH), t.biases = range(1, MAX_TERMS);
+            if (t.width % 2 == 0 || !fits(t.rows + 1024, 2 * H + 1024, t.width, 1 << 10)) invalid_ = true;
+            t.values = tensor(F32_BIT, true, t.rows, 2 * H, t.width), t.values_grad = tensor(F32_BIT, false, t.rows, 2 * H, t.width);
+            t.into_bias = tensor(F32_BIT, true, t.rows), t.into_bias_grad = tensor(F32_BIT, false, t.rows);
+            t.out = tensor(F32_BIT, true, H, t.rows, t.width), t.out_grad = tensor(F32_BIT, false, H, t.rows, t.width);
+            t.out_bias = tensor(F32_BIT, true, H), t.out_bias_grad = tensor(F32_BIT, false, H);
         } else if (t.kind == DISTANCE) {
             read_distance(c, t);
         } else {
@@ -287,10 +300,25 @@ class Reader {
         for (i64 i = 0; i < c.terms; i++) {
             const i64 kind = c.term[i].kind;
             sticks += kind == STICK_WEIGHTS, sinks += kind == SINK;
-            scans += kind >= STICK_WEIGHTS;
+            scans += kind >= STICK_WEIGHTS && kind <= GATED_PATH;
         }
         if (scans > 1 || (scans && c.partial_keys)) invalid_ = true;
         if (sticks && (sinks || c.reduce.wanted || c.d_lse.defined())) invalid_ = true;
+    }
+
+    // There is one network, which reads the scores after all other terms, of all keys. Its biases follow it.
+    void check_network(Call& c) {
+        i64 of_all_keys = 0;
+        for (i64 i = 0; i < c.terms; i++) of_all_keys += c.term[i].kind >= STICK_WEIGHTS;
+        for (i64 i = 0; i < c.terms && !invalid_; i++) {
+            if (c.term[i].kind != HEAD_NETWORK) continue;
+            const i64 biases = c.term[i].biases;
+            if (of_all_keys > 1 || c.partial_keys || c.reduce.wanted || biases >= c.terms - i) invalid_ = true;
+            for (i64 x = i + 1; x <= i + biases && !invalid_; x++) {
+                if (c.term[x].kind != DISTANCE) invalid_ = true;
+                c.term[x].of_network = true;
+            }
+        }
     }
 
     void read_distance(const Call& c, Term& t) {

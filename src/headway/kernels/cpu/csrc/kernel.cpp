@@ -1,4 +1,5 @@
 // One instruction set's kernel: compiled once for each of them.
+#include "all_heads.h"
 #include "backward.h"
 #include "decode.h"
 #include "forward.h"

@@ -45,7 +45,7 @@ bool Attention<T, Packing>::visible_columns(Worker& w, Tile& t, i64 j0, Cover& s
 template <class T, class Packing>
 bool Attention<T, Packing>::reach(Worker& w, Tile& t, i64 j0, i64& first) const {
     t.j0 = j0;
-    if (!w.spans->reach(*w.ranges, t, min(NB, c.m - j0))) return false;
+    if (!w.spans->reach(*w.ranges, t, 0, min(NB, c.m - j0))) return false;
     first = t.c0;
     t.c0 = first / NR * NR;
     w.spans->set(t, Packing::K_PACK, c.backward);

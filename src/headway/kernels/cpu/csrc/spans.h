@@ -32,13 +32,13 @@ struct Spans {
             gemm<Packing, true>(keys, vectors, Band{query_from, query_to}, a, LD, b, ldb, c, ldb, true);
     }
 
-    // Sets the columns of the tile and the spans of its rows; false if there are none.
-    bool reach(const RowRanges& ranges, Tile& t, i64 keys) {
-        i64 low = keys, high = 0;
+    // Sets the columns of the tile and the spans of its rows, within the columns c0 … c1 − 1; false if there are none.
+    bool reach(const RowRanges& ranges, Tile& t, i64 c0, i64 c1) {
+        i64 low = c1, high = 0;
         for (i64 r = 0; r < t.rows; r++) {
-            i64 begin = keys, end = 0;
+            i64 begin = c1, end = 0;
             for (i64 s = 0; s < ranges.count; s++) {
-                const Columns visible = columns_of(ranges, s, r, t.j0, 0, keys);
+                const Columns visible = columns_of(ranges, s, r, t.j0, c0, c1);
                 if (visible.from < visible.to) begin = min(begin, visible.from), end = max(end, visible.to);
             }
             first[r] = (uint8_t)begin, last[r] = (uint8_t)end;

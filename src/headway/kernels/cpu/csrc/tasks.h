@@ -6,6 +6,8 @@
 // Sums have a slot for each task. Where heads keep all workers busy, a worker computes the tasks of a head of keys in
 // turn instead, and has two slots: for the sums so far, and for those of a task. Long sums then stay in cache.
 //
+// A network reads the scores of all heads, so that a chunk of all heads is one item of work.
+//
 // Several tasks add to the gradient of a dense bias that is shared by queries, heads or rows of the batch. If it is small,
 // each task has its own sums of it. Otherwise the tasks that add to the same rows are one item of work.
 #pragma once
@@ -21,6 +23,7 @@ struct Tasks {
     i64 batch_in_item = 1, heads_in_item = 1;  // 1 or all: an item computes the same chunk of so many, one after another
     bool contiguous = false;             // a task's blocks follow one another; else block x belongs to chunk x mod chunks
     bool in_turn = false;                // a worker computes all tasks of a head of keys
+    bool together = false;               // an item computes all heads of a block of queries at once
     i64 slots = 0;                       // of all tasks, or in turn of a worker
     i64 keys = 0, key_blocks = 0;        // of a slot: those of a row, or of the largest segment
     float *dk = nullptr, *dv = nullptr;  // [slots][keys][dp], [slots][keys][dvp]
@@ -30,12 +33,14 @@ struct Tasks {
         if (!c.backward) return;
         for (i64 i = 0; i < c.terms; i++) {
             const Tensor& grad = c.term[i].values_grad;
+            if (c.term[i].kind == HEAD_NETWORK) together = true, heads_in_item = max(1, c.heads);
             if (c.term[i].kind != DENSE || !grad.defined() || plan.has_own_sums(grad)) continue;
             if (!grad.stride[0]) batch_in_item = max(1, c.batch);
             if (!grad.stride[1]) heads_in_item = max(1, c.heads);
         }
         const i64 in_item = batch_in_item * heads_in_item, heads = max(1, c.batch * c.heads / in_item);
         chunks = max(1, min(plan.blocks / 2, (16 + heads - 1) / heads));
+        if (together) chunks = min(chunks, 4);  // memory for sums of all heads
         // the sums for keys and values take at most twice the memory of the bias's gradient, or that of 4 chunks
         if (in_item > 1) chunks = min(chunks, max(4, 4 * c.n / (in_item * (plan.dp + plan.dvp))));
         count = c.batch * c.heads * chunks;
@@ -60,7 +65,7 @@ struct Tasks {
     }
 
     i64 of_head() const { return plan.group * chunks; }  // tasks of a head of keys
-    bool heads_are_apart() const { return batch_in_item * heads_in_item == 1; }
+    bool heads_are_apart() const { return !together && batch_in_item * heads_in_item == 1; }
     i64 items() const { return count / (batch_in_item * heads_in_item); }
 
     // Calls visit(b, h, chunk) for the tasks of an item.

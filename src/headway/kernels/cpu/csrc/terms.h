@@ -1,6 +1,7 @@
 // Terms: adds them to a tile of scores, and computes their gradients from a tile of score gradients.
 #pragma once
 #include "contextual.h"
+#include "network.h"
 #include "path.h"
 #include "sums.h"
 
@@ -18,6 +19,7 @@ struct Terms {
     const Term* stick = nullptr;  // stick-breaking weights in place of the softmax
     ContextualPositions positions;  // if positions.t is set
     GatedPath path;                 // likewise
+    HeadNetwork network;            // likewise
     bool capped = false;
     bool wants_d_query_scale = false;  // there is a query scale that needs a gradient
     i64 tasks = 0;
@@ -30,6 +32,7 @@ struct Terms {
             if (t.kind == STICK_WEIGHTS) stick = &t;
             if (t.kind == CONTEXTUAL_POSITIONS) positions.t = &t;
             if (t.kind == GATED_PATH) path.t = &t;
+            if (t.kind == HEAD_NETWORK) network.t = &t;
             if (t.kind == SOFT_CAP) capped = true;
             if (t.kind == QUERY_SCALE || t.kind == SINK || t.kind >= SOFT_CAP) continue;
             TermState& s = states[count++];
@@ -47,6 +50,7 @@ struct Terms {
         axes = 0;
         if (positions.t) positions.lay_out(memory, c, tasks);
         if (path.t) path.lay_out(memory, c, plan.mp, tasks);
+        if (network.t) network.lay_out(memory, c, tasks / max(1, c.heads));
         for (i64 i = 0; i < count; i++) {
             TermState& s = states[i];
             const Term& t = *s.t;
@@ -100,6 +104,7 @@ struct Terms {
         }
         for (i64 i = 0; i < count; i++)
             if (has_cosine_table(states[i])) states[i].waves.begin(*states[i].t);
+        if (network.t) network.prepare(c);
     }
 
     // items of `prepare_item`
@@ -237,8 +242,9 @@ struct Terms {
         for (i64 i = 0; i < count; i++) {
             const TermState& s = states[i];
             SlidingProducts& products = w.sliding_products[i];
+            if (s.t->of_network) continue;
             switch (s.t->kind) {
-                case DISTANCE: add_distance(w, s, t, score, capped || scans() ? nullptr : deferred_bias); break;
+                case DISTANCE: add_distance(w, s, t, score, capped || scans() || network.t ? nullptr : deferred_bias); break;
                 case RELATIVE_KEYS: add_relative_keys(s, products, t, score, task); break;
                 case RELATIVE_QUERIES: add_relative_queries(s, products, t, score, score_scale, task); break;
                 case TOKEN_QUERIES: add_token_queries(s, t, score); break;
@@ -249,6 +255,11 @@ struct Terms {
             }
         }
         if (capped) soft_cap(t, score, cap_slope);
+    }
+
+    void add_network_biases(Worker& w, const Tile& t, float* bias) const {
+        for (i64 i = 0; i < count; i++)
+            if (states[i].t->of_network) add_distance(w, states[i], t, bias, nullptr);
     }
 
     void add_relative_keys(const TermState& s, SlidingProducts& products, const Tile& t, float* score, i64 task) const {
@@ -462,6 +473,7 @@ struct Terms {
             const TermState& s = states[i];
             const Term& term = *s.t;
             SlidingProducts& products = w.sliding_products[i];
+            if (term.of_network) continue;
             if (term.kind == DISTANCE && s.wants_grad) {
                 distance_backward(w, s, t, grad, task);
             } else if (term.kind == RELATIVE_KEYS && s.wants_grad) {
@@ -488,6 +500,12 @@ struct Terms {
                     dense_backward<float>(term.values_grad, t, grad);
             }
         }
+    }
+
+    // the same for the biases of the network
+    void network_backward(Worker& w, const Tile& t, const float* grad, i64 task) const {
+        for (i64 i = 0; i < count; i++)
+            if (states[i].t->of_network && states[i].wants_grad) distance_backward(w, states[i], t, grad, task);
     }
 
     // After the last tile of a block: gradients of queries before ``prepare``. dq: [MB][dp], not yet times score_scale.
@@ -521,11 +539,14 @@ struct Terms {
 
     // the sums of all tasks of a head, in their order: task = (b·heads + h)·chunks + chunk
     void reduce(i64 item, i64 chunks) {
-        if (item >= count * c.heads) return positions.t ? positions.reduce(c, item % c.heads, chunks) : path.reduce(c, item % c.heads, chunks);
+        if (item >= count * c.heads) {
+            if (network.t) return network.reduce(c.batch * chunks);
+            return positions.t ? positions.reduce(c, item % c.heads, chunks) : path.reduce(c, item % c.heads, chunks);
+        }
         write_gradients(states[item / c.heads], item % c.heads, chunks, plan.mp);
     }
 
-    i64 reductions() const { return (count + (positions.t || path.t)) * c.heads; }
+    i64 reductions() const { return (count + (positions.t || path.t)) * c.heads + (network.t != nullptr); }
 
   private:
     float* scratch = nullptr;
