@@ -43,7 +43,12 @@ SHIFTS = [1, 1000, 1_000_000]
 TOKENS, STEPS, FAR, NEAR = 16, 300, 128, 64
 PAIRS = [0, 8, 12]  # of RoPE's 32
 TURNED = [(0, 1), (3, 4)]  # positions of a query and a key, twice at the same distance
-FUNCTIONS = (hw.terms.Product, hw.terms.ScoreMap, hw.terms.Normalizer)  # terms that replace a stage by a function
+FUNCTIONS = (
+    hw.terms.Product,
+    hw.terms.HeadNetwork,
+    hw.terms.ScoreMap,
+    hw.terms.Normalizer,
+)  # terms that replace a stage by a function
 
 FAMILIES = {  # what it acts on, what it is, and the colour of its box
     "absolute": (("embeddings", "词向量"), ("absolute", "绝对位置"), GREEN),

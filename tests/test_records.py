@@ -262,6 +262,8 @@ ELSEWHERE = {
     ("RelativeQueries", "key"): "RelativeQueries has table of shape",
     ("Rotation", "cos"): "Rotation has sin of shape",
     ("GatedPath", "query"): "GatedPath has path of shape",
+    ("HeadNetwork", "into"): "HeadNetwork has into_bias of shape",
+    ("HeadNetwork", "out"): "HeadNetwork has into of shape",
     ("Boolean", "values"): "mask has shape",
     ("BlockFunction", "blocks"): "the BlockMask is made for",
     ("BlockFunction", "q_slots"): "the BlockMask is made for",

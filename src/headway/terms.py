@@ -899,7 +899,10 @@ class HeadNetwork(Part):
                 f"HeadNetwork has biases that hold {said}: give at least one DistanceBias, and no other term"
             )
         if self.into.ndim == 3 and self.into.shape[2] % 2 == 0:
-            raise HeadwayError(f"HeadNetwork has a width of {self.into.shape[2]}: give an odd number, such as 3")
+            raise HeadwayError(
+                f"HeadNetwork has into of shape {tuple(self.into.shape)}: give [hidden, 2·heads, width], the width odd, "
+                "such as 3"
+            )
 
     def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
         """Returns the sizes of dimensions that the call does not have.
@@ -914,9 +917,11 @@ class HeadNetwork(Part):
         heads = sizes["heads"]
         if heads is not None and self.out.shape[:1] != (heads,):
             raise HeadwayError(
-                f"q has {heads} heads but the network of the encoding {self.out.shape[0]}: give num_heads={heads}"
+                f"HeadNetwork has out of shape {tuple(self.out.shape)}: give [{heads}, hidden, width], since q has "
+                f"{heads} heads; build the encoding with num_heads={heads}"
             )
-        return {"inputs": None if heads is None else 2 * heads, "outputs": heads}
+        own = {"inputs": None if heads is None else 2 * heads, "outputs": heads}
+        return own | ({"width": self.out.shape[2]} if self.out.ndim == 3 else {})
 
 
 @dataclass(frozen=True, eq=False)

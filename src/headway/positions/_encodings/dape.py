@@ -12,8 +12,7 @@ class DAPE(DataAdaptive):
 
         score[·,i,j] = z + B + W₂·leaky( W₁·[z; B] + b₁ ) + b₂,   z_h = s·⟨qᵢ, kⱼ⟩, B_h the bias of the pair
 
-    The slope of the leaky ReLU below 0 is 0.01, as in the authors' code. A block of rows holds hidden + 3·num_heads
-    numbers for each pair instead of num_heads.
+    The slope of the leaky ReLU below 0 is 0.01, as in the authors' code.
 
     Args:
         num_heads: the number of query heads, at least 1.
