@@ -900,8 +900,8 @@ class HeadNetwork(Part):
             )
         if self.into.ndim == 3 and self.into.shape[2] % 2 == 0:
             raise HeadwayError(
-                f"HeadNetwork has into of shape {tuple(self.into.shape)}: give [hidden, 2·heads, width], the width odd, "
-                "such as 3"
+                f"HeadNetwork has into of shape {tuple(self.into.shape)}: give [hidden, 2·heads, width] "
+                "with an odd width, such as 3"
             )
 
     def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:

@@ -105,7 +105,11 @@ def read(r: Reader) -> tuple[Call, dict[str, Any]]:
     positions = r.some(b, n, axes), r.some(b, m, axes)
     q_side, k_side = (Coordinates(p, r.some(b, p.shape[1])) for p in positions)
     mask = read_mask(r, q_side, k_side, h)
-    terms = [read_term(r, q_side, k_side, h, kv, d, dv) for _ in range(r.word())]
+    terms: list[T.Term] = []
+    left = r.word()
+    while left:
+        terms.append(read_term(r, q_side, k_side, h, kv, d, dv))
+        left -= 1 + len(getattr(terms[-1], "biases", ()))
     terms = with_slopes(terms, q_side, k_side)
     results["gradients"] = r.gradients
     results["reductions"] = read_reductions(r, b, h, n, m) if r.word() else []
