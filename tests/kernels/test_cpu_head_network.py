@@ -203,6 +203,17 @@ def test_a_key_that_is_not_a_number_reaches_the_queries_that_see_it(kernel: str)
     assert out[:, :, 2:].isnan().all()
 
 
+@pytest.mark.parametrize("kernel", ["cpu", "reference"])
+def test_a_key_that_is_not_a_number_does_not_reach_the_heads_that_do_not_see_it(kernel: str) -> None:
+    q, k, v = inputs_of(6, 6)
+    k[:, 1, 2] = math.nan
+    allowed = torch.ones(1, 4, 6, 6, dtype=torch.bool)
+    allowed[:, :2, :, 2] = False
+    out = hw.attention(q, k, v, terms=beside()(*network_of(1)), mask=Boolean(allowed), kernel=kernel)
+    assert out[:, :2].isfinite().all()
+    assert out[:, 2:].isnan().all()
+
+
 @pytest.mark.parametrize("width", [1, 3])
 def test_any_number_of_threads_gives_the_same_bits(width: int) -> None:
     same_for_any_threads([*inputs_of(260, 700), *network_of(width)], beside(), Causal())
