@@ -35,6 +35,9 @@ LENGTHS = [(1, 700), (3, 300), (70, 70), (260, 700)]
 """Queries and keys: a few queries, one tile, and blocks of queries over several tiles."""
 WIDTHS = [1, 3, 25]
 """Keys that a convolution reads: one, as tiles need no halo; the authors' three; as many as the kernel takes."""
+APART = torch.rand(2, 4, 260, 700, generator=torch.Generator().manual_seed(3)) < 0.4
+APART[:, 0, :, :300], APART[:, 0, :, 300:] = False, True
+"""In its tiles, the first head sees nothing or everything, the others some keys."""
 MASKS: dict[str, Mask | None] = {
     "all": None,
     "causal": Causal(),
@@ -42,6 +45,7 @@ MASKS: dict[str, Mask | None] = {
     "window of a tile and a bit": Causal() & Window(200, 0),
     "first keys and a window": Causal() & (Window(20, 0) | KeepFirst(3)),
     "padding": Causal() & Padding(torch.tensor([500, 700])),
+    "another mask of the first head": Boolean(APART),
     "holes of each head": Boolean(torch.rand(2, 4, 260, 700, generator=torch.Generator().manual_seed(2)) < 0.4),
 }
 
@@ -141,6 +145,17 @@ def test_gradients_of_what_is_added(n: int, m: int, width: int, dtype: torch.dty
     for x, right in zip(found, exact, strict=True):
         torch.testing.assert_close(x.double(), right, rtol=tolerance, atol=tolerance)
         assert right.abs().max() > 3 * tolerance
+
+
+def test_gradients_of_other_terms() -> None:
+    """A bias by distance is not left to the softmax, and heads sum the gradients of their tables apart."""
+
+    def terms(*tensors: Tensor) -> list[Term]:
+        *network, keys, table = tensors
+        clip = Clip(-350, 350)  # more columns than a window of products has
+        return [*beside()(*network), RelativeKeys(Rows(keys, clip)), DistanceBias(Rows(table, clip))]
+
+    agree([*inputs_of(260, 700), *network_of(3), drawn(4, 701, 16) / 4, drawn(4, 701, seed=9)], terms, Causal(), **SINK)
 
 
 @pytest.mark.parametrize("width", [1, 3])
