@@ -22,11 +22,13 @@ from torch.utils.flop_counter import FlopCounterMode
 import headway
 from headway import HeadwayError, _torch
 from headway._common import processor
+from headway.kernels import _products as products
 from headway.kernels import _tuned
+from headway.kernels._products import KERNELS, NEVER, NONE, Least
 from headway.models import Decoder, RecurrentLM, TransformerConfig
 from headway.nn import FeedForward, Head, MultiHeadAttention, linear_kernel, prepack, unprepack
 from headway.nn import linear as module
-from headway.nn.linear import KERNELS, NEVER, NONE, Least, Linear, apply_linear, linear
+from headway.nn.linear import Linear, apply_linear, linear
 from headway.nn.prepacked import PrepackedLinear
 
 pytestmark = pytest.mark.skipif(not _torch.ONEDNN_LINEAR, reason="this torch has no oneDNN")
@@ -49,7 +51,8 @@ class Calls:
 @pytest.fixture
 def onednn(monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls()
-    monkeypatch.setattr(module, "onednn_linear", calls)
+    for each in (module, products):
+        monkeypatch.setattr(each, "onednn_linear", calls)
     return calls
 
 
@@ -57,7 +60,7 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> Calls:
 def _kernels_of_each_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """HEADWAY_LINEAR_KERNEL, the processor and its tables are read again in each test, and those that come with headway
     hold."""
-    module._least.cache_clear()
+    products.least_of.cache_clear()
     _tuned.forget()
     monkeypatch.setenv("HEADWAY_TUNED", "off")
     monkeypatch.delenv("HEADWAY_LINEAR_KERNEL", raising=False)
@@ -392,7 +395,7 @@ def set_processor(monkeypatch: pytest.MonkeyPatch, vendor: str, family: int, fla
     facts = {"vendor_id": vendor, "cpu family": str(family), "flags": flags}
     monkeypatch.setattr(processor, "cpuinfo", lambda: facts)
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    module._least.cache_clear()
+    products.least_of.cache_clear()
     _tuned.forget()
 
 
@@ -403,20 +406,20 @@ MEASURED = {25: Least(1 << 25, 1 << 25, NEVER), 26: Least(1 << 25, 1 << 25, 1 <<
 @pytest.mark.parametrize(("family", "least"), MEASURED.items(), ids=str)
 def test_a_product_is_onednns_from_its_size_on(family: int, least: Least, monkeypatch: pytest.MonkeyPatch) -> None:
     set_processor(monkeypatch, "AuthenticAMD", family)
-    assert module._least(None) == least
+    assert products.least_of(None) == least
     for threads in (1, 2):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         for product, fewest in least._asdict().items():
-            if product in ("rows", "width") or fewest == module.NEVER:
+            if product in ("rows", "width") or fewest == products.NEVER:
                 continue
             inputs = 2 * least.width
             outputs = int(fewest) * threads // least.rows // inputs
-            assert getattr(module._products(least.rows * inputs, outputs, inputs), product)
-            assert not getattr(module._products(least.rows * inputs, outputs - 1, inputs), product)
-            assert not any(module._products((least.rows - 1) * inputs, 9 * outputs, inputs))
+            assert getattr(products.products_for(least.rows * inputs, outputs, inputs), product)
+            assert not getattr(products.products_for(least.rows * inputs, outputs - 1, inputs), product)
+            assert not any(products.products_for((least.rows - 1) * inputs, 9 * outputs, inputs))
     huge = 1 << 30
-    assert not any(module._products(huge * (least.width - 1), huge, least.width - 1))
-    assert not any(module._products(huge * huge, least.width - 1, huge))
+    assert not any(products.products_for(huge * (least.width - 1), huge, least.width - 1))
+    assert not any(products.products_for(huge * huge, least.width - 1, huge))
 
 
 @pytest.mark.parametrize(
@@ -427,7 +430,7 @@ def test_what_was_not_measured_is_torchs(
     vendor: str, family: int, flags: str, monkeypatch: pytest.MonkeyPatch, onednn: Calls
 ) -> None:
     set_processor(monkeypatch, vendor, family, flags)
-    assert module._least(None) == NONE
+    assert products.least_of(None) == NONE
     linear(torch.randn(512, 512), torch.randn(512, 512))
     assert onednn.count == 0
 
@@ -435,7 +438,7 @@ def test_what_was_not_measured_is_torchs(
 def test_a_restrained_onednn_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     set_processor(monkeypatch, *ZEN_5)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert module._least(None) == NONE
+    assert products.least_of(None) == NONE
 
 
 def test_each_product_is_the_faster_one(monkeypatch: pytest.MonkeyPatch, onednn: Calls) -> None:
@@ -446,8 +449,8 @@ def test_each_product_is_the_faster_one(monkeypatch: pytest.MonkeyPatch, onednn:
         Least(math.inf, 1, 1, 1, 1): (0, 2),
         Least(1, 1, 1, 1, 1): (1, 2),
     }.items():
-        monkeypatch.setattr(module, "_measured", lambda isa, least=least: least)
-        module._least.cache_clear()
+        monkeypatch.setattr(products, "measured", lambda isa, least=least: least)
+        products.least_of.cache_clear()
         x, weight = torch.randn(6, IN, requires_grad=True), torch.randn(OUT, IN, requires_grad=True)
         onednn.count = 0
         y = linear(x, weight)
@@ -478,15 +481,15 @@ def test_the_processor_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -
 def test_the_variable_chooses_for_the_process_and_the_context_within_it(
     name: str, measured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_measured", lambda isa: Least(1, 1, 1, 1, 1) if measured else NONE)
-    module._least.cache_clear()
+    monkeypatch.setattr(products, "measured", lambda isa: Least(1, 1, 1, 1, 1) if measured else NONE)
+    products.least_of.cache_clear()
     monkeypatch.setenv("HEADWAY_LINEAR_KERNEL", name)
     taken = {"auto": measured, "onednn": True, "torch": False}
-    assert any(module._products(8, 2, 4)) == taken[name]
+    assert any(products.products_for(8, 2, 4)) == taken[name]
     for other in KERNELS:
         with linear_kernel(other):
-            assert any(module._products(8, 2, 4)) == taken[other]
-    assert any(module._products(8, 2, 4)) == taken[name]
+            assert any(products.products_for(8, 2, 4)) == taken[other]
+    assert any(products.products_for(8, 2, 4)) == taken[name]
 
 
 def test_an_unknown_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -505,7 +508,7 @@ def test_a_torch_without_the_operator(arguments: tuple[str, ...] | None, monkeyp
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", other)
     assert not _torch._has_onednn_linear()
     monkeypatch.setattr(_torch, "ONEDNN_LINEAR", False)
-    monkeypatch.setattr(module, "ONEDNN_LINEAR", False)
+    monkeypatch.setattr(products, "ONEDNN_LINEAR", False)
     x, weight = torch.randn(3, IN), torch.randn(OUT, IN)
     with linear_kernel("onednn"):
         assert torch.equal(linear(x, weight), F.linear(x, weight))
@@ -589,3 +592,37 @@ def test_prepacked_weights_have_one_owner(onednn: Calls) -> None:
 def test_the_switch_is_documented() -> None:
     assert "HEADWAY_LINEAR_KERNEL" in (linear_kernel.__doc__ or "")
     assert os.environ.get("HEADWAY_LINEAR_KERNEL") is None
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, True), (False, True)])
+def test_a_product_of_matrices_that_may_be_transposed(turned: tuple[bool, bool], onednn: Calls) -> None:
+    a, b = (
+        torch.randn(*(shape[::-1] if side else shape)) for shape, side in zip(((9, 6), (4, 6)), turned, strict=True)
+    )
+    a, b = (x.t() if side else x for x, side in zip((a, b), turned, strict=True))
+    with linear_kernel("onednn"):
+        found = products.product(a, b)
+        assert onednn.count == 1
+        assert products.product(a.double(), b.double()).dtype == torch.float64
+        wide = torch.randn(4, 12)[:, :6]  # rows with gaps, for which oneDNN takes a thousand times as long
+        torch.testing.assert_close(products.product(a, wide), a @ wide.t())
+    with linear_kernel("torch"):
+        torch.testing.assert_close(found, products.product(a, b))
+    assert onednn.count == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_product_is_chosen_alike_for_any_number_of_threads(
+    threads: int, onednn: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the bits of attention would depend on it."""
+    a, b = torch.randn(8, 6), torch.randn(4, 6)
+    just_enough = Least(8 * 6 * 4, NEVER, NEVER, rows=1, width=1)
+    monkeypatch.setattr(products, "least_of", lambda chosen: just_enough)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        products.product(a, b)
+    finally:
+        torch.set_num_threads(before)
+    assert onednn.count == 1

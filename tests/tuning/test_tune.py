@@ -17,6 +17,7 @@ from headway import HeadwayError, plans, tuning
 from headway._common import tuned
 from headway.cli import main
 from headway.kernels import KERNELS, Call, _tuned, sdpa
+from headway.kernels._products import least_of, onednn_isa
 from headway.kernels.cpu import _library
 from headway.masks import Causal, Window
 from headway.testing.fuzz.search import outcome_of
@@ -307,7 +308,7 @@ def test_the_rows_of_linear_maps(small: None, tmp_path: Path, monkeypatch: pytes
     content = {"fits": _tuned.fits_of(_tuned.facts_of("cpu")), "date": "2026-01-02", "rows": rows}
     tuned.write(tuned.file_of("cpu"), content)
     _run.forget()
-    least = hw.nn.linear._least(None)
+    least = least_of(None)
     assert (least.forward, least.d_input, least.d_weight) == (_run.WORK[5], _run.WORK[5], float("inf"))
     assert (least.rows, least.width) == (_run.ROWS, _run.WIDTH)
 
@@ -323,7 +324,7 @@ def test_linear_maps_of_a_restrained_onednn_are_not_measured(
     for variable, measured in (("HEADWAY_ISA", True), ("ONEDNN_MAX_CPU_ISA", False)):
         with monkeypatch.context() as patch:
             patch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-            isa = hw.nn.linear.onednn_isa()
+            isa = onednn_isa()
             patch.setenv(variable, "AVX2" if variable == "ONEDNN_MAX_CPU_ISA" else "portable")
             rows = hw.tune("cpu").content["rows"]
         assert [row["case"]["isa"] for row in rows] == ([isa] * len(_run.WORK) if measured else [])

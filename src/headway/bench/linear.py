@@ -1,4 +1,4 @@
-"""Compares the three products of a linear map in oneDNN and torch; the table in ``nn/linear.py`` comes from this.
+"""Compares the three products of a linear map in oneDNN and torch; the table of products comes from this.
 
 python -m headway.bench.linear                  # on as many threads as torch takes; OMP_NUM_THREADS=1 for one
 python -m headway.bench.linear 128 512 2048     # of one size: tokens, features in, features out
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._common.table import Cell, Table
 from .._torch import onednn_linear
-from ..nn.linear import Products, _products
+from ..kernels._products import Products, products_for
 from .machine import processor
 
 Size = tuple[int, int, int]
@@ -78,7 +78,7 @@ def report(sizes: Iterable[Size], seconds: float = 0.3, rounds: int = 5) -> str:
     worst = {name: float("inf") for name in Products._fields}
     for size in sizes:
         tokens, inputs, outputs = size
-        chosen = _products(tokens * inputs, outputs, inputs)._asdict()
+        chosen = products_for(tokens * inputs, outputs, inputs)._asdict()
         ratios = measure(size, seconds, rounds)
         worst |= {name: min(worst[name], ratios[name]) for name in worst if chosen[name]}
         cells = [Cell(f"{ratio:.2f}", best=chosen[name]) for name, ratio in ratios.items()]

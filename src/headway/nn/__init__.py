@@ -1,5 +1,6 @@
 """Modules: multi-head attention with its caches, and the block of a Transformer with its parts."""
 
+from ..kernels._products import linear_kernel as linear_kernel
 from .attention import MultiHeadAttention as MultiHeadAttention
 from .block import Block as Block
 from .block import ParallelBlock as ParallelBlock
@@ -9,7 +10,6 @@ from .embedding import Embedding as Embedding
 from .embedding import Head as Head
 from .feed_forward import FeedForward as FeedForward
 from .latent import LatentAttention as LatentAttention
-from .linear import linear_kernel as linear_kernel
 from .memory import SegmentMemory as SegmentMemory
 from .norm import LayerNorm as LayerNorm
 from .norm import RMSNorm as RMSNorm

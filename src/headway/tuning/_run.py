@@ -23,7 +23,7 @@ from ..bench import linear as products
 from ..bench.machine import processor as processor_named
 from ..errors import HeadwayError
 from ..kernels import _tuned
-from ..nn import linear
+from ..kernels._products import least_of, onednn_isa
 from . import _fast, _right
 
 __all__ = ["Tuned", "export_table", "import_table", "tune"]
@@ -122,7 +122,7 @@ def tune(device: str = "auto", *, minutes: float | None = None, watch: Tell = no
         found = _right.verify(checks, seconds=rest, watch=told(said("verifying {kernel}", kernel=kernel)))
         content["verified"][kernel], content["failed"][kernel] = sorted(found.right), found.wrong
         refused[kernel], left = found.refused, left + found.left
-    for_linear = LINEAR * seconds if kind == "cpu" and ONEDNN_LINEAR and linear.onednn_isa() else 0.0
+    for_linear = LINEAR * seconds if kind == "cpu" and ONEDNN_LINEAR and onednn_isa() else 0.0
     for_linear = for_linear if for_linear >= LEAST_FOR_LINEAR else 0.0
     kernels = tuple(name for name in TUNED[kind] if content["verified"][name])
     cells = list(_fast.cells(device))
@@ -152,7 +152,7 @@ def _need_tables() -> None:
 def forget() -> None:
     """Reads the tables again when they are needed next."""
     _tuned.forget()
-    linear._least.cache_clear()
+    least_of.cache_clear()
 
 
 def export_table(file: Path, device: str = "auto") -> Path:
@@ -235,7 +235,7 @@ def _linear_rows(seconds: float, watch: Share) -> list[dict[str, Any]]:
     for number, work in enumerate(WORK):
         sizes = {"work": work, "rows": ROWS, "width": WIDTH}
         for product, ratio in _linear_ratios(work * threads, seconds / len(WORK)).items():
-            case = {"product": product, "isa": linear.onednn_isa(), "dtype": "float32"}
+            case = {"product": product, "isa": onednn_isa(), "dtype": "float32"}
             rows.append({"case": case, "from": sizes, "times": {"onednn": 1.0, "torch": float(f"{ratio:.3g}")}})
         watch((number + 1) / len(WORK))
     return rows

@@ -15,6 +15,7 @@ from ...masks import Bounds
 from ...terms import Clip, RelativeKeys, RelativeQueries, Rows, Sinusoids
 from ...tracing import watched
 from .._problem import Call
+from .._products import product
 from .masks import slots
 
 C = TypeVar("C", bound=Call)
@@ -96,9 +97,9 @@ class SinusoidTable(torch.autograd.Function):
         for steps, past, future in _parts(low, high):
             waves = _waves(steps, max(-low, high), frequencies, weight)
             if future is None:
-                table[past] = waves @ flat.t()
+                table[past] = product(waves, flat)
                 continue
-            odd, even = (x @ y.t() for x, y in zip(waves.chunk(2, 1), flat.chunk(2, 1), strict=True))
+            odd, even = (product(x, y) for x, y in zip(_halves(waves), _halves(flat), strict=True))
             if past is not None:
                 torch.add(even, odd, out=table[past])
             table[future] = (even - odd).flip(0)
@@ -119,16 +120,22 @@ class SinusoidTable(torch.autograd.Function):
                 ahead = grad[future].flip(0)
                 odd, even = odd - ahead, even + ahead
             if of_weight and future is None:
-                to_flat += grad[past].t() @ waves
+                to_flat += product(grad[past].t(), waves.t())
             elif of_weight:
-                sin, cos = waves.chunk(2, 1)
-                to_flat[:, :count] += odd.t() @ sin
-                to_flat[:, count:] += even.t() @ cos
+                sin, cos = _halves(waves)
+                to_flat[:, :count] += product(odd.t(), sin.t())
+                to_flat[:, count:] += product(even.t(), cos.t())
             if of_frequencies:
                 sin, cos = waves.chunk(2, 1)
                 turned = (odd @ of_sines) * cos - (even @ of_cosines) * sin
                 to_frequencies += _numbers(steps, frequencies.device) @ turned.double()
         return to_flat.view_as(weight) if of_weight else None, to_frequencies if of_frequencies else None, None, None
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the columns of sines and those of cosines, as matrices without gaps between their rows."""
+    sines, cosines = x.chunk(2, dim=1)
+    return sines.contiguous(), cosines.contiguous()
 
 
 def _parts(low: int, high: int) -> Iterator[tuple[range, slice | None, slice | None]]:
