@@ -34,13 +34,13 @@ COMPILER = "compiles_as_one_graph"
 COMPILED_TOO = {
     "sinusoidal-1", "learned-1", "deberta-1", "tupe-1", "kerple-power-1", "dynamic-position-bias-1", "swin-v2-1",
     "mixed-rope-1", "dinov3-rope-1", "comrope-1", "grape-m-1", "longrope-1", "ssmax-1", "nope-scaling-1",
-    "dape-1", "selective-rope-1", "grape-m-contextual-1", "grape-a-1", "interpolated-1", "cape-1",
+    "selective-rope-1", "grape-m-contextual-1", "grape-a-1", "interpolated-1", "cape-1", "relative-projection-1",
     "shape-1", "irpe-1", "rope-pp-1", *(f"multimodal-rope-{example}" for example in (1, 2, 3, 4)),
 }  # fmt: skip
 """Further examples that reach steps of their own. Compilation is checked of these and of first examples."""
 WHOLE = {
     "rope-0", "alibi-0", "t5-0", "transformer-xl-0", "kerple-power-1", "interpolated-0", "interpolated-1", "rerope-0",
-    "shaw-0", "grape-a-0", "grape-a-1", "path-0", "path-fox-0", "swin-v2-0", "dape-0", "dape-1", "fire-0", "grape-ap-0",
+    "shaw-0", "grape-a-0", "grape-a-1", "path-0", "path-fox-0", "swin-v2-0", "dape-0", "fire-0", "grape-ap-0",
     "relative-projection-0", "deberta-0", "tupe-0", "tupe-1", "rotary-values-0", "repo-0", "index-0", "cope-0", "tra-0",
     "wall-0",
 }  # fmt: skip
