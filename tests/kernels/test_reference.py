@@ -203,6 +203,37 @@ def with_counted(term: T.ContextualPositions, scores: Tensor, allowed: Tensor, q
     return torch.stack(found).view(scores.shape)
 
 
+def through_network(term: T.HeadNetwork, scores: Tensor, allowed: Tensor, q_at: Tensor, k_at: Tensor) -> Tensor:
+    """Scores plus biases plus what two convolutions over neighbouring keys give for those of all heads."""
+    batch, heads, n, m = scores.shape
+    steps = range(-(term.into.shape[2] // 2), term.into.shape[2] // 2 + 1)
+
+    def bias(b: int, h: int, i: int, j: int) -> Tensor:
+        return torch.stack([bias_of(one.values, h, (b, i, j, q_at, k_at)) for one in term.biases]).sum()
+
+    def heard(b: int, i: int, t: int) -> Tensor:
+        seen = [t in range(m) and bool(allowed[b, h, i, t]) for h in range(heads)]
+        zero = scores.new_zeros(())
+        own = [scores[b, h, i, t] if seen[h] else zero for h in range(heads)]
+        return torch.stack(own + [bias(b, h, i, t) if seen[h] else zero for h in range(heads)])
+
+    def hidden(b: int, i: int, t: int) -> Tensor:
+        if t not in range(m) or not allowed[b, :, i, t].any():
+            return torch.zeros_like(term.into_bias)
+        x = term.into_bias
+        for number, step in enumerate(steps):
+            x = x + term.into[:, :, number] @ heard(b, i, t + step)
+        return torch.where(x > 0, x, 0.01 * x)
+
+    found = []
+    for b, h, i, j in itertools.product(*map(range, (batch, heads, n, m))):
+        score = scores[b, h, i, j] + bias(b, h, i, j) + term.out_bias[h]
+        for number, step in enumerate(steps):
+            score = score + term.out[h, :, number] @ hidden(b, i, j + step)
+        found.append(score)
+    return torch.stack(found).view(scores.shape)
+
+
 def literal(
     q: Tensor,
     k: Tensor,
@@ -279,6 +310,8 @@ def literal(
     for term in terms:
         if isinstance(term, T.ScoreMap):
             scores = term.function(scores, allowed, q, slots, *term.tensors)
+        elif isinstance(term, T.HeadNetwork):
+            scores = through_network(term, scores, allowed, q_positions, k_positions)
         elif isinstance(term, T.ContextualPositions):
             scores = with_counted(term, scores, allowed, q)
     scores = scores.masked_fill(~allowed, -math.inf)
