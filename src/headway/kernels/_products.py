@@ -93,7 +93,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
         a: [rows, in_features], which may be a transposed matrix.
         b: [out_features, in_features], likewise.
     """
-    takes = not compiled() and products_for(a.numel(), *b.shape, threads=1).forward
+    takes = not compiled() and products_for(a.numel(), b.shape[0], b.shape[1], threads=1).forward
     # oneDNN takes a thousand times as long for rows with gaps between them
     dense = all(x.is_contiguous() or x.t().is_contiguous() for x in (a, b))
     return times(a, b, takes and dense and ordinary(a, b) and not followed())
