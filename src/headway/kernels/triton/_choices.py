@@ -1,12 +1,14 @@
 """How large the blocks of a program are, and how many warps and stages it has: fixed, since a graph of a GPU can only
 capture programs that are not tuned while they run.
 
-The sizes of ``MEASURED`` were chosen by time on an H100, the others by the registers and shared memory that the
+Some were chosen by time on an H100 (``RULES`` says which), the others by the registers and shared memory that the
 compiler reports (tests/golden/triton.json).
 """
 
 from __future__ import annotations
 
+import sys
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -28,9 +30,6 @@ class Blocks(NamedTuple):
     num_stages: int
 
 
-MEASURED = {"forward": Blocks(128, 64, 4, 3), "queries": Blocks(64, 64, 4, 3), "keys": Blocks(32, 128, 4, 2)}
-"""The fastest of 9 to 13 for heads of up to 64 in half precision, with warpgroups. The last one spills registers, yet
-those that do not are slower."""
 INTERPRETED = Blocks(32, 32, 4, 1)
 """Small, so that short sequences have several blocks."""
 MAX_SPLIT_ROWS = 64
@@ -45,6 +44,84 @@ SMALLEST = 32
 """Keys of the smallest block of a split."""
 
 
+ONE, SOME = range(1, 2), range(1, sys.maxsize)
+
+
+class Rule(NamedTuple):
+    """Blocks, and the programs that have them.
+
+    Attributes:
+        blocks: the blocks.
+        programs: their names; any program if there are none.
+        widest: the largest head_dim.
+        float32: whether q, k and v are of float32, or of half precision; either if None.
+        relative: the numbers of terms with relative vectors.
+        stretched: only with a stretched bias.
+        warpgroups: only with warpgroups.
+    """
+
+    blocks: Blocks
+    programs: tuple[str, ...] = ()
+    widest: int = sys.maxsize
+    float32: bool | None = None
+    relative: range = range(sys.maxsize)
+    stretched: bool = False
+    warpgroups: bool = False
+
+    def holds(self, program: str, width: int, float32: bool, relative: int, stretched: bool, warpgroups: bool) -> bool:
+        """Returns whether a program has these blocks, if no rule before holds."""
+        return (
+            (not self.programs or program in self.programs)
+            and width <= self.widest
+            and self.float32 in (None, float32)
+            and relative in self.relative
+            and self.stretched <= stretched
+            and self.warpgroups <= warpgroups
+        )
+
+
+RULES = (
+    # relative vectors are multiplied in blocks, which must be square
+    Rule(Blocks(32, 32, 8, 1), widest=128, float32=True, relative=SOME),
+    Rule(Blocks(64, 64, 4, 2), ("forward", "reductions"), 64, float32=False, relative=ONE, warpgroups=True),
+    Rule(Blocks(64, 64, 8, 1), ("forward", "reductions"), 128, float32=False, relative=ONE, warpgroups=True),
+    Rule(Blocks(32, 32, 4, 1), ("table", "diagonals"), 128, float32=False, relative=SOME),
+    Rule(Blocks(32, 32, 4, 2), widest=128, float32=False, relative=SOME),
+    Rule(Blocks(16, 16, 8, 1), relative=SOME),
+    Rule(Blocks(16, 32, 8, 3), ("split",), float32=True),
+    Rule(Blocks(16, 64, 4, 3), ("split",), 128),
+    Rule(Blocks(16, 32, 4, 3), ("split",)),
+    Rule(Blocks(MAX_SPLIT_ROWS, 32, 8, 2), ("wide split",), stretched=True),
+    Rule(Blocks(MAX_SPLIT_ROWS, 32, 8, 2), ("wide split",), float32=True),
+    Rule(Blocks(MAX_SPLIT_ROWS, 64, 4, 2), ("wide split",), 128),
+    Rule(Blocks(MAX_SPLIT_ROWS, 32, 4, 2), ("wide split",)),
+    # with a stretched bias nothing is loaded ahead
+    Rule(Blocks(64, 64, 8, 1), widest=128, float32=False, stretched=True, warpgroups=True),
+    Rule(Blocks(32, 64, 8, 1), widest=128, float32=False, stretched=True),
+    Rule(Blocks(32, 32, 8, 1), widest=128, float32=True),
+    Rule(Blocks(16, 16, 8, 1), float32=True),
+    # the fastest of 9 to 13 on an H100; the last one spills registers, yet those that do not are slower
+    Rule(Blocks(128, 64, 4, 3), ("forward",), 64, warpgroups=True),
+    Rule(Blocks(64, 64, 4, 3), ("queries",), 64, warpgroups=True),
+    Rule(Blocks(32, 128, 4, 2), ("keys",), 64, warpgroups=True),
+    # with 64 keys warpgroups would share these, and take twice as many instructions
+    Rule(Blocks(32, 128, 8, 2), ("keys",), 64),
+    Rule(Blocks(32, 128, 8, 2), ("keys",), 128, warpgroups=True),
+    Rule(Blocks(32, 64, 8, 2), ("keys",), 128),
+    Rule(Blocks(128, 64, 8, 2), ("queries",), 64),
+    Rule(Blocks(128, 64, 8, 2), ("queries",), 128, warpgroups=True),
+    Rule(Blocks(64, 64, 8, 2), ("queries",), 128),
+    Rule(Blocks(64, 64, 4, 1), ("diagonals",), 128),
+    Rule(Blocks(64, 64, 8, 1), ("table",), 128),
+    Rule(Blocks(64, 32, 8, 1), ("reductions",), 128),
+    Rule(Blocks(128, 64, 8, 2), ("forward",), 128),
+    Rule(Blocks(64, 32, 8, 1), ("forward", "reductions", "queries")),
+    Rule(Blocks(32, 32, 4, 1)),
+)
+"""The first one that holds is taken."""
+
+
+@cache
 def blocks_for(
     program: str,
     dtype: torch.dtype,
@@ -60,40 +137,12 @@ def blocks_for(
             which is that of a dense bias too, or "reductions" without an output.
         dtype: the dtype of q, k and v.
         width: the larger head_dim, as a power of 2.
-        relative: how many terms have relative vectors that are multiplied in blocks, which must be square then.
-        stretched: whether there is a stretched bias, with which nothing is loaded ahead.
+        relative: how many terms have relative vectors that are multiplied in blocks.
+        stretched: whether there is a stretched bias.
         warpgroups: whether the GPU multiplies 64 rows at once, so that blocks of 64 fit registers.
     """
-    if relative:
-        if dtype == torch.float32 or width > 128:
-            return Blocks(32, 32, 8, 1) if width <= 128 else Blocks(16, 16, 8, 1)
-        if warpgroups and relative == 1 and program in ("forward", "reductions"):
-            return Blocks(64, 64, 4, 2) if width <= 64 else Blocks(64, 64, 8, 1)
-        return Blocks(32, 32, 4, 1 if program in ("table", "diagonals") else 2)
-    if stretched and dtype != torch.float32 and width <= 128 and "split" not in program:
-        return Blocks(64 if warpgroups else 32, 64, 8, 1)
-    if program == "split":
-        return Blocks(16, 32, 8, 3) if dtype == torch.float32 else Blocks(16, 64 if width <= 128 else 32, 4, 3)
-    if program == "wide split":
-        found = blocks_for("split", dtype, width)._replace(rows=MAX_SPLIT_ROWS, num_stages=2)
-        return found._replace(block=32, num_warps=8) if stretched else found
-    if dtype == torch.float32:
-        return Blocks(32, 32, 8, 1) if width <= 128 else Blocks(16, 16, 8, 1)
-    if width <= 64 and warpgroups and program in MEASURED:
-        return MEASURED[program]
-    if width > 128:
-        return Blocks(64, 32, 8, 1) if program in ("forward", "reductions", "queries") else Blocks(32, 32, 4, 1)
-    if program == "keys":  # with 64 keys the warpgroups would share these, and take twice as many instructions
-        return Blocks(32, 128, 8, 2) if width <= 64 or warpgroups else Blocks(32, 64, 8, 2)
-    if program == "diagonals":
-        return Blocks(64, 64, 4, 1)
-    if program == "table":
-        return Blocks(64, 64, 8, 1)
-    if program == "reductions":
-        return Blocks(64, 32, 8, 1)
-    if program == "queries" and width > 64 and not warpgroups:
-        return Blocks(64, 64, 8, 2)
-    return Blocks(128, 64, 8, 2)
+    case = program, width, dtype == torch.float32, relative, stretched, warpgroups
+    return next(rule.blocks for rule in RULES if rule.holds(*case))
 
 
 def are_few(rows: int, keys: int) -> bool:
