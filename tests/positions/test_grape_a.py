@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -114,16 +115,16 @@ def test_far_away_the_distance_is_exact() -> None:
     ids=["falling", "fractions", "gaps", "packed"],
 )
 def test_any_positions(score_gap: Callable[..., float], gate: str, at: Tensor | Coordinates) -> None:
-    """In the reference kernel; the others refuse positions that do not rise by one."""
+    """Also those that do not rise by one, in the reference kernel and in the CPU kernel."""
     torch.manual_seed(0)
-    assert score_gap(GRAPEA(4, 8, gate), at) < 1e-10
-    position = at.position[..., 0] if isinstance(at, Coordinates) else at[None]
-    steps = position.diff()
+    encoding = GRAPEA(4, 8, gate)
+    assert score_gap(encoding, at) < 1e-10
     where = at if isinstance(at, Coordinates) else Coordinates.of(at, 7)
-    q = torch.randn(1, 4, 7, 8)
-    found = explain(q, q, q, encoding=GRAPEA(4, 8, gate), mask=Causal(), q_positions=where, k_positions=where)
-    assert bool((steps != 1).any())
-    assert found.kernel == "reference"
+    assert bool((where.position[..., 0].diff() != 1).any())
+    q, k, v = torch.randn(3, 1, 4, 7, 8)
+    call: Any = {"encoding": encoding, "mask": Causal(), "q_positions": where, "k_positions": where}
+    assert explain(q, k, v, **call).kernel in ("cpu", "reference")  # the latter without the library
+    torch.testing.assert_close(attention(q, k, v, **call), attention(q, k, v, kernel="reference", **call))
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
