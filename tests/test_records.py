@@ -14,6 +14,7 @@ from torch import Tensor
 import headway as hw
 from headway import masks, terms
 from headway.coordinates import Coordinates
+from headway.kernels.lowering.terms import PastSlopes
 from headway.records import Divisible, Record, named
 
 RECORDS = [
@@ -145,6 +146,7 @@ FITTING: dict[str, list[tuple[Callable[..., Divisible], dict[str, tuple[Shape, S
         )
     ],
     "TokenBias": [(terms.TokenBias, {"queries": ((2, 4, 5), (1, 1, 5)), "keys": ((2, 4, 7), (1, 1, 7))})],
+    "PastSlopes": [(partial(PastSlopes, axis=0), {"queries": ((2, 4, 5), (1, 1, 5)), "keys": ((2, 4, 7), (1, 1, 7))})],
     "DenseBias": [(terms.DenseBias, {"values": ((2, 4, 5, 7)[drop:], (1, 1, 1, 1)[drop:])}) for drop in range(5)],
     "Sink": [(terms.Sink, {"logits": ((4,), (4,))}), (terms.Sink, {"logits": ((2, 4, 5), (1, 1, 1))})],
     "Rotation": [(terms.Rotation, {"cos": ((2, 4, 9, 3), (1, 1, 9, 3)), "sin": ((2, 4, 9, 3), (1, 1, 9, 3))})],
@@ -287,7 +289,7 @@ def check(name: str, number: int, changed: dict[str, Shape]) -> Divisible:
     one = make(**{field: torch.ones(changed.get(field, shape)) for field, (shape, _) in shapes.items()})
     if isinstance(one, masks.Mask):
         (masks.Causal() & one).check(CALL["batch"], CALL["heads"], CALL["queries"], CALL["keys"])
-    elif isinstance(one, terms.Rotation):
+    elif isinstance(one, (terms.Rotation, PastSlopes)):
         one.check_tensors({**CALL, "tokens": 9})
     else:
         terms.check((one,), CALL)  # type: ignore[arg-type]
