@@ -315,7 +315,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     **{f"tests/kernels/test_{name}.py": (NN,) for name in ("cpu_tokens", "user_parts")},
     **{
         f"tests/kernels/test_cpu_{name}.py": ("tests/kernels/agreement.py",)
-        for name in ("contextual", "gated_path", "head_network")
+        for name in ("contextual", "gated_path", "head_network", "stick_weights")
     },
     "tests/conformance/": (*CORE, FLEX, TRITON),
     "tests/conformance/test_whose_coordinates.py": (NN, MODELS),

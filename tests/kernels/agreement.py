@@ -16,6 +16,10 @@ Terms = Callable[..., Sequence[Term]]
 """Makes the terms of a call from the tensors behind q, k and v."""
 
 
+LENGTHS = [(1, 700), (3, 300), (70, 70), (260, 700)]
+"""Queries and keys: few queries, which are decoded if a term allows it, one tile, and blocks over several tiles."""
+
+
 def inputs_of(n: int, m: int, width: int = 16) -> list[Tensor]:
     """Draws q, k and v for 2 rows of 4 heads that share 2 heads of keys."""
     generator = torch.Generator().manual_seed(n + m)

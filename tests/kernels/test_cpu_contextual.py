@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from agreement import Terms, agree, drawn, inputs_of, results, same_for_any_threads, upstream_of
+from agreement import LENGTHS, Terms, agree, drawn, inputs_of, results, same_for_any_threads, upstream_of
 from torch import Tensor
 
 import headway as hw
@@ -24,8 +24,6 @@ from headway.terms import (
 )
 
 pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library is not there")
-LENGTHS = [(1, 700), (3, 300), (70, 70), (260, 700)]
-"""Queries and keys: decoded over several blocks of keys, one tile, and blocks of queries over several tiles."""
 OPENNESS = {"mostly shut": -4.0, "half open": 0.0, "open": 4.0}
 """What is added to every score: the last position is reached beyond the last tile, within a few tiles, or at once."""
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from agreement import Terms, agree, drawn, inputs_of, results, same_for_any_threads, upstream_of
+from agreement import LENGTHS, Terms, agree, drawn, inputs_of, results, same_for_any_threads, upstream_of
 from torch import Tensor
 
 import headway as hw
@@ -14,8 +14,6 @@ from headway.masks import Boolean, Causal, KeepFirst, Mask, Padding, Window
 from headway.terms import Clip, GatedPath, RelativeKeys, Rows, StickWeights, Term, TokenBias
 
 pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library is not there")
-LENGTHS = [(1, 700), (3, 300), (70, 70), (260, 700)]
-"""Queries and keys: decoded over several blocks of keys, one tile, and blocks of queries over several tiles."""
 SLOPE = torch.tensor([1.0, 0.25, 0.01, 0.5])
 MASKS: dict[str, Mask | None] = {
     "all": None,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from agreement import agree, drawn, inputs_of, results, same_for_any_threads, upstream_of
+from agreement import LENGTHS, agree, drawn, inputs_of, results, same_for_any_threads, upstream_of
 from torch import Tensor
 
 import headway as hw
@@ -31,8 +31,6 @@ from headway.terms import (
 )
 
 pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library is not there")
-LENGTHS = [(1, 700), (3, 300), (70, 70), (260, 700)]
-"""Queries and keys: a few queries, one tile, and blocks of queries over several tiles."""
 WIDTHS = [1, 3, 25]
 """Keys that a convolution reads: one, as tiles need no halo; the authors' three; as many as the kernel takes."""
 APART = torch.rand(2, 4, 260, 700, generator=torch.Generator().manual_seed(3)) < 0.4

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from agreement import LENGTHS
 from torch import Tensor
 
 import headway as hw
@@ -13,8 +14,6 @@ from headway.terms import Clip, DenseBias, RelativeValues, Rows, StickWeights, T
 
 pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library is not there")
 VARIANTS = [StickWeights(current, remainder) for current in (False, True) for remainder in (False, True)]
-LENGTHS = [(1, 700), (3, 300), (70, 70), (260, 700)]
-"""Queries and keys: decoded in one block of keys or several, one tile, and blocks of queries over several tiles."""
 
 
 def results(kernel: str, inputs: list[Tensor], terms: list[Term], mask: Mask | None, dropout: float) -> list[Tensor]:

@@ -71,9 +71,8 @@ def weighted_call(call: Call, norms: Tensor) -> Call:
         weigh = replace(own[0], function=partial(_weighed, own[0].function), tensors=(*own[0].tensors, norms))
         return call._with(terms=tuple(weigh if term is own[0] else term for term in terms))
     bias = norms.log()
-    if any(
-        isinstance(term, (SoftCap, HeadNetwork, ScoreMap)) for term in terms
-    ):  # a bias of keys would be added before these terms
+    # a bias of keys would be added before these terms
+    if any(isinstance(term, (SoftCap, HeadNetwork, ScoreMap)) for term in terms):
         return call._with(terms=(*terms, ScoreMap(_added, (bias,))))
     return call._with(terms=(*terms, TokenBias(keys=bias)))
 
