@@ -148,14 +148,14 @@ def measured_within(seconds: float, jobs: int) -> None:
     """Measures what is missing of the suite "paper" for a while.
 
     The task of the first picture comes first, and then what each statement says of its first task, with the fewest
-    seeds that separate, one statement after the other, the cheapest first. All tasks and encodings follow, seed by
-    seed.
+    seeds that separate, one statement after the other, the cheapest first. What the statements say of their other
+    tasks comes next, one task after the other. All tasks and encodings follow, seed by seed.
     """
     protocol, watch = SuiteProtocol(steps=PAPER.steps), Deadline(seconds)
     picture = (["majority"], SUITES["quick"].encodings)
-    parts = sorted(map(first_of, STATEMENTS), key=lambda part: len(part[0]) * len(part[1]))
+    firsts = sorted(map(first_of, STATEMENTS), key=lambda part: len(part[0]) * len(part[1]))
     try:
-        for tasks, encodings in (picture, *parts):
+        for tasks, encodings in (picture, *firsts, *others()):
             measure(tasks, encodings, protocol, seeds=range(FEWEST_SEEDS), out=FOLDER, jobs=jobs, watch=watch)
         measure(PAPER.tasks, PAPER.encodings, protocol, seeds=range(PAPER.seeds), out=FOLDER, jobs=jobs, watch=watch)
     except TimeoutError:
@@ -189,6 +189,16 @@ def first_of(statement: Statement) -> tuple[list[str], list[str]]:
     first = {task for task, _ in statement.pairs[0]}
     cells = [cell for pair in statement.pairs for cell in pair if cell[0] in first]
     return list(dict.fromkeys(task for task, _ in cells)), list(dict.fromkeys(name for _, name in cells))
+
+
+def others() -> list[tuple[list[str], list[str]]]:
+    """Returns each task of the statements, with the encodings of which anything is said there."""
+    encodings: dict[str, list[str]] = {}
+    for statement in STATEMENTS:
+        for pair in statement.pairs:
+            for task, name in pair:
+                encodings.setdefault(task, []).append(name)
+    return [([task], list(dict.fromkeys(names))) for task, names in encodings.items()]
 
 
 def load() -> SuiteResults:
