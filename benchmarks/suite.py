@@ -220,6 +220,7 @@ CHINESE = {
     "encoding": "编码",
     "learned": "学会",
     "steps": "步数",
+    "tokens": "词元",
     "bytes": "字节",
     "bits per byte": "比特/字节",
 }
@@ -245,6 +246,7 @@ def scores(results: SuiteResults, task: str, language: str) -> str:
     if language == "en":
         return text
     titles, rest = text.split("\n", 1)
+    titles = titles.replace("| tokens (2×) |", f"| {CHINESE['tokens']} (2×) |")
     for title in ("encoding", "learned", "steps"):
         titles = titles.replace(f"| {title} |", f"| {CHINESE[title]} |")
     return titles + "\n" + re.sub(r"\| (\d+) of (\d+) \|", r"| \1/\2 |", rest)
@@ -280,7 +282,7 @@ def literature(results: SuiteResults, language: str = "en") -> str:
     for one in STATEMENTS:
         given, verdict = judged(one, results, language)
         text = one.chinese if language == "zh" else one.text
-        lines.append(f"| {text} | {one.source} | {given} | {in_words(verdict, language)} |")
+        lines.append(f"| {text} | {one.source} | {given} | {verdict} |")
     given, verdict = on_texts(language)
     lines.append(f"| {ON_A_TEXT[language]} | {OF_A_TEXT} | {given} | {in_words(verdict, language)} |")
     return "\n".join(lines)
@@ -296,17 +298,40 @@ def judged(statement: Statement, results: SuiteResults, language: str = "en") ->
     if not found:
         needed = {cell for pair in statement.pairs for cell in pair if cell[0] in first_of(statement)[0]}
         if all(len(results.runs(*cell)) >= FEWEST_SEEDS for cell in needed):
-            return in_words("no pair of which both learned the task", language), "not learned"
+            return in_words("no pair of which both learned the task", language), in_words("not learned", language)
         if any(results.runs(*cell) for pair in statement.pairs for cell in pair):
-            return in_words("no pair of which both learned the task", language), "not measured yet"
-        return "", "not measured yet"
-    signs = {sign for _, (_, sign) in found}
-    verdict = "not separated"
-    if 1 in signs:
-        verdict = "differ in part" if -1 in signs else "agree"
-    elif -1 in signs:
-        verdict = "differ"
-    return "; ".join(f"{said(*pair)} {words}" for pair, (words, _) in found), verdict
+            return in_words("no pair of which both learned the task", language), in_words("not measured yet", language)
+        return "", in_words("not measured yet", language)
+    differences = [(pair, words) for pair, (words, _) in found]
+    return listed(differences, language), verdict_of([sign for _, (_, sign) in found], language)
+
+
+def verdict_of(signs: Sequence[int], language: str = "en") -> str:
+    """Returns whether the pairs agree with a statement: 1 for each that does, -1 for the opposite, 0 for neither."""
+    agree, differ = signs.count(1), signs.count(-1)
+    if not agree and not differ:
+        return in_words("not separated", language)
+    if agree and differ:
+        return in_words("differ in part", language)
+    word, count = ("agree", agree) if agree else ("differ", differ)
+    if count == len(signs):
+        return in_words(word, language)
+    if language == "zh":
+        return f"{len(signs)} 对中 {count} 对{CHINESE[word]}"
+    return f"{word} in {count} of {len(signs)} pairs"
+
+
+def listed(found: Sequence[tuple[tuple[Cell, Cell], str]], language: str = "en") -> str:
+    """Returns the differences, with those that begin alike on one line."""
+    minus, lines = (" 减" if language == "zh" else " minus"), dict[str, list[str]]()
+    for (one, other), words in found:
+        if one[0] == other[0]:
+            title, name = f"{one[0]}, {one[1]}{minus}", other[1]
+        else:
+            title, name = f"{one[0]}{minus} {other[0]}", one[1]
+        lines.setdefault(title, []).append(f"{name} {words}")
+    colon = "：" if language == "zh" else ": "
+    return "<br>".join(f"{title}{colon}{', '.join(parts)}" for title, parts in lines.items())
 
 
 def on_texts(language: str = "en") -> tuple[str, str]:
@@ -330,12 +355,7 @@ def on_texts(language: str = "en") -> tuple[str, str]:
         where = f"{protocol.lengths[-1]:,} − {protocol.train_length} {in_words('bytes', language)}"
         parts.append(f"{titles[language]}, {where}, {in_words('bits per byte', language)}: {', '.join(words)}")
     verdict = "agree" if all(as_said) else "differ in part" if any(as_said) else "differ"
-    return "; ".join(parts), verdict
-
-
-def said(one: Cell, other: Cell) -> str:
-    """A pair in words."""
-    return f"{one[0]}: {one[1]} − {other[1]}" if one[0] == other[0] else f"{one[1]}: {one[0]} − {other[0]}"
+    return "<br>".join(parts), verdict
 
 
 def difference(

@@ -97,3 +97,18 @@ def test_verdicts(
     assert script.judged(statement, of(task, scores, times))[1] == verdict
     other = script.judged(statement, of(task, scores, 3 - times))[1]
     assert other == ("not separated" if better else verdict)
+
+
+@pytest.mark.parametrize(
+    ("signs", "verdict", "chinese"),
+    [
+        ([0, 0], "not separated", "分不开"),
+        ([1, 1], "agree", "一致"),
+        ([1, 0, 1], "agree in 2 of 3 pairs", "3 对中 2 对一致"),
+        ([-1, 0], "differ in 1 of 2 pairs", "2 对中 1 对不一致"),
+        ([1, -1, 0], "differ in part", "部分不一致"),
+    ],
+)
+def test_verdicts_of_several_pairs(script: ModuleType, signs: list[int], verdict: str, chinese: str) -> None:
+    assert script.verdict_of(signs) == verdict
+    assert script.verdict_of(signs, "zh") == chinese

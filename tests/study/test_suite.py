@@ -296,6 +296,18 @@ def test_what_was_not_trained_has_not_failed_to_learn() -> None:
     assert [len(found.table(task).rows) for task in ("copy", "sort")] == [1, 1]
 
 
+def test_right_tokens_stand_beside_the_exact_match_where_they_differ() -> None:
+    of = results({("copy", "t5"): [(1.0, 0.0), (1.0, 0.2)], ("copy", "rope"): [(0.5, 0.0)]})
+    found = SuiteResults([{**row, "accuracy": 0.25 + row["exact"]} for row in of.rows], of.settings, of.encodings)
+    assert found.right_tokens("copy") == {"t5": pytest.approx(0.35)}
+    _, _, learned, without = found.table("copy").markdown().splitlines()
+    assert "| 35.0 |" in learned
+    assert without.count("—") == 2
+    same = SuiteResults([{**row, "accuracy": row["exact"]} for row in of.rows], of.settings, of.encodings)
+    assert not same.right_tokens("copy")
+    assert "tokens" not in same.table("copy").markdown()
+
+
 def test_pairs_are_separated_by_seeds_alone() -> None:
     """By three seeds at least, paired, and by both intervals."""
     one = results({("copy", "t5"): [(1.0, 0.9)], ("copy", "rope"): [(1.0, 0.1)]})

@@ -85,7 +85,10 @@ class SuiteResults(SuiteNumbers):
         ]
 
     def table(self, task: str) -> Table:
-        """Returns the exact match of a ``task`` in per cent by length; the best of each is marked."""
+        """Returns the exact match of a ``task`` in per cent by length; the best of each is marked.
+
+        Where an answer has several tokens, it also has the share of right tokens at the first longer length.
+        """
         lengths = [times * sequence_task(task).trained for times in self.times]
         best = {
             times: max(
@@ -93,6 +96,7 @@ class SuiteResults(SuiteNumbers):
             )
             for times in self.times
         }
+        tokens = self.right_tokens(task)
         rows = []
         for name in self.encodings:
             learned, runs = self.learned(task, name), self.runs(task, name)
@@ -103,10 +107,15 @@ class SuiteResults(SuiteNumbers):
                 score = self.score(task, name, times)
                 mark = score is not None and score.mean == best[times] and score.mean > 0 and bool(learned)
                 cells.append(Cell.of(None if score is None else 100 * score.mean, ".1f", best=mark))
+            if tokens:
+                found = tokens.get(name)
+                cells.append(Cell.of(None if found is None else 100 * found, ".1f"))
             seeds = [row["steps"] for row in runs.values()]
             cells.append(Cell.of(mean(seeds), ",.0f"))
             rows.append(cells)
         titles = [f"{length:,} ({times}×)" for length, times in zip(lengths, self.times, strict=True)]
+        if tokens:
+            titles.append(said("tokens ({times}×)", times=min(times for times in self.times if times > 1)))
         return Table([said("encoding"), said("learned"), *titles, said("steps")], rows)
 
     def differences(self) -> Table:

@@ -95,13 +95,26 @@ class SuiteNumbers:
             for row in self.rows
             if (row["task"], row["encoding"], row["times"]) == (task, encoding, times)
             and row["seed"] in wanted
-            and row[field] is not None
+            and row.get(field) is not None
         }
 
     def score(self, task: str, encoding: str, times: int, field: str = "exact") -> Score | None:
         """Returns the mean of a ``field`` over seeds at a multiple of the trained length, of a ``task``."""
         values = list(self.by_seed(task, encoding, times, field).values())
         return Score(mean(values), bootstrap(values), len(values)) if values else None
+
+    def right_tokens(self, task: str) -> dict[str, float]:
+        """Returns the mean share of right tokens by encoding at the first longer length of a ``task``.
+
+        It is empty if it equals the exact match, as where an answer is one token, or if there is no longer length.
+        """
+        longer = next((times for times in self.times if times > 1), None)
+        if longer is None:
+            return {}
+        tokens = {name: self.score(task, name, longer, "accuracy") for name in self.encodings}
+        shares = {name: score.mean for name, score in tokens.items() if score is not None}
+        exact = {name: self.score(task, name, longer) for name in shares}
+        return {} if all(score is not None and score.mean == shares[name] for name, score in exact.items()) else shares
 
     def beyond(self, task: str, encoding: str) -> dict[int, float]:
         """Returns the mean exact match over all lengths beyond the trained one, by seed; 0 counts where it refuses."""

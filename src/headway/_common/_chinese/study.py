@@ -217,6 +217,7 @@ STUDY = {
     "{names} learned most: {count} of {runs} trainings": "{names} 学会得最多：{runs} 次训练中的 {count} 次",
     "{names} learned most: {count} of {runs} trainings each": "{names} 学会得最多：各为 {runs} 次训练中的 {count} 次",
     "{name} {count} of {runs}": "{name} {count}/{runs}",
+    "tokens ({times}×)": "词元（{times}×）",
     "At the trained length {found}.": "在训练长度上，{found}。",
     "Beyond it nothing can be said, since no task was learned.": "更长的长度上无话可说，因为没有学会任何任务。",
     "{name} on {task} ({value:.0%})": "{task} 上是 {name}（{value:.0%}）",
