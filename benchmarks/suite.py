@@ -149,7 +149,8 @@ def measured_within(seconds: float, jobs: int) -> None:
 
     The task of the first picture comes first, and then what each statement says of its first task, with the fewest
     seeds that separate, one statement after the other, the cheapest first. What the statements say of their other
-    tasks comes next, one task after the other. All tasks and encodings follow, seed by seed.
+    tasks comes next, one task after the other, and then the other seeds of all of this. All tasks and encodings
+    follow, seed by seed.
     """
     protocol, watch = SuiteProtocol(steps=PAPER.steps), Deadline(seconds)
     picture = (["majority"], SUITES["quick"].encodings)
@@ -157,7 +158,8 @@ def measured_within(seconds: float, jobs: int) -> None:
     try:
         for tasks, encodings in (picture, *firsts, *others()):
             measure(tasks, encodings, protocol, seeds=range(FEWEST_SEEDS), out=FOLDER, jobs=jobs, watch=watch)
-        measure(PAPER.tasks, PAPER.encodings, protocol, seeds=range(PAPER.seeds), out=FOLDER, jobs=jobs, watch=watch)
+        for tasks, encodings in (*others(), (PAPER.tasks, PAPER.encodings)):
+            measure(tasks, encodings, protocol, seeds=range(PAPER.seeds), out=FOLDER, jobs=jobs, watch=watch)
     except TimeoutError:
         pass
     finally:
