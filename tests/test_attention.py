@@ -481,7 +481,7 @@ def test_explain_as_text() -> None:
         f"  cpu: {against}",
         "  triton: it runs on an NVIDIA GPU, and q is on cpu",
         "  sdpa: chosen",
-        "  flex: it is compiled for a GPU, and q is on cpu",
+        "  flex: it runs on a GPU, and q is on cpu",
         "  reference: could run it too",
     ]
     said = str(hw.explain(q, k, v, soft_cap=2.0, sink=torch.zeros(4)))

@@ -443,7 +443,7 @@ def test_explain_needs_no_data() -> None:
     on_meta = {
         "cpu": [*real.reasons["cpu"], "it runs on a CPU and q is on meta"],
         "triton": ["it runs on an NVIDIA GPU, and q is on meta"],
-        "flex": ["it is compiled for a GPU, and q is on meta"],
+        "flex": ["it runs on a GPU, and q is on meta"],
     }
     q, k, v = (x.detach().to("meta") for x in inputs_of(5))
     assert hw.explain(q, k, v, mask=M.Causal()).reasons == {**real.reasons, **on_meta}

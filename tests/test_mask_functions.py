@@ -209,7 +209,7 @@ def test_explain_says_what_it_costs() -> None:
     found = hw.explain(q, q, q, mask=M.Causal() & Counted(lambda i, j: i >= j))
     assert found.kernel == "cpu"
     assert "Counted.allowed is evaluated for 16,777,216 pairs" in found.mask
-    assert "at most 2,048 KiB of bits: Counted.interval would spare that" in str(found)
+    assert "at most 2,048 KiB of bits: Counted.interval would avoid that" in str(found)
     assert hw.explain(q, q, q, mask=Beside()).mask == ""
     assert hw.explain(q, q, q, mask=M.Causal()).mask == ""
     assert "would spare" not in hw.explain(q, q, q, mask=lambda b, h, i, j: i >= j).mask

@@ -175,7 +175,7 @@ def unknown_instruction_set(monkeypatch: Patch, tmp_path: Path) -> None:
 def threads_of_its_own(monkeypatch: Patch, tmp_path: Path) -> None:
     if _library.why_not():
         pytest.skip("there is no library")
-    monkeypatch.setattr(_library, "note", lambda: "starts its threads anew in each call: no pool")
+    monkeypatch.setattr(_library, "note", lambda: "starts its own threads in each call: no pool")
 
 
 def changed(monkeypatch: Patch, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -274,7 +274,7 @@ FAULTS: dict[str, tuple[str, Callable[[Patch, Path], None], str, str, bool]] = {
     "damaged library": ("library", damaged_library, "could not be loaded", library_command(), True),
     "library named wrongly": ("library", library_that_is_named_wrongly, "none.so", "unset HEADWAY_LIBRARY", True),
     "unknown instruction set": ("library", unknown_instruction_set, "'avx3': did you", "unset HEADWAY_ISA", True),
-    "own threads": ("library", threads_of_its_own, "the kernel cpu starts its threads anew", "report it", False),
+    "own threads": ("library", threads_of_its_own, "the kernel cpu starts its own threads", "report it", False),
     "wrong output": ("results", wrong_output, "sdpa, float32 computes wrong numbers: output", "report it", True),
     "wrong gradient": ("results", wrong_gradient, "sdpa, float32 computes wrong .* gradient of q", "report it", True),
     "not a number": ("results", not_a_number, "sdpa, bfloat16 computes wrong .* not finite", "report it", True),

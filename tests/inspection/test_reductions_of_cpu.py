@@ -231,7 +231,7 @@ def test_more_keys_than_are_numbered() -> None:
     assert not KERNELS["cpu"].why_not_reduce(problem, [Top(1)])
     problem.m = (1 << 31) - 1
     assert KERNELS["cpu"].why_not_reduce(problem, [Entropy(), Top(1)]) == [
-        "it numbers the largest weights of at most 2,147,483,646 keys"
+        "it finds the largest weights among at most 2,147,483,646 keys"
     ]
     assert not KERNELS["cpu"].why_not_reduce(problem, [Entropy()])
 

@@ -441,7 +441,7 @@ def test_other_arguments_are_checked_as_by_attention() -> None:
         attention_statistics(q, k, v, kernel="x")
     with pytest.raises(HeadwayError, match=r"queries are torch.float64 of shape \(9,\): give booleans \[9\]"):
         attention_statistics(q, k, v, queries=torch.ones(9).double())
-    with pytest.raises(HeadwayError, match="sdpa computes attention alone"):
+    with pytest.raises(HeadwayError, match="sdpa computes attention only"):
         attention_statistics(q, k, v, kernel="sdpa")
     found = attention_statistics(q, k, v)
     with pytest.raises(AttributeError, match="'received' was not asked for: this holds entropy, largest"):

@@ -897,6 +897,5 @@ print(bool(k.grad.isfinite().all()))
 @pytest.mark.skipif("asan" in str(_library.load().why_not or _library.load().c._name), reason="needs all addresses")
 def test_memory_that_is_not_there_is_an_error() -> None:
     assert (
-        script(SHORT)
-        == "the cpu kernel could not get its working memory: fewer threads or a smaller batch need less\nTrue\n"
+        script(SHORT) == "the cpu kernel could not get its working memory: use fewer threads or a smaller batch\nTrue\n"
     )

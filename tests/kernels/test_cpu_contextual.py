@@ -172,9 +172,9 @@ def test_what_is_refused() -> None:
         ContextualPositions(vectors(1)[:, :0])
     waves = [torch.ones(kinds, 1, 1, 6, 8, dtype=torch.float64) for kinds in (3, 3, 2, 2)]
     for other, reason in (
-        (StickWeights(), "it has no ContextualPositions beside StickWeights, each of which"),
-        (ContextualPositions(vectors(3)), "it has no ContextualPositions beside ContextualPositions, each of which"),
-        (LimitedRotation(2, *waves), "it has no LimitedRotation beside ContextualPositions, which depend"),
+        (StickWeights(), "it does not combine ContextualPositions and StickWeights: each"),
+        (ContextualPositions(vectors(3)), "it does not combine ContextualPositions and ContextualPositions: each"),
+        (LimitedRotation(2, *waves), "it does not combine LimitedRotation with ContextualPositions: both depend"),
     ):
         terms = [ContextualPositions(vectors(3)), other]
         reasons = hw.explain(q, k, v, terms=terms, mask=Causal()).reasons["cpu"]

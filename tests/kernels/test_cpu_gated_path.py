@@ -129,6 +129,6 @@ def test_what_is_refused() -> None:
     z, w = path_of(6, 6)
     term = GatedPath(z, w, SLOPE)
     reasons = hw.explain(q, k, v, terms=[term, StickWeights()], mask=Causal()).reasons["cpu"]
-    assert reasons == ["it has no GatedPath beside StickWeights, each of which depends on the order of all keys"]
+    assert reasons == ["it does not combine GatedPath and StickWeights: each depends on the order of all keys"]
     reasons = hw.explain(q, k, v, terms=[GatedPath(z, w, SLOPE.clone().requires_grad_())]).reasons["cpu"]
-    assert reasons == ["it has no gradient to the slope of GatedPath"]
+    assert reasons == ["it computes no gradient of the slope of GatedPath"]

@@ -256,9 +256,18 @@ def test_what_is_refused() -> None:
     network = beside()(*network_of(3))[0]
     positions = ContextualPositions(drawn(1, 3, 16))
     for terms, reason in (
-        ([network, StickWeights()], "it has no StickWeights beside HeadNetwork, which reads the scores of all heads"),
-        ([positions, network], "it has no ContextualPositions beside HeadNetwork, which reads the scores of all heads"),
-        ([network, network], "it has no HeadNetwork beside HeadNetwork, which reads the scores of all heads"),
+        (
+            [network, StickWeights()],
+            "it does not combine StickWeights and HeadNetwork: HeadNetwork reads the scores of all heads",
+        ),
+        (
+            [positions, network],
+            "it does not combine ContextualPositions and HeadNetwork: HeadNetwork reads the scores of all heads",
+        ),
+        (
+            [network, network],
+            "it does not combine HeadNetwork and HeadNetwork: HeadNetwork reads the scores of all heads",
+        ),
         (beside()(*network_of(27)), "HeadNetwork reads more than 25 keys"),
         (beside()(*network_of(1, hidden=4097)), "HeadNetwork has more than 4,096 hidden units"),
     ):

@@ -143,7 +143,7 @@ def test_without_torchs_pool_it_says_so_and_runs(monkeypatch: pytest.MonkeyPatch
     assert note == f"torch_parallel_for not found in torch {torch.__version__}"
     monkeypatch.setattr(_library, "_library", _library.load()._replace(no_pool=note))
     monkeypatch.setattr(_library.load().c, "hw_has_pool", lambda: 0)
-    assert _library.note() == f"starts its threads anew in each call: {note}"
+    assert _library.note() == f"starts its own threads in each call: {note}"
 
 
 @built
@@ -289,7 +289,7 @@ def test_an_isa_is_forced_for_one_thread() -> None:
 @built
 @pytest.mark.parametrize(("threads", "rounds"), [(0, 1), (1, 0), (-1, 5)])
 def test_a_roof_of_nothing_is_refused(threads: int, rounds: int) -> None:
-    with pytest.raises(HeadwayError, match="both are at least 1"):
+    with pytest.raises(HeadwayError, match="both must be at least 1"):
         _library.roof(_library.FLOAT32, threads, rounds)
 
 
@@ -544,7 +544,7 @@ child = os.fork()
 if child == 0:
     signal.alarm(30)  # one that hangs does not stay behind
     work()
-    assert "starts its threads anew in each call: a forked process" in str(hw.explain(q, q, q, kernel="cpu"))
+    assert "starts its own threads in each call: a forked process" in str(hw.explain(q, q, q, kernel="cpu"))
     _library.roof(_library.FLOAT32, 2, 1 << 22)  # of which another thread does half
     own, everybody = (sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_THREAD, resource.RUSAGE_SELF))
     assert everybody > 1.2 * own, (own, everybody)

@@ -265,18 +265,18 @@ def refused(kind: str, n: int = 5, m: int = 5, mask: Mask | None = Causal(), **a
 def test_what_is_refused() -> None:
     scales: list[Term] = [QueryScale(torch.ones(1, 1, 1))]
     for mask, n in ((None, 5), (Window(3, 1), 5), (Causal(), 3)):
-        assert "HouseholderPath for as many queries as keys and a causal mask" in refused("path", n, mask=mask)
+        assert "HouseholderPath only with as many queries as keys" in refused("path", n, mask=mask)
         if n == 5:
-            assert "ChannelDecay for queries that are the last keys" in refused("decay", n, mask=mask)
+            assert "ChannelDecay only for queries that are the last keys" in refused("decay", n, mask=mask)
     assert not refused("path", mask=Window(3, 0) & Boolean(torch.ones(5, 5, dtype=torch.bool)))
-    assert "no QueryScale of the sums" in refused("path with sums", further=scales)
+    assert "does not combine QueryScale with a HouseholderPath" in refused("path with sums", further=scales)
     assert not refused("path", further=scales)
     assert not refused("decay", 3)
-    assert "ChannelDecay for queries that are the last keys" in refused("decay", 7)
-    assert "not scaled beside a QueryScale" in refused("not scaled", further=scales)
+    assert "ChannelDecay only for queries that are the last keys" in refused("decay", 7)
+    assert "unscaled RelativeKeys with a QueryScale" in refused("not scaled", further=scales)
     assert "a scale of 0" in refused("not scaled", scale=0.0)
     for kind in ("path", "rotation", "decay"):
-        assert "beside StickWeights" in refused(kind, further=[StickWeights()])
+        assert "with StickWeights: both" in refused(kind, further=[StickWeights()])
     slope = term_of("slope by keys", leaves_of("slope by keys", 5, torch.Generator()), torch.arange(5))
     with pytest.raises(hw.HeadwayError, match="HouseholderPath and ContentSlope, each of which replaces"):
         refused("path", further=[slope])

@@ -358,7 +358,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no keys": ({"m": 0}, "there are no queries or no keys"),
     "a learned table": (
         {"terms": (T.DistanceBias(T.Rows(_learned(), T.Clip(-1, 1))),)},
-        "FlexAttention sums a gradient to DistanceBias in another order in each run",
+        "FlexAttention sums the gradient of DistanceBias in a different order in each run",
     ),
     "relative keys": (
         {"terms": (T.RelativeKeys(T.Rows(torch.zeros(2, 3, 16), T.Clip(-1, 1))),)},
@@ -366,15 +366,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a function": (
         {"terms": (T.DenseBias(lambda rows: torch.zeros(1, 1, len(rows), 9)),)},
-        "DenseBias of a function is called for rows, not for a pair",
+        "the function of a DenseBias takes rows, not single pairs",
     ),
-    "two caps": ({"terms": (T.SoftCap(1.0), T.SoftCap(2.0))}, "it has one SoftCap"),
+    "two caps": ({"terms": (T.SoftCap(1.0), T.SoftCap(2.0))}, "it supports at most one SoftCap"),
     "gaps": (
         {
             "terms": (T.DistanceBias(T.Log(torch.ones(2), torch.ones(2))),),
             "places": {name: Coordinates.of(torch.arange(9) * 2, 9) for name in ("q_positions", "k_positions")},
         },
-        "a bias of Log is by slots, and positions are not known to rise by one",
+        "a bias of Log needs positions that are known to rise by one",
     ),
 }
 
@@ -398,13 +398,13 @@ def test_a_mask_that_would_be_large() -> None:
     q = torch.empty(1, 1, 1, 16).expand(1, 1, 9000, 16)
     call = make_call(q, q, q, mask=M.Causal() & M.Dilated(3))
     assert list(flex._against(Problem.of(call))) == [
-        "its mask is no interval, and would be dense and larger than 64 MiB"
+        "its mask is not an interval, and would be dense and larger than 64 MiB"
     ]
 
 
 def test_a_cpu_has_no_gradients() -> None:
     q = torch.randn(1, 2, 9, 16)
-    assert hw.explain(q, q, q).reasons["flex"] == ["it is compiled for a GPU, and q is on cpu"]
+    assert hw.explain(q, q, q).reasons["flex"] == ["it runs on a GPU, and q is on cpu"]
 
 
 def test_auto_leaves_it_until_it_has_been_verified(monkeypatch: pytest.MonkeyPatch) -> None:

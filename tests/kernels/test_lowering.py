@@ -345,7 +345,9 @@ def test_an_interval_counts_for_its_own_allowed(mask: M.Mask, found: tuple[Bound
 )
 def test_bounds_of_a_users_own_that_are_none(bound: Any, message: str) -> None:
     for bounds in ((bound, None), (None, bound)):
-        with pytest.raises(hw.HeadwayError, match=rf"Between\.interval gives {message}: give None, an int, a masks"):
+        with pytest.raises(
+            hw.HeadwayError, match=rf"Between\.interval returns {message}: return None, an int, a masks"
+        ):
             lower_mask(M.Causal() & Between(bounds), *_span(N, KEYS))
 
 

@@ -716,7 +716,7 @@ def test_functions_that_are_not_pure_are_refused(name: str) -> None:
     q = torch.randn(1, 2, 5, 8, requires_grad=True)
     before = q.detach().clone()
     for _ in range(2):  # and again the second time
-        with pytest.raises(hw.HeadwayError, match=r"hand the numbers over in the term's tensors=|write into a clone"):
+        with pytest.raises(hw.HeadwayError, match=r"pass the numbers in the term's tensors=|write into a clone"):
             _with_function(term, function, q)
     assert torch.equal(q.detach(), before)
 
@@ -731,7 +731,9 @@ def test_dropout_that_begins_later_is_refused() -> None:
 
     _with_function(T.ScoreMap, function, q)
     dropout.train()
-    with pytest.raises(hw.HeadwayError, match="a function of ScoreMap draws random numbers, and it is run again"):
+    with pytest.raises(
+        hw.HeadwayError, match="a function of ScoreMap draws random numbers, but the backward pass runs it again"
+    ):
         _with_function(T.ScoreMap, function, q)
 
 

@@ -141,11 +141,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "learned bias": (
         {"terms": (T.DistanceBias(T.Linear(WANTS, WANTS)),)},
-        "a gradient to DistanceBias would make torch hold all n×m scores",
+        "a gradient of DistanceBias would make torch hold all n×m scores",
     ),
     "function": (
         {"terms": (T.DenseBias(lambda rows: torch.zeros(1, 1, len(rows), 5)),)},
-        "a function of rows would have to be made dense",
+        "the function of a DenseBias would have to be made dense",
     ),
     "dropout": ({"dropout": 0.1}, "with dropout torch's SDPA holds all n×m scores on a CPU"),
 }
@@ -183,7 +183,7 @@ def test_a_gradient_to_positions_would_pass_through_a_dense_bias() -> None:
     places = {"q_positions": positions, "k_positions": torch.arange(5.0)}
     found = hw.explain(*qkv(), terms=(TERMS["linear"],), **places)
     assert found.kernel == "reference"
-    assert found.reasons["sdpa"] == ["a gradient to DistanceBias would make torch hold all n×m scores"]
+    assert found.reasons["sdpa"] == ["a gradient of DistanceBias would make torch hold all n×m scores"]
     assert hw.explain(*qkv(), terms=(T.DenseBias(torch.ones(5, 5)),), **places).reasons["sdpa"] == []
     with torch.no_grad():
         assert hw.explain(*qkv(), terms=(TERMS["linear"],), **places).kernel == "sdpa"

@@ -348,7 +348,7 @@ def test_an_old_gpu(gpu: Gpu) -> None:
 
 
 def test_dropout_is_refused_for_its_key_alone(gpu: Gpu) -> None:
-    said = ["with dropout torch's SDPA draws by another key"]
+    said = ["with dropout torch's SDPA drops other weights than headway's kernels"]
     assert reasons(gpu.qkv(HALF, 8, 8), dropout=0.1) == said
 
 

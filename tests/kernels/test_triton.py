@@ -234,13 +234,16 @@ REFUSED = {
     "many relative keys, of gaps": (lambda: problem(vectors(5000), **GAPS), "at most 4,096 relative vectors"),
     "relative vectors of two axes": (
         lambda: problem(vectors(), T.RelativeQueries(T.Rows(torch.zeros(2, 2, 8), T.Clip(0, 1, axis=1))), **AXES),
-        "by one axis",
+        "must all read the same axis",
     ),
     "wide sinusoids of gaps": (
         lambda: long(T.RelativeKeys(T.Sinusoids(torch.zeros(2, 8, 250), torch.ones(125)))),
-        "sinusoids are columns of q and k, here 258",
+        "sinusoids become columns of q and k: at most 256 with head_dim, not 258",
     ),
-    "a dense bias that is a function": (lambda: problem(T.DenseBias(torch.zeros_like)), "DenseBias of a function"),
+    "a dense bias that is a function": (
+        lambda: problem(T.DenseBias(torch.zeros_like)),
+        "the Python function of a DenseBias",
+    ),
     "two large dense biases": (
         lambda: long(*(T.DenseBias(torch.zeros(1, 1).expand(*shape, LONG, LONG)) for shape in ((2,), ()))),
         "a sum of DenseBias would be a dense bias larger than 64 MiB",
@@ -279,16 +282,16 @@ REFUSED = {
     ),
     "a gradient to knots": (
         lambda: problem(T.DistanceBias(T.Piecewise(KNOTS, torch.zeros(2, 2)))),
-        "no gradient to the knots",
+        "no gradient of the knots",
     ),
     "a gradient to frequencies": (
         lambda: problem(T.DistanceBias(T.Cosines(torch.zeros(2, 2), KNOTS))),
-        "no gradient to the frequencies",
+        "no gradient of the frequencies",
     ),
-    "a gradient to edges": (lambda: problem(pieces(KNOTS[:1])), "no gradient to the edges"),
+    "a gradient to edges": (lambda: problem(pieces(KNOTS[:1])), "no gradient of the edges"),
     "a gradient to positions": (
         lambda: problem(rows(2), **GAPS | {"q_positions": Coordinates.of(KNOTS[[0, 0, 1, 1]], 4)}),
-        "no gradient to positions",
+        "no gradient of positions",
     ),
     "values of no width": (
         lambda: Problem(make_call(*[torch.zeros(1, 1, 1, width, dtype=torch.float16) for width in (8, 8, 0)])),
@@ -312,7 +315,7 @@ REFUSED = {
         "one RelativeValues",
     ),
     "two soft caps": (lambda: problem(T.SoftCap(3.0), T.SoftCap(0.5)), "one SoftCap"),
-    "two stretched biases": (lambda: problem(pieces(), pieces()), "one stretched bias"),
+    "two stretched biases": (lambda: problem(pieces(), pieces()), "one Stretched bias"),
 }
 
 
@@ -459,7 +462,7 @@ def test_reductions_that_it_refuses() -> None:
     assert kernel.why_not_reduce(found, [R.TopKeys(64), R.PooledMap(1 << 14, 1 << 15)]) == []
     assert kernel.why_not_reduce(found, [R.TopKeys(65), R.Entropy(), R.PooledMap(1 << 15, 1 << 15)]) == [
         "it finds at most 64 of the largest weights of a query",
-        "it has maps of at most 1,073,741,824 cells, for all sequences and heads",
+        "its maps have at most 1,073,741,824 cells, over all sequences and heads",
     ]
     own = type("OfMyOwn", (R.Reduction,), {})
     assert kernel.why_not_reduce(found, [own()]) == ["it has no reduction OfMyOwn"]

@@ -59,7 +59,7 @@ def test_what_assigns_positions_learns(repo: RePo, reader: RoPE | ALiBi) -> None
         assert weight.grad is not None
         assert weight.grad.abs().max() > 0
     reasons = explain(q, k, v, encoding=both, q_input=X, k_input=X).reasons["cpu"]
-    assert any("gradient to positions" in reason for reason in reasons)
+    assert any("gradient of positions" in reason for reason in reasons)
 
 
 def test_the_order_of_tokens_plays_no_part(repo: RePo) -> None:

@@ -2,7 +2,7 @@
 
 One ``autograd.Function`` without state in its forward serves eager, ``torch.compile``, ``torch.export`` and
 ``torch.func``. Compiled code sees one operator for each direction, headway::<name>_forward and
-headway::<name>_backward, so that lengths do not recompile it.
+headway::<name>_backward, so another length causes no recompilation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NATIVE: dict[str, Native[Any]] = {}
 """All native kernels by name."""
 
 ORDINARY = frozenset({Tensor, torch.nn.Parameter})
-"""Classes of tensors with ordinary memory, which do not intercept operations."""
+"""Classes of tensors that have ordinary memory and do not intercept operations."""
 
 
 # ---------------------------------------------------------------- forward and backward, with lowering
@@ -51,7 +51,7 @@ def run_backward(
     d_lse: Tensor | None,
     partial_keys: bool = False,
 ) -> list[Tensor]:
-    """Computes the gradients of the wanted tensors; the call is lowered again, so that autograd can go through that.
+    """Computes the gradients of the wanted tensors. The call is lowered again, so that autograd records the lowering.
 
     saved: the tensors of the call, followed by the results.
     """
@@ -68,7 +68,7 @@ def run_backward(
 
 
 def through_lowering(gradients: Gradients, leaves: list[Tensor]) -> list[Tensor]:
-    """Computes the gradients of the leaves from those of lowered tensors."""
+    """Computes the gradients of the leaves from those of the lowered tensors."""
     sums: dict[int, Tensor] = {}
     lowered, upstream = [], []
     for x, gradient in gradients:
@@ -104,7 +104,7 @@ def _followed(
     d_out: Tensor | None,
     d_lse: Tensor | None,
 ) -> list[Tensor]:
-    """Computes the gradients with a graph, so that they can be differentiated, by running the call again."""
+    """Computes differentiable gradients by running the call again under autograd."""
     with torch.enable_grad(), without_autocast(tensors[0]):
         inputs = [tensors[i] for i in wanted]
         results = run_forward(kernel, structure, tensors)
@@ -138,7 +138,7 @@ def operators(kernel: Native[Any]) -> tuple[Any, Any]:
     def backward(
         tensors: list[Tensor], structure: str, wanted: list[int], d_out: Tensor | None, d_lse: Tensor | None
     ) -> list[Tensor]:
-        # autograd records nothing inside an operator, and gradients through lowering would be zero
+        # inside an operator autograd is off, so gradients through lowering would be zero
         with recorded_by_autograd(), torch.no_grad():
             gradients = run_backward(kernel, _ops.read(structure), list(map(_plain, tensors)), wanted, d_out, d_lse)
         return [_as_promised(x, torch.empty_like(tensors[i])) for i, x in zip(wanted, gradients, strict=True)]
@@ -149,7 +149,7 @@ def operators(kernel: Native[Any]) -> tuple[Any, Any]:
         return [torch.empty_like(tensors[i]) for i in wanted]
 
     def plainly(tensors: list[Tensor], structure: str) -> ForwardResults:
-        """The forward pass in torch's own operations: compilers that have no others, such as ONNX's, look it up."""
+        """The forward pass in torch's own operations, for exporters that support no others, such as ONNX's."""
         with without_autocast(tensors[0]):
             results = run_forward(NATIVE["reference"], _ops.read(structure), tensors)
         out = results.out.to(kernel.result_dtype(tensors[0].dtype))
@@ -169,7 +169,7 @@ def operators(kernel: Native[Any]) -> tuple[Any, Any]:
         torch.library.custom_op(f"headway::{name}", run, mutates_args=(), schema=schema).register_fake(fake)
         made.append(getattr(torch.ops.headway, name))
     register_decomposition(made[0].default)(plainly)
-    # without it fake tensors of symbolic sizes would run the decomposition, which takes a quarter of a compilation
+    # without it, fake tensors of symbolic sizes would run the decomposition: a quarter of the compile time
     register_decomposition(made[0].default, type="meta")(shapes)
     return made[0], made[1]
 
@@ -180,7 +180,7 @@ def _as_promised(x: Tensor, like: Tensor) -> Tensor:
 
 
 def _plain(x: Tensor) -> Tensor:
-    """Returns a plain tensor; inside an operator tensors have memory, but may be of a subclass."""
+    """Returns a plain tensor: inside an operator, tensors have memory but may be subclasses."""
     return x if type(x) in ORDINARY else x.as_subclass(Tensor)
 
 
@@ -223,15 +223,15 @@ class Attention(torch.autograd.Function):
 
 
 def one_by_one(function: type[torch.autograd.Function], size: int, in_dims: Sequence[Any], args: Sequence[Any]) -> Any:
-    """Applies a function to each slice of its mapped arguments, and stacks what it gives.
+    """Applies a function to each slice of its mapped arguments and stacks the results.
 
-    Each slice is a call of its own, so that parameters which all share get the gradient of each: folded into the batch,
-    they would get their sum.
+    Each slice is a call of its own, so that a shared parameter gets a gradient for each slice. Slices folded into the
+    batch would give it only the sum.
 
     Args:
         function: the function, which returns a tuple of tensors.
         size: the number of slices.
-        in_dims: the mapped dimension of each argument; None for one that all slices share.
+        in_dims: the mapped dimension of each argument; None if all slices share the argument.
         args: the arguments.
 
     Raises:
@@ -259,7 +259,7 @@ def gradients_of(
     wanted = [i for i, need in enumerate(needed) if need]
     transformed = not torch.compiler.is_compiling() and functorch_active()
     if transformed and any(is_mapped(x) for x in (d_out, d_lse, *saved) if x is not None):
-        computed = Gradient.apply(name, structure, wanted, d_out, d_lse, *saved)  # for its rule
+        computed = Gradient.apply(name, structure, wanted, d_out, d_lse, *saved)  # for its derivative
     elif not torch.is_grad_enabled() or torch.compiler.is_compiling():
         computed = gradients(name, structure, saved, wanted, d_out, d_lse)
     elif NATIVE[name].differentiable and transformed:
@@ -273,7 +273,7 @@ def gradients_of(
 
 
 class Gradient(torch.autograd.Function):
-    """The gradients of attention, if they are to be differentiated."""
+    """The gradients of attention, as a function that can be differentiated."""
 
     @staticmethod
     def forward(
@@ -295,7 +295,7 @@ class Gradient(torch.autograd.Function):
                 "kernel='reference'"
             )
         grads = _second_derivatives(NATIVE[ctx.name], ctx, ctx.needs_input_grad[3:-3], upstream)
-        return None, None, None, *grads, None, None, None  # no gradients of the results, which are recomputed
+        return None, None, None, *grads, None, None, None  # the results get none, since they are recomputed
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
@@ -341,17 +341,17 @@ def _second_derivatives(
 
 
 BATCHED = (
-    "kernel {!r} takes one gradient at a time and was given a batch of them (is_grads_batched, vectorize): choose "
+    "kernel {!r} takes one gradient at a time, not a batch of them (is_grads_batched, vectorize): choose "
     "kernel='reference', or torch.func.jacrev"
 )
 
 
 def _is_batched(grad: Tensor | None) -> bool:
-    """Returns whether autograd was given several gradients at once, which no rule of ``torch.func`` covers."""
+    """Returns whether autograd passed several gradients at once, outside the rules of ``torch.func``."""
     return grad is not None and not torch.compiler.is_compiling() and is_batched_by_autograd(grad)
 
 
 def eager_apply(function: type[torch.autograd.Function]) -> Callable[..., tuple[Tensor, ...]]:
-    """Returns ``apply`` without binding the signature, which only torch.func needs and which takes long."""
+    """Returns ``apply`` without the slow binding of the signature, which only torch.func needs."""
     apply: Callable[..., tuple[Tensor, ...]] = getattr(super(torch.autograd.Function, function), "apply")  # noqa: B009
     return apply

@@ -18,7 +18,7 @@ from ._results import ForwardResults, Gradients
 
 
 class Deferral(NamedTuple):
-    """Why "auto" leaves a call to another kernel, if that can run it.
+    """Why "auto" leaves a call to another kernel that can run it.
 
     Attributes:
         to: the name of the other kernel, which is later in the table.
@@ -33,7 +33,7 @@ class Prepared(Protocol):
     """A call that was prepared once and can be repeated for other q, k and v of the same shapes and strides."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...] = ()) -> Tensor | None:
-        """Returns the output, with ``terms`` in place of those of the first call; None if it cannot be computed so."""
+        """Returns the output, with ``terms`` in place of the first call's; None if the preparation does not fit."""
 
 
 class PreparedStep(Protocol):
@@ -42,20 +42,20 @@ class PreparedStep(Protocol):
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...], sides: tuple[Coordinates, Coordinates] | None
     ) -> Tensor | None:
-        """Returns the output, with ``terms`` in place of those of the first step; None if it cannot be computed so.
+        """Returns the output, with ``terms`` in place of the first step's; None if the preparation does not fit.
 
         ``sides`` are the coordinates of queries and keys; without them, keys stand at 0, 1, 2 …
         """
 
     def of_storage(self, k: Tensor, v: Tensor) -> StoredStep | None:
-        """Returns the step for keys and values that are the first ones of storage that the caller keeps alive.
+        """Returns the step for keys and values that fill the front of a storage; None if the kernel cannot read it.
 
-        There is none if the kernel cannot read the storage as it is.
+        The caller keeps the storage alive.
         """
 
 
 class StoredStep(Protocol):
-    """A decoding step whose keys and values are the first ones of some storage."""
+    """A decoding step whose keys and values fill the front of a storage."""
 
     def __call__(self, q: Tensor, m: int, terms: tuple[Term, ...]) -> Tensor | None:
         """Returns the output for the last of m keys, which stand at 0, 1, 2 …; None as ``PreparedStep`` does."""
@@ -65,7 +65,7 @@ class RotationByRows(Protocol):
     """A rotation of a block of tokens; each call uses some of its rows."""
 
     def __call__(self, x: Tensor, row: int, out: Tensor | None = None) -> Tensor | None:
-        """Returns x [batch, heads, n, head_dim] rotated by the n rows from ``row`` on; None if it cannot be.
+        """Returns x [batch, heads, n, head_dim] rotated by the n rows from ``row`` on; None if it cannot do so.
 
         The result is written into ``out`` if that is given.
         """
@@ -76,14 +76,14 @@ class Kernel(ABC):
 
     name: ClassVar[str]
     step_queries: ClassVar[int] = 0
-    """The most queries of a decoding step that the kernel prepares."""
+    """The kernel prepares decoding steps of at most this many queries."""
 
     @abstractmethod
     def why_not(self, problem: Problem) -> list[str]:
         """Returns every reason why this kernel cannot run a call; none if it can.
 
         Args:
-            problem: the facts of the call. No value of a tensor is read.
+            problem: the facts of the call. Values of tensors are not read.
         """
 
     def defers(self, problem: Problem) -> Deferral | None:
@@ -97,8 +97,8 @@ class Kernel(ABC):
     def note(self, problem: Problem) -> str:
         """Returns a note for ``explain`` on a kernel that can run a call; empty if there is none.
 
-        The note states a limitation of this installation, such as a missing library, or what was verified on the call's
-        device.
+        The note states a limitation of this installation, such as a missing library, or what was verified on the
+        device of the call.
 
         Args:
             problem: the facts of the call.
@@ -107,7 +107,7 @@ class Kernel(ABC):
 
     @staticmethod
     def environment(q: Tensor, k: Tensor, v: Tensor) -> Hashable:
-        """Returns the facts besides the call that a prepared call depends on, such as the number of threads.
+        """Returns the facts outside the call that a prepared call depends on, such as the number of threads.
 
         Args:
             q: queries, an ordinary tensor.
@@ -115,7 +115,7 @@ class Kernel(ABC):
             v: values, likewise.
 
         Returns:
-            The facts; None if calls with such tensors are never prepared, since the tensors are elsewhere.
+            The facts; None if calls with these tensors cannot be prepared, for example because of their device.
         """
         return None
 
@@ -126,7 +126,7 @@ class Kernel(ABC):
             call: the first of these calls. The numbers of q, k and v are aligned to their size.
             terms_vary: whether later calls have other terms, of the same kinds.
         """
-        return f"{self.name} prepares no calls"
+        return f"{self.name} does not prepare calls"
 
     def prepare_step(self, call: Call, terms_vary: bool) -> PreparedStep | str:
         """Prepares decoding steps like ``call``, with any number of keys; if the kernel does not, returns the reason.
@@ -136,10 +136,10 @@ class Kernel(ABC):
                 ``Coordinates.step_key``.
             terms_vary: whether later steps have other terms, of the same kinds.
         """
-        return f"{self.name} prepares no steps"
+        return f"{self.name} does not prepare decoding steps"
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
-        """Applies ``rotation`` to ``x``, which is q, k, v or the output, if the kernel does not do it on load."""
+        """Applies ``rotation`` to ``x`` (q, k, v or the output), if the kernel does not rotate while it loads."""
         return rotation._of(x)
 
     def rotation_by_rows(self, rotation: Rotation) -> RotationByRows | None:
@@ -170,16 +170,16 @@ class Kernel(ABC):
 
         Args:
             problem: the facts of the call.
-            reductions: what is to be computed of the weights.
+            reductions: the reductions.
         """
-        return [f"{self.name} computes attention alone, no reductions of its weights"]
+        return [f"{self.name} computes attention only, not reductions of its weights"]
 
     def reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None = None) -> list[Any]:
         """Computes reductions of the weights of a call for which ``why_not_reduce`` returns no reason.
 
         Args:
             call: the call. Its values and its dropout have no effect.
-            reductions: what is to be computed.
+            reductions: the reductions.
             counted: the queries that count for reductions over queries, [batch or 1, n] bool. Default: all.
 
         Returns:
@@ -198,7 +198,7 @@ class Kernel(ABC):
 
         Args:
             call: the call.
-            reductions: what is to be computed of the weights.
+            reductions: the reductions.
             counted: as for ``reduce``.
 
         Returns:
@@ -226,7 +226,7 @@ class Native(Kernel, Generic[L]):
     """The computations of a native kernel, as autograd and operators call them; ``NativeKernel`` runs them."""
 
     differentiable: ClassVar[bool] = False
-    """Whether ``forward`` is made of torch's operations, so that its gradients can be differentiated."""
+    """Whether ``forward`` consists of torch's operations, so that its gradients can be differentiated."""
     forward_op: Any
     """The operator headway::<name>_forward."""
     backward_op: Any
@@ -259,8 +259,8 @@ class Native(Kernel, Generic[L]):
             results: what ``forward`` computed.
             d_out: the gradient of the output.
             d_lse: the gradient of the log-sum-exp, or None.
-            partial_keys: whether results, d_out and d_lse belong to a call over more keys, of which this call has only
-                a part. δ must then be computed from them, not from this call's own products.
+            partial_keys: whether this call has only a part of the keys that results, d_out and d_lse are of. δ must
+                then be computed from them, not from this call's own products.
         """
 
     def lower(self, call: Call) -> L:
@@ -277,7 +277,7 @@ class Native(Kernel, Generic[L]):
 
 
 class ComposedKernel(Kernel):
-    """The base class of kernels made of torch's operations, through which autograd and compilers trace.
+    """The base class of kernels that consist of torch's operations, which autograd and compilers trace.
 
     Such a kernel computes no statistics, and its ``why_not`` must refuse calls that want the log-sum-exp.
     """

@@ -19,7 +19,7 @@ from ._results import log_sum_exp
 class ScoreBlock(NamedTuple):
     """The scores of some queries and the keys that they can reach, and their weights.
 
-    A sink takes part in the weights but has no column. If there is a Normalizer, it gives the weights.
+    A sink takes part in the weights but has no column. A Normalizer, if there is one, computes the weights.
 
     Attributes:
         rows: the slots of the queries.

@@ -25,15 +25,15 @@ class Choice(NamedTuple):
 
 
 def choose(kernels: Mapping[str, Kernel], problem: Problem, name: str = "auto", *, ask_all: bool = False) -> Choice:
-    """Chooses the kernel ``name``, or with "auto" the first that can run the problem and does not defer to a later one.
+    """Chooses the kernel ``name``, or for "auto" the first that can run the problem and does not defer.
 
-    A kernel defers only to a kernel of the table that can run the problem.
+    A kernel defers only to a later kernel of the table that can run the problem.
 
     Args:
         kernels: the table, in order of preference.
         problem: the facts of the call.
         name: "auto", or a name of the table.
-        ask_all: whether to also collect the reasons of kernels that can no longer be chosen.
+        ask_all: whether to collect the reasons of all kernels, not only of those up to the chosen one.
     """
     chosen, reasons, deferred = None, {}, {}
     asked: dict[str, list[str]] = {}

@@ -1,8 +1,8 @@
-"""Evaluates masks that are Python functions once for a call: to intervals of keys, or to a bit for each pair.
+"""Evaluates masks that are Python functions once for a call, as intervals of keys or as a bit for each pair.
 
-A user's mask has only ``allowed``, which kernels cannot call. It is evaluated in blocks of queries. Rows that are one
-or two runs of keys become intervals, which let kernels skip keys; otherwise a pair takes a bit. Values are only read on
-a CPU. On other devices, and in graphs, a pair takes a byte.
+A user's mask has only ``allowed``, which kernels cannot call. It is evaluated in blocks of queries. If each row is one
+or two runs of keys, the mask becomes intervals, with which kernels skip keys. Otherwise each pair takes a bit. Values
+are only read on a CPU. On other devices, and in graphs, each pair takes a byte.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ._problem import Call, Problem
 from .lowering.masks import EVERYTHING, lower_mask
 
 WHOLE, PAIRS = 1 << 22, 1 << 20
-"""The most pairs that are evaluated in one call of ``allowed``; and if there are more, those of a block of queries."""
+"""The most pairs in one call of ``allowed``. With more pairs, it is called for blocks of at most this many."""
 MOST_BYTES = 1 << 30
-"""The most bytes of a mask of one bit for each pair; in a graph, of one byte."""
+"""The most bytes of an evaluated mask, of one bit for each pair or, in a graph, one byte."""
 RUNS = 2
-"""The most runs of keys of a query that become intervals, since a lowered mask has as many."""
+"""The most runs of keys in a row that become intervals: a lowered mask holds this many."""
 
 
 def evaluated(call: Call) -> Call:
@@ -48,9 +48,9 @@ def evaluated(call: Call) -> Call:
 
 
 def without_unseen(call: Call) -> Call:
-    """Returns the call with zeros in queries that see no key and in keys that no query sees, if there is any NaN or ∞.
+    """Returns the call with zeros in queries that see no key and keys that no query sees, if q or k hold NaN or ∞.
 
-    Their gradients are 0, but products of lowering would multiply these zeros with the NaN or ∞.
+    Gradients of such tokens are 0, but lowering would multiply these zeros by the NaN or ∞.
 
     Args:
         call: the call, with a mask that kernels can read, on a CPU.
@@ -74,7 +74,7 @@ def without_unseen(call: Call) -> Call:
 
 
 def bytes_of(problem: Problem, mask: Mask) -> int:
-    """Returns the maximum number of bytes that evaluating a mask takes, as far as its tensors show it.
+    """Returns an upper bound of the bytes that an evaluated mask takes, from the sizes of its tensors.
 
     Args:
         problem: the facts of the call.
@@ -89,7 +89,7 @@ def bytes_of(problem: Problem, mask: Mask) -> int:
 
 
 def cost_of_mask(problem: Problem, kernel: str | None) -> str:
-    """Returns what a mask of Python functions costs, for ``explain``; empty if there is none, or only intervals.
+    """Returns the cost of a mask of Python functions, for ``explain``; empty without one, or with intervals only.
 
     Args:
         problem: the facts of the call.
@@ -109,11 +109,11 @@ def cost_of_mask(problem: Problem, kernel: str | None) -> str:
             f"{max(1, bytes_of(problem, problem.mask) >> 10):,} KiB of bits"
         )
     spared = [name.removesuffix("allowed") + "interval" for name in names if name.endswith(".allowed")]
-    return said + (f": {', '.join(spared)} would spare that" if spared else "")
+    return said + (f": {', '.join(spared)} would avoid that" if spared else "")
 
 
 def _functions_in(mask: Mask) -> Iterator[str]:
-    """Yields the names of the Python functions that a mask is joined of."""
+    """Yields the names of the Python functions in a mask."""
     if joined := parts_of(mask):
         for part in joined:
             yield from _functions_in(part)
@@ -124,7 +124,7 @@ def _functions_in(mask: Mask) -> Iterator[str]:
 
 
 def _has_interval(mask: Mask) -> bool:
-    """Returns whether a mask has an interval, which may still be None for some coordinates."""
+    """Returns whether a mask defines ``interval``, which may still return None for some coordinates."""
     if joined := parts_of(mask):
         return all(map(_has_interval, joined))
     return not is_python(mask) or type(mask).interval is not Mask.interval
@@ -149,7 +149,7 @@ def _all(parts: list[Mask]) -> Mask:
 
 
 def _by_intervals(mask: Mask, q: Coordinates, k: Coordinates) -> Mask:
-    """Returns the mask with intervals in place of a user's masks, if all of it can be expressed so."""
+    """Returns the mask with intervals in place of a user's masks, if all of these have one."""
     if not is_python(mask):
         return mask
     found = _with_intervals(mask, q, k)
@@ -175,7 +175,7 @@ def _every_pair(masks: list[Mask], q: Coordinates, k: Coordinates) -> Tensor:
 
 
 def _in_blocks(masks: list[Mask], others: list[Mask], q: Coordinates, k: Coordinates) -> Mask:
-    """Returns masks as tensors; where the other masks hide a key, the result may be anything."""
+    """Returns masks as tensors. Where the other masks hide a key, their value is arbitrary."""
     n, m = q.index.shape[1], k.index.shape[1]
     most = RUNS if len(lower_mask(_all(others), q, k)[0] if others else ()) < 2 else 1
     runs: list[Tensor] | None = []
@@ -213,7 +213,7 @@ def _in_blocks(masks: list[Mask], others: list[Mask], q: Coordinates, k: Coordin
 
 
 def _is_cut(mask: Mask) -> bool:
-    """Returns whether a mask says how its tensors are cut into blocks of queries."""
+    """Returns whether a mask declares how its tensors are cut into blocks of queries."""
     if joined := parts_of(mask):
         return all(map(_is_cut, joined))
     unnamed = [name for name, value in attributes(mask).items() if isinstance(value, Tensor) and name not in mask.axes]
@@ -227,7 +227,7 @@ def _rows_at_once(masks: list[Mask], q: Coordinates, k: Coordinates) -> int:
 
 
 def _joined(blocks: list[Tensor]) -> Tensor:
-    """Returns blocks of queries [b, h, rows, …], where b and h may be 1, as one tensor."""
+    """Concatenates blocks of queries [b, h, rows, …], where b and h may be 1."""
     batch, heads = (max(block.shape[dim] for block in blocks) for dim in (0, 1))
     return torch.cat([block.expand(batch, heads, -1, -1) for block in blocks], dim=2)
 
@@ -256,17 +256,17 @@ class _Buffer:
         """Returns the bits of each row, uint8 [b, h, rows, bytes]."""
         count = self.shape[0] * self.shape[1] * self.shape[2]
         eights = self.pairs[:count, 8 : 8 + -(-self.keys // 8) * 8].view(torch.int64)
-        # byte i, of which the lowest bit is set or not, is moved to bit 56 + i; the others are shifted out
+        # the multiplication moves the lowest bit of byte i to bit 56 + i; the shift drops everything else
         return ((eights * 0x0102040810204080) >> 56).to(torch.uint8).view(*self.shape, -1)
 
     def runs(self, most: int) -> Tensor | None:
         """Returns the first key and the one after the last of each run of a row, int64 [b, h, rows, 2·RUNS].
 
-        Runs that are missing begin and end at 0. None if a row has more than ``most``.
+        Rows with fewer runs are filled with runs that begin and end at 0. None if a row has more than ``most`` runs.
         """
         count = self.shape[0] * self.shape[1] * self.shape[2]
         pairs = self.pairs[:count]
-        changes = pairs[:, 7 : 7 + self.width] ^ pairs[:, 8 : 8 + self.width]  # a run begins, or has ended before
+        changes = pairs[:, 7 : 7 + self.width] ^ pairs[:, 8 : 8 + self.width]  # where a run begins or has just ended
         eights = changes.view(torch.int64)
         row, eight = eights.nonzero(as_tuple=True)
         if len(row) > 2 * most * count:
@@ -282,7 +282,7 @@ class _Buffer:
 
 
 def _bits_of_runs(ends: Tensor, keys: int) -> Tensor:
-    """Returns the bits of rows that are runs, as ``_Buffer.runs`` gives them."""
+    """Returns the bits of rows from their runs, in the form of ``_Buffer.runs``."""
     slot = torch.arange(keys, device=ends.device)
     starts, stops = ends.unflatten(-1, (RUNS, 2)).unbind(-1)
     allowed = ((slot >= starts[..., None]) & (slot < stops[..., None])).any(-2)
@@ -292,7 +292,7 @@ def _bits_of_runs(ends: Tensor, keys: int) -> Tensor:
 # ---------------------------------------------------------------- what layers of one forward pass share
 
 _shared: ContextVar[dict[Hashable, tuple[Mask, list[Any]]] | None] = ContextVar("headway_masks", default=None)
-"""What masks are evaluated to in this forward pass, with what is known by its identity; None outside of one."""
+"""The evaluated masks of this forward pass, with the objects whose identity is a key; None outside of one."""
 
 
 @contextmanager
@@ -309,7 +309,7 @@ def shared_masks() -> Iterator[None]:
 
 
 def _evaluated_once(masks: list[Mask], others: list[Mask], q: Coordinates, k: Coordinates) -> Mask:
-    """Returns masks as tensors, from an earlier layer if that had the same masks and coordinates."""
+    """Returns masks as tensors, reused from an earlier layer with the same masks and coordinates."""
     shared = _shared.get()
     held: list[Any] = []
     key = None if shared is None else (*[_identity(one, held) for one in (*masks, *others)], _placed(q, k, held))

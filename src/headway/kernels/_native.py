@@ -31,24 +31,24 @@ class NotOrdinaryError(Exception):
 class NativeKernel(Native[L]):
     """The base class of kernels that compute a call and, from its results, its gradients.
 
-    A subclass defines ``why_not``, ``forward`` and ``backward``, and also ``lower`` if it takes calls in simpler terms.
+    A subclass defines ``why_not``, ``forward`` and ``backward``, and ``lower`` if it needs calls in simpler terms.
     ``run`` connects the kernel to autograd, compilers and torch.func, which find it by its name.
 
     Raises:
-        HeadwayError: if a kernel of another class has the name.
+        HeadwayError: if a kernel of another class already has the name.
     """
 
     opaque: ClassVar[bool] = True
-    """Whether the kernel reads memory directly, so that compilers and modes must see it as an operator."""
+    """Whether the kernel reads memory directly. Compilers and modes then see it as an operator."""
     rotates_on_load: ClassVar[bool] = False
     """Whether ``forward`` and ``backward`` take q, k and v before their rotations."""
 
     def __init__(self) -> None:
         taken = type(NATIVE.get(self.name, self))
-        # the cell of a notebook may define a class again
+        # running the cell of a notebook again defines the class again
         if (taken.__module__, taken.__qualname__) != (type(self).__module__, type(self).__qualname__):
             raise HeadwayError(
-                f"kernel {self.name!r} is a {taken.__name__} already, which a {type(self).__name__} would replace: "
+                f"the name {self.name!r} of kernel {type(self).__name__} belongs to kernel {taken.__name__} already: "
                 "give the class another name"
             )
         NATIVE[self.name] = self

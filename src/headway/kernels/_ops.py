@@ -1,4 +1,4 @@
-"""Converts a call into a list of tensors and a structure without tensors, for autograd and compilers, and back."""
+"""Splits a call into a list of tensors and a structure without tensors, for autograd and compilers; and back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Foreign:
         self.part, self.names = part, names
 
     def with_values(self, values: Sequence[Any]) -> Part:
-        """Returns the part with these values of its attributes, without calling the constructor."""
+        """Returns the part with these attribute values, without calling the constructor."""
         part: Part = object.__new__(type(self.part))
         for name, value in (attributes(self.part) | dict(zip(self.names, values, strict=True))).items():
             object.__setattr__(part, name, value)
@@ -53,13 +53,13 @@ def values_of(part: Any) -> Sequence[Any]:
 LEAVES = frozenset({bool, int, float, str, type(None)})
 
 Structure = tuple[Any, ...]
-"""(kind, fields …) with ("#", number) for a tensor and ("()", items …) for a tuple; as text, ("float", hex) too.
+"""(kind, fields …), with ("#", number) for a tensor and ("()", items …) for a tuple. As text also ("float", hex).
 
-The kind is the name of a class, or ``Foreign`` of one that is not headway's."""
+The kind is the name of a class of headway, or ``Foreign`` for any other class."""
 
 
 def flatten(part: Any, tensors: list[Tensor]) -> Any:
-    """Returns the structure of a call, and appends its tensors to ``tensors``, each once."""
+    """Returns the structure of a call and appends its tensors to ``tensors``, each once."""
     name: str | Foreign
     if isinstance(part, Tensor):
         for number, known in enumerate(tensors):
@@ -93,13 +93,13 @@ def unflatten(structure: Any, tensors: Sequence[Tensor]) -> Any:
         return tuple(items)
     if isinstance(kind, Foreign):
         return kind.with_values(items)
-    part: Any = object.__new__(PARTS[kind])  # without __init__, since it was checked before
+    part: Any = object.__new__(PARTS[kind])  # without __init__: its fields were checked when it was first made
     part.__dict__.update(zip(FIELDS[PARTS[kind]], items, strict=True))
     return part
 
 
 def is_plain(structure: Any) -> bool:
-    """Returns whether the structure holds only numbers and strings, so that it can be written as text."""
+    """Returns whether the structure holds only numbers and strings and can therefore be written as text."""
     if isinstance(structure, tuple):
         return all(is_plain(item) for item in structure)
     return structure is None or isinstance(structure, (bool, int, float, str))

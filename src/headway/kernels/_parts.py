@@ -1,10 +1,10 @@
-"""Parts of a call: cut along the batch, the heads, the queries or the keys; results over disjoint keys merge.
+"""Cuts a call into parts along the batch, the heads, the queries or the keys; merges results over disjoint keys.
 
     row_max = maxₚ row_maxₚ,  row_sum = Σₚ row_sumₚ·exp(row_maxₚ − row_max),
     out = Σₚ outₚ·row_sumₚ·exp(row_maxₚ − row_max) / row_sum
 
-Every part computes its gradients from the merged results: P = exp(score − row_max)/row_sum needs none of the other
-keys. A sink belongs to no part. The merge adds it, forward and backward.
+Every part computes its gradients from the merged results: P = exp(score − row_max)/row_sum does not need the other
+keys. A sink does not belong to a part. The merge adds it, forward and backward.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WHOLE = (Product, HouseholderPath, ChannelDecay, HeadNetwork, ScoreMap, *SCANS, 
 
 
 def why_not_in_parts(call: Call) -> str | None:
-    """Returns which functions of a call prevent cutting it into parts, since they take all of it; None if none does.
+    """Returns why a call cannot be cut into parts (a term takes all keys at once); None if it can be cut.
 
     Args:
         call: the call.
@@ -43,15 +43,15 @@ def why_not_in_parts(call: Call) -> str | None:
         if isinstance(term, WHOLE):
             return f"{name} is a function of all keys at once"
         if isinstance(term, DenseBias) and not isinstance(term.values, Tensor):
-            return f"{name} holds a function, which gives all keys at once"
+            return f"{name} holds a function that returns all keys at once"
     return None
 
 
 def cut(call: Call, axis: str, start: int, stop: int) -> Call:
     """Returns a part of a call.
 
-    With the seed of the whole call, a part of the batch or of the heads drops the same weights as the whole. A part of
-    the keys leaves out the sink; ``merged`` adds it.
+    A part of the batch or of the heads has the seed of the whole call and drops the same weights. A part of the keys
+    leaves out the sink, which ``merged`` adds.
 
     Args:
         call: the call.
@@ -60,8 +60,8 @@ def cut(call: Call, axis: str, start: int, stop: int) -> Call:
         stop: the one after the last.
 
     Raises:
-        HeadwayError: if terms or masks cannot be cut along this axis; and, for every axis except the keys, if a
-            function restores the output of transformed values.
+        HeadwayError: if terms or masks cannot be cut along this axis, or, for every axis except the keys, if the
+            encoding restores the output.
     """
     n, m = call.q.shape[2], call.k.shape[2]
     sizes = {"batch": call.q.shape[0], "heads": call.q.shape[1], "queries": n, "keys": m}
@@ -69,7 +69,7 @@ def cut(call: Call, axis: str, start: int, stop: int) -> Call:
         raise HeadwayError(f"axis is {axis!r}: give one of {', '.join(map(repr, sizes))}")
     if not 0 <= start <= stop <= sizes[axis]:
         raise HeadwayError(
-            f"the part {start} to {stop} is none of {sizes[axis]} {axis}: give 0 ≤ start ≤ stop within them"
+            f"start={start}, stop={stop} is not a range of {axis}: give 0 ≤ start ≤ stop ≤ {sizes[axis]}"
         )
     why = why_not_in_parts(call)
     if why is not None:
@@ -157,11 +157,11 @@ def merged(results: Sequence[ForwardResults], sinks: Sequence[Sink] = ()) -> For
 
 
 def merge_into(whole: ForwardResults, part: ForwardResults) -> None:
-    """Merges results over further keys into results, whose tensors are written to.
+    """Merges results over further keys into ``whole``, in place.
 
     Args:
         whole: the results so far, with the output in the dtype of the statistics.
-        part: those over keys that are not in ``whole``.
+        part: the results over keys that are not in ``whole``.
     """
     row_max = torch.maximum(whole.row_max, part.row_max)
     base = row_max.masked_fill(row_max == -math.inf, 0)
@@ -178,7 +178,7 @@ def merge_into(whole: ForwardResults, part: ForwardResults) -> None:
 
 
 def merge_sinks(whole: ForwardResults, sinks: Sequence[Sink]) -> None:
-    """Lets sinks take part in results over all keys, whose tensors are written to.
+    """Adds sinks to the results over all keys, in place.
 
     Args:
         whole: the results.
@@ -208,18 +208,18 @@ def sink_gradients(sinks: Sequence[Sink], whole: ForwardResults, d_out: Tensor, 
 def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor, Tensor]:
     """Computes attention over the keys of all parts together, and its log-sum-exp.
 
-    Gradients reach every tensor of every part, but they cannot be differentiated again.
+    Every tensor of every part gets a gradient. These gradients cannot be differentiated again.
 
     Args:
-        parts: calls with the same queries and disjoint keys, as ``cut`` makes them. The sinks of the first part, and
-            its changes of the output, apply to the whole once.
+        parts: calls with the same queries and disjoint keys, from ``cut``. The sinks of the first part and its changes
+            of the output apply once, to the whole.
         kernel: "auto", or the name of a native kernel.
 
     Returns:
         The output [batch, heads, n, v's head_dim] in q's dtype, and the log-sum-exp [batch, heads, n].
 
     Raises:
-        HeadwayError: if there are no parts, or no native kernel takes one of them.
+        HeadwayError: if there are no parts, or no native kernel can run one of them.
     """
     if not parts:
         raise HeadwayError("parts is empty: give at least one call")
@@ -242,7 +242,7 @@ def kernel_of_part(call: Call, name: str = "auto") -> str:
         name: "auto", or the name of the kernel.
 
     Raises:
-        HeadwayError: if there is none.
+        HeadwayError: if no native kernel can run it.
     """
     chosen = choose(NATIVE, Problem.of(call._with(wants_lse=True)), name).kernel
     if chosen is None:
@@ -291,7 +291,7 @@ def sinks_of(call: Call) -> list[Sink]:
 
 
 class _InParts(torch.autograd.Function):
-    """Merged results. Each part computes its gradients from them, so no graph of a part is kept."""
+    """Merged results. Each part computes its gradients from them, so graphs of parts are not kept."""
 
     @staticmethod
     def forward(ctx: Any, structure: Any, names: tuple[str, ...], *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -1,6 +1,6 @@
-"""Calls whose products are no ⟨q, k⟩, as several calls on disjoint sets of pairs in which they are.
+"""Splits a call whose products are not simply ⟨q, k⟩ into pieces: calls on disjoint pairs whose products are.
 
-Their results are merged as those of disjoint keys are, and each computes its gradients from the merged results.
+Results of the pieces merge like results over disjoint keys. Each piece computes its gradients from the merged results.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ._problem import Call, Problem
 from .lowering.sinusoids import with_own
 
 IN_PIECES = (LimitedRotation, HouseholderPath, ChannelDecay)
-"""The terms that make several calls of one."""
+"""The terms that split a call into pieces."""
 
 Piece = tuple[Tensor, Tensor, Mask, tuple[Term, ...]]
-"""Queries, keys, the pairs of the piece, and further terms."""
+"""Queries, keys, the mask of the piece's pairs, and further terms."""
 
 
 def reasons_against(problem: Problem) -> Iterator[str]:
-    """Yields every reason why a call cannot be computed in pieces, known from metadata.
+    """Yields every reason why a call cannot be computed in pieces, from metadata only.
 
     Args:
         problem: the facts of the call.
@@ -37,27 +37,27 @@ def reasons_against(problem: Problem) -> Iterator[str]:
     scans = [type(term).__name__ for term in problem.terms if type(term) in SCANS]
     for term in problem.terms:
         if scans and type(term) in IN_PIECES:
-            yield f"it has no {type(term).__name__} beside {scans[0]}, which depend on the order of all keys"
+            yield f"it does not combine {type(term).__name__} with {scans[0]}: both depend on the order of all keys"
         causal = problem.aligned and _is_causal(problem.mask)
         if type(term) is HouseholderPath and not (causal and problem.n == problem.m):
-            yield "it has HouseholderPath for as many queries as keys and a causal mask alone"
+            yield "it supports HouseholderPath only with as many queries as keys and a plain causal mask"
         if type(term) is ChannelDecay and not (causal and problem.n <= problem.m):
-            yield "it has ChannelDecay for queries that are the last keys and a causal mask alone"
+            yield "it supports ChannelDecay only for queries that are the last keys and with a plain causal mask"
         scaled = any(type(one) is QueryScale for one in problem.terms)
         if type(term) is HouseholderPath and term.q_sums is not None and scaled:
-            yield "it has no QueryScale of the sums of a HouseholderPath"
+            yield "it does not combine QueryScale with a HouseholderPath that has q_sums"
 
 
 def is_in_pieces(terms: tuple[Term, ...]) -> bool:
-    """Returns whether a call with these terms is several calls."""
+    """Returns whether a call with these terms is computed in pieces."""
     return any(type(term) in IN_PIECES for term in terms)
 
 
 def pieces_of(call: Call) -> Iterator[Call]:
-    """Yields calls without sinks whose results merge to those of a call, each made when it is asked for.
+    """Yields the pieces of a call, without sinks. Each is made when the iterator reaches it.
 
     Args:
-        call: the call, of whose terms one is in ``IN_PIECES``. Its rotations have been applied.
+        call: a call with one of the terms ``IN_PIECES``. Its rotations have been applied.
     """
     term = next(term for term in call.terms if isinstance(term, IN_PIECES))
     if isinstance(term, ChannelDecay):  # each head has other keys
@@ -80,7 +80,7 @@ def _is_causal(mask: Mask | None) -> bool:
 
 
 def _by_distance(call: Call, term: LimitedRotation) -> Iterator[Piece]:
-    """Yields near, past and future keys; no future ones if positions rise and a causal mask hides them."""
+    """Yields the near, past and future keys. Future keys are left out if positions rise and the mask is causal."""
     near: Mask
     past: Mask
     future: Mask
@@ -92,7 +92,7 @@ def _by_distance(call: Call, term: LimitedRotation) -> Iterator[Piece]:
         last = torch.searchsorted(k_at, q_at + term.window)
         near, past, future = Interval(first, last), Interval(None, first), Interval(last, None)
         n, m = call.q.shape[2], call.k.shape[2]
-        own = torch.arange(m - n, m)  # positions of queries need not be those of the keys in their slots
+        own = torch.arange(m - n, m)  # a query may have another position than the key in its slot
         ahead = not (_is_causal(call.mask) and call.aligned) or bool((last <= own).any())
     else:
         near, past, future = (_Distances(side, term.window, term.axis) for side in (0, -1, 1))
@@ -131,7 +131,7 @@ def _along_path(call: Call, term: HouseholderPath) -> Iterator[Piece]:
     for piece in householder.in_pieces(call.q, call.k, term.w, term.beta):
         sums: tuple[Term, ...] = ()
         if term.q_sums is not None and term.k_sums is not None:
-            # less the sum at a token between both, which cancels: sums grow along the sequence
+            # minus the sum at a token between query and key, which cancels: sums grow along the sequence
             between = term.k_sums[..., piece.between().clamp(max=call.k.shape[2] - 1)].detach()
             sums = (TokenBias(call.scale * (term.q_sums - between), call.scale * (between - term.k_sums)),)
         yield piece.q, piece.k, Interval(*piece.keys()), sums

@@ -1,4 +1,4 @@
-"""A call of attention (``Call``), and its properties by which a kernel is chosen (``Problem``)."""
+"""A call of attention (``Call``), and the properties by which a kernel is chosen for it (``Problem``)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Call(Record):
         mask: which keys each query attends to; None for all.
         scale: the factor of the scores.
         dropout: the share of the weights that is dropped.
-        seed: int64 [1], drawn outside of kernels, so that a recomputation drops the same weights.
+        seed: int64 [1], drawn outside kernels, so that a recomputation drops the same weights.
         wants_lse: whether the log-sum-exp is wanted.
         include_sink: whether sinks take part in the weights and in the log-sum-exp.
         aligned: whether the n queries are known to be the last of the m keys, in the order of the slots.
@@ -39,8 +39,8 @@ class Call(Record):
         k_rotation: the rotation still to be applied to k; None for keys from a cache, which are rotated already.
         v_rotation: the rotation still to be applied to v, likewise.
         out_rotation: the rotation to be applied to the output, after parts have been merged.
-        batch_offset: the row in the whole call's batch of row 0 of this part; dropout counts from there.
-        head_offset: the head in the whole call of head 0 of this part.
+        batch_offset: for a part of a call, the row of the whole batch at which it begins. Dropout depends on it.
+        head_offset: likewise, the head at which it begins.
         restore: the function applied to the output after its rotation. Kernels do not read it.
     """
 
@@ -76,19 +76,19 @@ class Call(Record):
 
 
 def without_tables(call: Call) -> Call:
-    """Returns the call with only what kernels read: without tables, rotation or function of the output."""
+    """Returns the call with only the fields that kernels read: without tables, ``out_rotation`` and ``restore``."""
     q_at, k_at = _bare(call.q_coordinates), _bare(call.k_coordinates)
     return call._with(q_coordinates=q_at, k_coordinates=k_at, out_rotation=None, restore=None)
 
 
 def of_weights(call: Call) -> Call:
-    """Returns the call with only the parts that its weights before dropout depend on, and with values of width 0."""
+    """Returns the call with only the parts that its weights before dropout depend on. Its values have width 0."""
     terms = tuple([term for term in call.terms if not isinstance(term, RelativeValues)])
     return call._with(v=call.v[..., :0], v_rotation=None, dropout=0.0, terms=terms)
 
 
 def _bare(side: Coordinates) -> Coordinates:
-    # no numbers that vary with the length; masks read the length only of rows that are padded
+    # without numbers that vary with the length; masks read the length of padded rows only
     length = side.length
     if side.padding is None and (side.start is not None or not isinstance(length, Tensor)):
         length = None
@@ -101,7 +101,7 @@ def _bare(side: Coordinates) -> Coordinates:
 
 
 class Problem:
-    """The facts of a call by which a kernel is chosen; no values of its tensors.
+    """The facts of a call by which a kernel is chosen, from metadata only.
 
     Its attributes are sizes, dtype and device, and terms, mask, scale, dropout, wants_lse and aligned of the call.
 
@@ -168,7 +168,7 @@ class Problem:
         call = self._call
         if call.q.requires_grad or call.k.requires_grad or call.v.requires_grad or self.positions_want_gradient:
             return True
-        return len(call.terms) > 0 and wants_gradient(call.terms)  # torch 2.11 compiles no bool of a tuple
+        return len(call.terms) > 0 and wants_gradient(call.terms)  # torch 2.11 cannot compile bool() of a tuple
 
     @property
     def positions_want_gradient(self) -> bool:

@@ -1,8 +1,8 @@
 """Matrix products of float32 on a CPU, by oneDNN or by torch.
 
-torch multiplies float32 matrices by MKL, which does not use AVX-512 on processors of AMD. oneDNN does, and it reads
-weights in place, without a lasting copy. A table says where oneDNN was measured to be faster: the table of ``headway
-tune`` or one that comes with headway (``tuning/shipped``). Everything else is torch's.
+torch multiplies float32 matrices by MKL, which does not use AVX-512 on AMD processors. oneDNN does, and it reads
+weights in place, without a lasting copy. The table of ``headway tune``, or one that comes with headway
+(``tuning/shipped``), says where oneDNN was faster. torch computes everything else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KERNELS = ("auto", "onednn", "torch")
 
 
 class Least(NamedTuple):
-    """The fewest multiply-adds of each thread for which oneDNN computes a product.
+    """The fewest multiply-adds for each thread from which oneDNN computes a product.
 
     Attributes:
         forward: of y = x·Wᵀ.
@@ -69,8 +69,8 @@ def linear_kernel(name: str) -> Iterator[None]:
         with headway.nn.linear_kernel("torch"):
             model(ids).mean().backward()
 
-    The environment variable HEADWAY_LINEAR_KERNEL chooses for a process. The switch ``torch.backends.mkldnn.enabled``
-    is obeyed too.
+    The environment variable HEADWAY_LINEAR_KERNEL chooses for a process. With ``torch.backends.mkldnn.enabled`` off,
+    torch computes all products.
 
     Args:
         name: "torch" for ``F.linear``; "onednn" for oneDNN wherever it computes the same, which is plain float32 on a
@@ -87,14 +87,14 @@ def linear_kernel(name: str) -> Iterator[None]:
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """Returns a·bᵀ, without a gradient, by the faster product: the same one for any number of threads.
+    """Returns a·bᵀ, without a gradient, by the faster library. The choice does not depend on the number of threads.
 
     Args:
         a: [rows, in_features], which may be a transposed matrix.
         b: [out_features, in_features], likewise.
     """
     takes = not compiled() and products_for(a.numel(), b.shape[0], b.shape[1], threads=1).forward
-    # oneDNN takes a thousand times as long for rows with gaps between them
+    # oneDNN is a thousand times slower if rows have gaps between them
     dense = all(x.is_contiguous() or x.t().is_contiguous() for x in (a, b))
     return times(a, b, takes and dense and ordinary(a, b) and not followed())
 
@@ -105,7 +105,7 @@ def times(a: Tensor, b: Tensor, by_onednn: bool) -> Tensor:
 
 
 def products_for(numbers: int, out_features: int, in_features: int, threads: int | None = None) -> Products:
-    """Returns which products are oneDNN's, for an input of so many numbers, shared out to these threads or torch's."""
+    """Returns which products oneDNN computes for an input of so many numbers. Default of threads: torch's."""
     least, work = least_of(_chosen.get()), numbers * out_features
     if work < least.forward and work < least.d_input:
         return NO_PRODUCT
@@ -127,9 +127,9 @@ def least_of(chosen: str | None) -> Least:
 
 
 def onednn_isa() -> str:
-    """Returns oneDNN's instruction set as tables name it; empty if it is restricted, for which there is no table.
+    """Returns oneDNN's instruction set as tables name it; empty if the user restricted it: there is no table for that.
 
-    It is that of the processor: HEADWAY_ISA changes only headway's own kernel.
+    It is that of the processor, since HEADWAY_ISA changes only headway's own kernel.
     """
     if "ONEDNN_MAX_CPU_ISA" in os.environ:
         return ""
@@ -137,7 +137,7 @@ def onednn_isa() -> str:
 
 
 def measured(isa: str) -> Least:
-    """Returns where the tables for this processor have oneDNN as the faster one.
+    """Returns from which sizes oneDNN is faster, according to the tables for this processor.
 
     isa: the instruction set, as tables name it.
     """
@@ -151,7 +151,7 @@ def measured(isa: str) -> Least:
 
 
 def compiled() -> bool:
-    """Returns whether a compiler, which chooses products itself, reads the code, or sizes are traced."""
+    """Returns whether a compiler or tracer reads the code: compilers choose products themselves."""
     return torch.compiler.is_dynamo_compiling() or torch.jit.is_tracing()
 
 
@@ -174,5 +174,5 @@ def ordinary(*tensors: Tensor | None) -> bool:
 
 
 def followed() -> bool:
-    """Returns whether something follows torch's own operations, or they must use another precision."""
+    """Returns whether something observes torch's own operations, or requests another precision of them."""
     return watched() or forward_mode() or any_autocast() or not onednn_in_float32()

@@ -1,4 +1,4 @@
-"""Checks once that each Python function in terms is pure, since the backward pass runs them again."""
+"""Checks once that each Python function in terms is pure: the backward pass runs it again."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def try_functions(call: Call, run_last_row: Callable[[Call], Tensor]) -> None:
     """Runs the functions of the terms for one row, on detached tensors, and raises HeadwayError if they are not pure.
 
     A captured tensor that requires a gradient would not get one. A function that draws random numbers, keeps state or
-    writes into its arguments would give another result when the backward pass runs it again.
+    writes into its arguments would return another result when the backward pass runs it again.
 
-    run_last_row: gives the output of the last query of a call.
+    run_last_row: returns the output of the last query of a call.
     """
     tensors: list[Tensor] = []
     call = _ops.unflatten(_ops.flatten(call, tensors), [x.detach() for x in tensors])
@@ -56,15 +56,15 @@ def try_functions(call: Call, run_last_row: Callable[[Call], Tensor]) -> None:
         return
     if not all(map(torch.equal, drawn, _random_state(call))):
         raise HeadwayError(
-            f"a function of {names} draws random numbers, and it is run again in the backward pass: draw outside and "
-            "hand the numbers over in the term's tensors=(…)"
+            f"a function of {names} draws random numbers, but the backward pass runs it again: draw outside and "
+            "pass the numbers in the term's tensors=(…)"
         )
     for term in call.terms:
         _note_pure(_function_of(term))
 
 
 def _is_real(x: Tensor) -> bool:
-    """Returns whether values can be read: not of meta or fake tensors, nor under a mode."""
+    """Returns whether values can be read, which meta tensors, fake tensors and modes prevent."""
     return type(x) is Tensor and x.device.type != "meta" and not dispatch_modes()
 
 
@@ -76,12 +76,12 @@ def _random_state(call: Call) -> list[Tensor]:
 def _note_pure(function: Callable[..., Tensor] | None) -> None:
     key = id(function)
     if function is not None and key not in _pure:
-        with suppress(TypeError):  # a function without weak references is checked in every call
+        with suppress(TypeError):  # a function that cannot be weakly referenced is checked in every call
             _pure[key] = weakref.ref(function, lambda _: _pure.pop(key, None))
 
 
 def _tried(term: Term) -> Term:
-    """Returns the term after running its function twice on clones and comparing; unchanged if this was done before."""
+    """Returns the term with a function that runs twice and compares; unchanged if it was checked before."""
     function = _function_of(term)
     known = _pure.get(id(function))
     if function is None or (known is not None and known() is function):
@@ -93,8 +93,8 @@ def _tried(term: Term) -> Term:
         returned, again = function(*first), function(*second)
         if not _alike(returned, again):
             raise HeadwayError(
-                f"the function of {name} gives something else when it is run again, as in the backward pass: draw "
-                "and count outside, and hand the numbers over in the term's tensors=(…)"
+                f"the function of {name} returns another result when it runs again, as in the backward pass: draw "
+                "and count outside, and pass the numbers in the term's tensors=(…)"
             )
         kept = 1 if isinstance(term, (ScoreMap, Normalizer)) else 0  # the function may write into its scores
         if not all(map(_alike, first[kept:], arguments[kept:])):

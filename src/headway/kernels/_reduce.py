@@ -1,4 +1,4 @@
-"""Reductions of the weights of a call: in the pass of a kernel that computes them itself, or from blocks of scores."""
+"""Computes reductions of the weights of a call, by a kernel that has them or from blocks of scores."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def reduce(
     counted: Tensor | None = None,
     name: str = "auto",
 ) -> list[Any]:
-    """Computes reductions of the weights of a call, in memory that grows with n + m; the results have no gradients.
+    """Computes reductions of the weights of a call, without gradients, in memory that grows with n + m.
 
     Args:
         kernels: the table, in order of preference.
         call: the call.
-        reductions: what is to be computed.
+        reductions: the reductions.
         counted: the queries that count for reductions over queries, [batch or 1, n] bool. Default: all.
         name: "auto", or a name of the table. "reference" computes from blocks of scores.
 
@@ -88,12 +88,12 @@ def reduce_blocks(call: Call, reductions: Sequence[Reduction], counted: Tensor |
         for block in score_blocks(call):
             for one in sums:
                 one.add(block)
-            del block  # else it would be held beside the next
+            del block  # frees it before the next block is made
         return [one.result() for one in sums]
 
 
 class Sum:
-    """A reduction while the blocks pass. A subclass computes the part of each block, a tensor or several by query."""
+    """A reduction that is accumulated over blocks. A subclass computes one block's part, by query."""
 
     def __init__(self, call: Call, reduction: Any, counted: Tensor | None) -> None:
         self.call, self.reduction, self.counted = call, reduction, counted
@@ -102,7 +102,7 @@ class Sum:
     def add(self, block: ScoreBlock) -> None:
         part = self.of(block)
         parts = part if isinstance(part, tuple) else (part,)
-        # one tensor for all blocks: small ones, kept between large ones that are freed, would hold their memory
+        # one tensor for all blocks: small tensors between large freed ones would fragment the memory
         n = self.call.q.shape[2]
         self.parts = self.parts or tuple(x.new_empty(*x.shape[:2], n, *x.shape[3:]) for x in parts)
         for whole, one in zip(self.parts, parts, strict=True):
@@ -143,7 +143,7 @@ class SumOfTopKeys(Sum):
             scores = scores.masked_fill(scores < least[:, :, block.rows, None], -torch.inf)
         if count == 1:
             scores, keys = scores.max(-1, keepdim=True)
-        else:  # stable: of equal scores the first key comes first, which topk does not promise
+        else:  # stable: of equal scores the first key comes first, which topk does not guarantee
             scores, keys = (x[..., :count] for x in scores.sort(dim=-1, descending=True, stable=True))
         hidden = scores == -torch.inf
         weights = block.weights.gather(-1, keys).masked_fill(hidden, 0)

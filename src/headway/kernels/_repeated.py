@@ -1,4 +1,4 @@
-"""What native kernels ask of calls that they prepare for repetition: where the tensors of their terms are."""
+"""Finds the tensors in the terms of calls that native kernels prepare for repetition."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..terms import Part
 from ._problem import Call, tensors_in
 
 Path = tuple[str | int, ...]
-"""Where a tensor of the terms is: the names of fields, and the numbers of items of tuples."""
+"""The place of a tensor in the terms: names of fields and indices of tuples."""
 
 
 def why_not(call: Call) -> str | None:
-    """Returns why the kernel alone does not compute what is wanted of a call; None if it does."""
+    """Returns why a call needs more than the kernel's own computation; None if it does not."""
     if not call.q.dtype == call.k.dtype == call.v.dtype:
-        return "q, k and v are not of one dtype"
+        return "q, k and v differ in dtype"
     if call.wants_lse or call.dropout:
         return "the log-sum-exp is wanted" if call.wants_lse else "dropout draws a seed for each call"
     if call.v_rotation is not None or call.out_rotation is not None or call.restore is not None:
@@ -27,7 +27,7 @@ def why_not(call: Call) -> str | None:
 
 
 def tensors_anew(call: Call, terms_vary: bool) -> set[int]:
-    """Returns the tensors of the terms that later calls have anew, by identity: not those of the coordinates."""
+    """Returns the ids of the terms' tensors that later calls replace, without those of the coordinates."""
     if not terms_vary:
         return set()
     kept = {id(x) for side in (call.q_coordinates, call.k_coordinates) for x in tensors_in(side)}
@@ -35,7 +35,7 @@ def tensors_anew(call: Call, terms_vary: bool) -> set[int]:
 
 
 def paths_of(part: Any, path: Path = ()) -> Iterator[tuple[Tensor, Path]]:
-    """Yields the tensors of terms, and where they are."""
+    """Yields the tensors of terms with their paths."""
     if isinstance(part, Tensor):
         yield part, path
     elif isinstance(part, tuple):
@@ -47,7 +47,7 @@ def paths_of(part: Any, path: Path = ()) -> Iterator[tuple[Tensor, Path]]:
 
 
 def tensor_at(terms: Any, path: Path) -> Tensor:
-    """Returns the tensor of terms that is at a path."""
+    """Returns the tensor at a path of the terms."""
     for step in path:
         terms = terms[step] if isinstance(step, int) else getattr(terms, step)
     return terms

@@ -1,4 +1,4 @@
-"""Results of native kernels with the statistics of each row, and gradients."""
+"""Results of native kernels: the output, the statistics of each row, and gradients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 Gradients = list[tuple[Tensor, Tensor]]
-"""Tensors of a lowered call with their gradients; those of a tensor that occurs several times are added."""
+"""Tensors of a lowered call with their gradients. A tensor may occur several times; its gradients are added."""
 
 
 class ForwardResults(NamedTuple):
@@ -19,7 +19,7 @@ class ForwardResults(NamedTuple):
 
     out: Tensor
     row_max: Tensor = None  # type: ignore[assignment]
-    """The largest score that the query sees, including a sink that takes part; −∞ if it sees nothing."""
+    """The largest score of the row, including a sink that takes part; −∞ if the query sees nothing."""
     row_sum: Tensor = None  # type: ignore[assignment]
     """Σⱼ exp(scoreⱼ − row_max), likewise including a sink; 0 if the query sees nothing."""
 
@@ -35,7 +35,7 @@ def log_sum_exp(row_max: Tensor, row_sum: Tensor) -> Tensor:
 
 
 def new_out(q: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
-    """Allocates the output, with tokens before heads in memory, as torch's SDPA has it."""
+    """Allocates the output in the layout of torch's SDPA, with tokens before heads in memory."""
     (batch, heads, n, _), width = q.shape, v.shape[3]
     return q.new_empty_strided((batch, heads, n, width), (n * heads * width, width, heads * width, 1), dtype=dtype)
 

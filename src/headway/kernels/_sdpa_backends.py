@@ -1,9 +1,9 @@
-"""Which calls torch's SDPA runs on CUDA without holding all n×m scores: what each of its back ends refuses.
+"""Which calls torch's SDPA runs on CUDA without holding all n×m scores, from the refusals of its back ends.
 
 A fused back end (flash, efficient or cudnn) holds tiles of the scores; the back end "math" holds all of them, for every
 head. The rules are torch's own, from ``can_use_flash_attention``, ``can_use_mem_efficient_attention`` and
 ``can_use_cudnn_attention`` in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and ../sdp_utils_cpp.h, as of
-torch 2.11 to 2.13. Where versions differ, the strictest rule is here, so that a call that is expected to be fused never
+torch 2.11 to 2.13. Where versions differ, the strictest rule stands here, so that a call that should be fused never
 runs as math. Later versions may take more.
 """
 
@@ -79,7 +79,7 @@ class Rule(NamedTuple):
     """One refusal of a back end.
 
     Attributes:
-        check: the function of torch that has it.
+        check: the function of torch that makes it.
         why: the refusal in words.
         refuses: whether it holds for a call.
     """
@@ -221,7 +221,7 @@ def refusals(name: str, facts: Facts) -> list[str]:
 
 
 def fused(facts: Facts) -> str | None:
-    """Returns the fused back end that torch chooses for a call; None if it falls back to math, or fails without it."""
+    """Returns the fused back end that torch chooses for a call; None if it takes math or fails."""
     for name in _before_math(facts):
         if not any(rule.refuses(facts) for rule in BACK_ENDS[name]):
             return name
@@ -229,7 +229,7 @@ def fused(facts: Facts) -> str | None:
 
 
 def said(facts: Facts) -> str:
-    """Returns in one line why each fused back end refuses a call."""
+    """Returns one line that says why each fused back end refuses a call."""
     return "; ".join(f"{name}: {', '.join(refusals(name, facts))}" for name in BACK_ENDS)
 
 

@@ -1,7 +1,7 @@
-"""The checks and measurements of this machine, and the choice of kernels that follows from them.
+"""Chooses kernels by the checks and measurements of this machine.
 
 ``headway tune`` writes a table; some tables come with headway (tuning/shipped). A call is described by properties and
-sizes, and the rows that apply to it say which kernel is faster. Nothing is measured here.
+sizes, and the rows that apply to it say which kernel is faster. This module measures nothing.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from ._base import Deferral
 from ._problem import Problem
 
 CHEAP_TERMS = (DistanceBias, TokenBias, QueryScale)
-"""Terms of which SDPA makes a dense bias, which is cheaper to make than that of others."""
+"""Terms whose dense bias, which SDPA needs, is cheap to compute."""
 NEED_VERIFICATION = ("triton", "flex")
-"""The kernels that "auto" chooses only where they have been verified: nobody has seen all their programs run."""
+"""The kernels that "auto" chooses only on machines where they were verified."""
 MACHINES = ("cuda",)
-"""The types of devices that they run on."""
+"""The types of devices that these kernels run on."""
 EVALUATED = frozenset({"Function", "BlockFunction", "Interval", "Bits", "Boolean"})
 MASKS = frozenset(kind.__name__ for kind in Mask.__subclasses__()) - EVALUATED
-"""The masks that are verified one by one. All others, a user's too, are evaluated, and count as Boolean."""
+"""The masks that are verified one by one. All others, such as a user's, are evaluated and count as Boolean."""
 SPOKEN = {"sdpa": "torch's SDPA", "flex": "FlexAttention"}
 RUN = "run `headway tune`"
 TIE = 0.97
-"""Another way is faster if it takes less than this part of the time."""
+"""Another way counts as faster if it takes less than this fraction of the time."""
 
 
 class Known(NamedTuple):
     """The tables that hold on a device.
 
     Attributes:
-        own: the table that was measured here; None without one.
-        shipped: those that come with headway.
-        dropped: why a table of this device is not used; empty if none is left out.
+        own: the table that was measured here, or None.
+        shipped: the tables that come with headway.
+        dropped: why a table of this device is not used; empty if all are.
     """
 
     own: Table | None
@@ -66,11 +66,11 @@ def known(device: str) -> Known:
     """
     try:
         machine = machine_of(device)
-    except (AssertionError, RuntimeError):  # a fake tensor of a device that is not here
+    except (AssertionError, RuntimeError):  # a fake tensor on a device that this machine lacks
         return Known(None, (), "")
     shipped = tuple(table for table in tuned.shipped() if not table.misfit(machine))
     files = tuned.places()
-    if not files:  # most machines: the code need not be read
+    if not files:  # on most machines: no need to hash the code
         return Known(None, shipped, "")
     facts, own, dropped = facts_of(device), None, ""
     for file in files:
@@ -90,9 +90,9 @@ def known(device: str) -> Known:
 
 
 def misfit_of(table: Table, facts: Mapping[str, Any]) -> str:
-    """Returns why a table of one machine does not hold for another one; empty if it does.
+    """Returns why a table of one machine does not apply to another one; empty if it does.
 
-    A fact that the table does not name may differ between the machines.
+    Facts that the table does not name may differ.
 
     Args:
         table: the table.
@@ -103,16 +103,16 @@ def misfit_of(table: Table, facts: Mapping[str, Any]) -> str:
 
 
 def fits_of(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the facts that the table of a machine names; the name gives a processor's vendor and family."""
+    """Returns the facts that the table of a machine names. A processor is named by its vendor and family."""
     return {name: value for name, value in facts.items() if name not in ("vendor", "family")}
 
 
 generation = 0
-"""How often tables were read anew; plans depend on it."""
+"""How often the tables were read again. Plans depend on it."""
 
 
 def forget() -> None:
-    """Reads the tables again when they are needed next."""
+    """Drops the tables, so that their next use reads them again."""
     global generation
     known.cache_clear()
     _by_direction.cache_clear()
@@ -123,7 +123,7 @@ def forget() -> None:
 
 
 def machine_of(device: str) -> dict[str, Any]:
-    """Returns the facts in which a table that comes with headway must agree with a machine.
+    """Returns the facts of a machine that a table which comes with headway must match.
 
     Args:
         device: such as "cpu" or "cuda:0".
@@ -137,9 +137,9 @@ def machine_of(device: str) -> dict[str, Any]:
 
 
 def facts_of(device: str) -> dict[str, Any]:
-    """Returns the facts in which a table of one machine must agree with it.
+    """Returns the facts of a machine that its own table must match.
 
-    They are the device, versions and headway's code, and on a CPU the instruction set of the process.
+    They are the device, versions and headway's code; on a CPU also the instruction set of the process.
 
     Args:
         device: as for ``machine_of``.
@@ -156,12 +156,12 @@ def _isa() -> str:
 
     try:
         return _library.isa_of_process() or "none"
-    except HeadwayError:  # HEADWAY_ISA names none, which the kernel says when it is asked for
+    except HeadwayError:  # HEADWAY_ISA is not an instruction set: the kernel raises when it is requested
         return "none"
 
 
 def name_of(facts: Mapping[str, Any]) -> str:
-    """Returns the name of the table of a machine: each instruction set has a table of its own."""
+    """Returns the name of a machine's table. Each instruction set has a table of its own."""
     return " ".join(str(facts[name]) for name in ("device", "name", "isa") if name in facts)
 
 
@@ -175,7 +175,7 @@ def _triton() -> str:
 
 @cache
 def code() -> str:
-    """Returns headway's version and a hash of its kernels, compiled libraries included."""
+    """Returns headway's version and a hash of its kernels, including compiled libraries."""
     files = ("attention", "call", "coordinates", "masks", "terms", "nn/linear", "kernels")
     return f"{__version__}+{code_hash(*files)}"
 
@@ -184,7 +184,7 @@ def code() -> str:
 
 
 def case_of(problem: Problem, isa: str = "") -> Case:
-    """Returns the properties by which a table tells calls apart, except "direction": inference or training.
+    """Returns the properties by which a table distinguishes calls, except "direction" (inference or training).
 
     Args:
         problem: the facts of the call.
@@ -223,9 +223,9 @@ def place_of(problem: Problem) -> str:
 
 
 def sizes_of(problem: Problem) -> dict[str, float]:
-    """Returns the sizes by which a table tells calls apart.
+    """Returns the sizes by which a table distinguishes calls.
 
-    "heads" is the number of heads of all sequences, "work" the number of multiply-adds of q·kᵀ.
+    "heads" is the number of heads in all sequences, "work" the number of multiply-adds of q·kᵀ.
     """
     p = problem
     heads = p.batch * p.heads
@@ -233,7 +233,7 @@ def sizes_of(problem: Problem) -> dict[str, float]:
 
 
 def needed_by(problem: Problem) -> list[str]:
-    """Returns the parts that must be verified before a kernel is chosen for a call, with dtype and direction."""
+    """Returns the names of the parts that must be verified before a kernel is chosen for a call."""
     kinds = ["plain", *[type(term).__name__ for term in problem.terms], *masks_in(problem.mask)]
     kinds += ["dropout"] if problem.dropout else []
     kinds += ["log-sum-exp"] if problem.wants_lse else []
@@ -254,7 +254,7 @@ def part(kind: str, dtype: str, direction: str) -> str:
 
 
 def masks_in(mask: Mask | None) -> list[str]:
-    """Returns the names of headway's classes that a mask is made of."""
+    """Returns the names of headway's mask classes in a mask."""
     if mask is None:
         return []
     if joined := parts_of(mask):
@@ -267,22 +267,22 @@ def masks_in(mask: Mask | None) -> list[str]:
 
 
 def left_by(way: str, problem: Problem, isa: str = "") -> Deferral | None:
-    """Returns the kernel to which the measured times leave a call; None if there is no faster one.
+    """Returns the kernel that was measured to be faster for a call; None if there is no faster one.
 
-    The first table with rows for the call decides. Without any, ``to`` is empty.
+    The first table with rows for the call decides. Without any such table, ``to`` is empty.
 
     Args:
-        way: the name of the kernel.
+        way: the name of the kernel that would run.
         problem: the facts of the call.
         isa: the instruction set, on a CPU.
     """
     place = place_of(problem)
     case = case_of(problem, isa)
-    if torch.compiler.is_compiling() or _by_direction(way, place, case):  # which takes longer to find out than the rest
+    if torch.compiler.is_compiling() or _by_direction(way, place, case):  # finding the direction is slow
         case += (("direction", "training" if problem.recorded or functorch_active() else "inference"),)
     rivals = NEED_VERIFICATION if problem.device in MACHINES else ()
     unverified = tuple([name for name in rivals if name != way and why_unverified(name, problem)])
-    if torch.compiler.is_compiling():  # a compiler would have to specialize on lengths
+    if torch.compiler.is_compiling():  # with sizes a compiler would specialize on lengths
         to, _, why = _left_if_long(way, place, case, unverified).partition(": ")
         return Deferral(to, why) if why else None
     return decide(way, place, case, sizes_of(problem), unverified)
@@ -304,13 +304,13 @@ def _left_if_long(way: str, place: str, case: Case, unverified: tuple[str, ...])
 def decide(
     way: str, place: str, case: Case, sizes: Mapping[str, float] | None, ignored: tuple[str, ...] = ()
 ) -> Deferral | None:
-    """Returns the way of computing something that the measured times prefer; None if none is faster.
+    """Returns the way that was measured to be the fastest; None if none is faster than ``way``.
 
     Args:
         way: the way that would be taken.
         place: the device.
-        case: the properties of what is computed.
-        sizes: its sizes; None for larger ones than any.
+        case: the properties of the computation.
+        sizes: its sizes; None for sizes beyond all rows.
         ignored: ways that cannot be taken.
     """
     tables = known(place)
@@ -321,12 +321,12 @@ def decide(
 
 
 def from_which(way: str, case: Case, size: str) -> Mapping[str, float] | None:
-    """Returns the sizes of the row from which no other way is faster on the CPU; None if there is none.
+    """Returns the sizes of the first row from which no other way is faster on the CPU; None if there is none.
 
     Args:
         way: the way.
-        case: the properties of what is computed.
-        size: the size by which the rows are in order.
+        case: the properties of the computation.
+        size: the size by which the rows are ordered.
     """
     for table in known("cpu").all:
         rows = [row for row in table.rows if way in row.times and row.holds(dict(case))]
@@ -342,12 +342,12 @@ def from_which(way: str, case: Case, size: str) -> Mapping[str, float] | None:
 
 
 def _lost(way: str, rows: list[Row], date: str, ignored: tuple[str, ...]) -> Deferral | None:
-    """Returns the way to which this one loses by the most in any row; None if it loses in none.
+    """Returns the way to which this one loses by the largest factor in any row; None if it never loses.
 
     Args:
         way: the way.
         rows: the rows.
-        date: when they were measured here; empty for rows that come with headway.
+        date: the date of measurement here; empty for rows that come with headway.
         ignored: ways that cannot be taken.
     """
     losses: dict[float, Deferral] = {}
@@ -367,7 +367,7 @@ def _lost(way: str, rows: list[Row], date: str, ignored: tuple[str, ...]) -> Def
 
 
 def why_unverified(way: str, problem: Problem) -> str:
-    """Returns why a kernel that must be verified on each machine is not chosen for a call; empty if it may be.
+    """Returns why a kernel that needs verification on each machine is not chosen for a call; empty if it may be.
 
     Args:
         way: the name of the kernel.
@@ -394,7 +394,7 @@ def _why_unverified(way: str, place: str, parts: tuple[str, ...]) -> str:
 
 
 def why_wrong(way: str, problem: Problem) -> str:
-    """Returns the fault that ``headway tune`` found in a kernel for such a call; empty if there is none.
+    """Returns the error that ``headway tune`` found in a kernel for such a call; empty if there is none.
 
     Args:
         way: the name of the kernel.
@@ -421,7 +421,7 @@ def _failure(way: str, place: str, parts: tuple[str, ...]) -> str:
 
 
 def deferral_if_verified(way: str, problem: Problem) -> Deferral | None:
-    """Returns why "auto" leaves a call to later kernels: this one is unverified here or slower; None if neither.
+    """Returns why "auto" leaves a call to later kernels: this kernel is unverified or slower. None if neither.
 
     Args:
         way: the name of a kernel of NEED_VERIFICATION.
@@ -435,7 +435,7 @@ def deferral_if_verified(way: str, problem: Problem) -> Deferral | None:
 
 
 def note(way: str, problem: Problem) -> str:
-    """Returns when a kernel was verified and measured on the device of a call, for ``explain``; empty if it was not.
+    """Returns when a kernel was verified on the device of a call, for ``explain``; empty if it was not.
 
     Args:
         way: the name of the kernel.

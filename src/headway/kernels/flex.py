@@ -1,8 +1,8 @@
-"""The kernel that calls torch's FlexAttention, compiled: biases as a function of a pair, masks as lists of blocks.
+"""The kernel that calls torch's FlexAttention, compiled, with biases as a function of a pair and masks as block lists.
 
 FlexAttention (Dong et al., "Flex Attention: A Programming Model for Generating Optimized Attention Kernels", 2024,
 arXiv:2412.05496) generates a Triton program for the function. It adds gradients of the function's tensors with atomic
-operations, in a different order in each run, so calls with learned biases are refused here.
+operations, in a different order in each run, so this kernel refuses calls with learned biases.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ ScoreOf = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """Maps a scaled product, and the numbers of a sequence, a head, a query and a key, to a score."""
 
 BLOCK = 128
-"""The queries and the keys of a block of a list."""
+"""The numbers of queries and of keys in a block of the lists."""
 LEAST_WIDTH = 16
-"""The smallest head_dim that FlexAttention takes: to a smaller one columns of zeros are added, which change nothing."""
+"""The smallest head_dim that FlexAttention takes. A smaller one gets columns of zeros, which change nothing."""
 OLDEST_GPU = (7, 0)
 """The oldest compute capability for which torch compiles Triton programs."""
 ADDED = (DistanceBias, TokenBias, DenseBias)
 TERMS = frozenset({*ADDED, QueryScale, Sink, SoftCap})
 MOST_PROGRAMS = 256
-"""How many programs torch may keep for different calls; beyond them a call fails. By itself torch keeps 8."""
+"""How many programs torch may keep for different calls. Beyond it a call fails; torch's default is 8."""
 STAGES = {"fwd_num_stages": 2, "bwd_num_stages": 2}
-"""How many blocks are loaded ahead. With three, torch's choice for Hopper, a table would need more shared memory than
-there is, 247,808 bytes at head_dim 64, since its numbers for a block of pairs are loaded ahead too."""
+"""How many blocks are loaded ahead. torch's choice for Hopper is three. With a table, that needs more shared memory
+than there is (247,808 bytes at head_dim 64), since the table's numbers for a block of pairs are loaded ahead too."""
 PAIRS_AT_ONCE = 1 << 24
-"""The number of pairs whose visibility is computed at once; each takes a byte."""
+"""The number of pairs whose visibility is computed at once, one byte each."""
 
 
 class FlexKernel(Kernel):
@@ -64,7 +64,7 @@ class FlexKernel(Kernel):
 
     name = "flex"
     devices: ClassVar[frozenset[str]] = frozenset({"cuda"})
-    """The types of devices that it takes tensors on; in tests a CPU too."""
+    """The types of devices that the kernel supports. Tests add the CPU."""
 
     def why_not(self, problem: Problem) -> list[str]:
         reason = self._not_here(problem)
@@ -79,12 +79,12 @@ class FlexKernel(Kernel):
     def _not_here(self, problem: Problem) -> str | None:
         """Returns why FlexAttention cannot be compiled for the device; None if it can."""
         if problem.device not in self.devices:
-            return f"it is compiled for a GPU, and q is on {problem.device}"
+            return f"it runs on a GPU, and q is on {problem.device}"
         if torch.version.hip is not None:
             return "it has not been tried on AMD's GPUs"
         capability = problem.capability
         if capability is not None and is_older(capability, OLDEST_GPU):
-            return f"the GPU has compute capability {capability[0]}.{capability[1]}: torch compiles for 7.0 or later"
+            return f"the GPU has compute capability {capability[0]}.{capability[1]}: torch needs 7.0 or later"
         return _installed.missing() if problem.device == "cuda" else None
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
@@ -107,39 +107,39 @@ def _against(problem: Problem) -> Iterator[str]:
     if 0 in (problem.batch, problem.n, problem.m):
         yield "there are no queries or no keys"
     if problem.positions_want_gradient:
-        yield "it has no gradient to positions"
+        yield "it computes no gradient of positions"
     if sum(type(term) is SoftCap for term in problem.terms) > 1:
-        yield "it has one SoftCap"
+        yield "it supports at most one SoftCap"
     for kind in {type(term): None for term in problem.terms if type(term) not in TERMS}:
         yield f"FlexAttention has no {kind.__name__}"
     for term in problem.terms:
         if isinstance(term, ADDED) and wants_gradient(term):
-            yield f"FlexAttention sums a gradient to {type(term).__name__} in another order in each run"
+            yield f"FlexAttention sums the gradient of {type(term).__name__} in a different order in each run"
         if isinstance(term, DenseBias) and callable(term.values):
-            yield "DenseBias of a function is called for rows, not for a pair"
+            yield "the function of a DenseBias takes rows, not single pairs"
         if isinstance(term, DistanceBias):
             yield from _against_bias(term.values, problem)
     if problem.mask is not None and mask_bytes(problem, problem.mask) > REST_LIMIT:
-        yield f"its mask is no interval, and would be dense and larger than {REST_LIMIT >> 20} MiB"
+        yield f"its mask is not an interval, and would be dense and larger than {REST_LIMIT >> 20} MiB"
 
 
 def _against_bias(values: Any, problem: Problem) -> Iterator[str]:
     rising, whole = problem.positions_rise_by_one, problem.positions_are_whole
     if isinstance(values, Stretched):
-        yield "a Stretched bias is no table of distances"
+        yield "a Stretched bias is not a table of distances"
     elif isinstance(values, Rows):
         if not is_of_distances(values, rising, whole) or not (rising or whole):
-            where = "" if rising else ", where positions are not known to rise by one"
-            yield f"rows by {type(values.map).__name__} are no table of distances{where}"
+            where = "" if rising else " where positions are not known to rise by one"
+            yield f"rows by {type(values.map).__name__} are not a table of distances{where}"
     elif not rising and type(values) is not Linear:
-        yield f"a bias of {type(values).__name__} is by slots, and positions are not known to rise by one"
+        yield f"a bias of {type(values).__name__} needs positions that are known to rise by one"
 
 
 # ---------------------------------------------------------------- the call
 
 
 def _attend(call: LoweredCall) -> tuple[Tensor, Tensor | None]:
-    """Returns the weighted sums of the values and, if the call wants it, the log-sum-exp, with the sink."""
+    """Returns the weighted sums of the values, with the sink, and the log-sum-exp if the call wants it."""
     q, k, v = call.q, call.k, call.v
     for term in call.terms:
         if isinstance(term, QueryScale):
@@ -174,7 +174,7 @@ def _flex_attention(
 
     arguments |= {"enable_gqa": k.shape[1] != q.shape[1], "return_aux": AuxRequest(lse=wants_lse)}
     options: dict[str, Any] = dict(STAGES) if arguments["score_mod"] is not None else {}
-    if q.shape[2] * (q.shape[1] // k.shape[1]) > BLOCK:  # torch's program for fewer than 128 queries has one block
+    if q.shape[2] * (q.shape[1] // k.shape[1]) > BLOCK:  # torch's program for under 128 queries takes only one block
         options["FORCE_USE_FLEX_ATTENTION"] = True
     arguments |= {"kernel_options": options or None}
     if torch.compiler.is_compiling():
@@ -193,7 +193,7 @@ def _function() -> Callable[..., Any]:
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    # with fullgraph torch raises where it would otherwise compute all scores, uncompiled
+    # with fullgraph torch raises an error instead of computing all scores, uncompiled
     return torch.compile(_function(), fullgraph=True)
 
 
@@ -201,7 +201,7 @@ def _compiled() -> Callable[..., Any]:
 
 
 def _score_of(call: LoweredCall) -> ScoreOf | None:
-    """Returns the ``score_mod`` of FlexAttention, which adds biases to a scaled product and caps it; None for none."""
+    """Returns the ``score_mod`` of FlexAttention, which adds biases to a scaled product and caps it, or None."""
     batch, heads, n, _ = call.q.shape
     m = call.k.shape[2]
     by_distance = [_bias_of(values, call) for values in _merged(call)]
@@ -229,7 +229,7 @@ def _score_of(call: LoweredCall) -> ScoreOf | None:
 
 
 def _merged(call: LoweredCall) -> list[Bias | DistanceTable]:
-    """Returns the distance biases of a call; if positions rise by one, all without a single slope are one table."""
+    """Returns the distance biases of a call. If positions rise by one, all except single slopes become one table."""
     biases = [term.values for term in call.terms if isinstance(term, DistanceBias)]
     if not Problem(call).positions_rise_by_one:
         return [
@@ -241,7 +241,7 @@ def _merged(call: LoweredCall) -> list[Bias | DistanceTable]:
 
 
 def _bias_of(values: Bias | DistanceTable, call: LoweredCall) -> PairWise:
-    """Returns a bias by distance of a sequence, a head, a query and a key."""
+    """Returns a distance bias as a function of the numbers of a sequence, a head, a query and a key."""
     heads, rising = call.q.shape[1], Problem(call).positions_rise_by_one
     if isinstance(values, DistanceTable):
         table, origin, last = (
@@ -275,11 +275,11 @@ def _for_all(x: Tensor, *shape: int) -> Tensor:
 
 
 class Sight(NamedTuple):
-    """Which pairs are visible: those within any interval, within one document, and allowed by the tensor.
+    """The visible pairs: those in any of the intervals, in the same document, and allowed by the tensor.
 
     Attributes:
-        intervals: one or two, of the first key of each query and the one after its last, int32 [b, n].
-        documents: that of each query, [b, n], and of each key, [b, m].
+        intervals: one or two pairs of the first key of each query and the one after its last, int32 [b, n].
+        documents: the document of each query, [b, n], and of each key, [b, m].
         allowed: bool [b, h, n, m].
     """
 
@@ -308,7 +308,7 @@ def _ends(bounds: Bounds, call: LoweredCall) -> tuple[Tensor, Tensor]:
 
 
 def _visible(sight: Sight) -> PairWise:
-    """Returns the ``mask_mod`` of FlexAttention: whether, in a sequence and a head, a query sees a key."""
+    """Returns the ``mask_mod`` of FlexAttention: whether a query of a sequence and a head sees a key."""
     low, high = map(_without_ones, sight.intervals[0])
     low_2, high_2 = map(_without_ones, sight.intervals[-1])
     two, of_one_document = len(sight.intervals) > 1, sight.documents is not None
@@ -332,7 +332,7 @@ def _visible(sight: Sight) -> PairWise:
 
 
 def _without_ones(x: Tensor) -> Tensor:
-    """Returns [b, n] or [b, h, n, m] without a batch of 1 and heads of 1, since a program's index is a tensor."""
+    """Removes a batch of 1 and heads of 1 from [b, n] or [b, h, n, m], since a program's index is a tensor."""
     return x.squeeze(0) if x.ndim == 2 else x.squeeze((0, 1))
 
 
@@ -341,9 +341,9 @@ def _picked(numbers: Tensor, b: Tensor, token: Tensor) -> Tensor:
 
 
 def _block_mask(sight: Sight, n: int, m: int) -> Any:
-    """Returns the lists of blocks: those that may have visible pairs, and those that have no others.
+    """Returns the lists of blocks that may have visible pairs, and of blocks in which all pairs are visible.
 
-    A block that is listed although nothing is visible in it costs only time.
+    Listing a block without visible pairs costs only time.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -351,7 +351,7 @@ def _block_mask(sight: Sight, n: int, m: int) -> Any:
     filled = (torch.arange(_blocks(n), device=device) + 1) * BLOCK <= n
     blocks = [_blocks_within(*ends, m) for ends in sight.intervals]
     some, every = _any([x for x, _ in blocks]), _any([x for _, x in blocks])
-    every = every & filled[:, None]  # the last block of queries may be cut off; one of keys is reached by no interval
+    every = every & filled[:, None]  # the last query block may be partial; no interval covers a partial key block
     if sight.documents is not None:
         some_here, every_here = _blocks_of_same(*sight.documents)
         some, every = some & some_here, every & every_here
@@ -363,7 +363,7 @@ def _block_mask(sight: Sight, n: int, m: int) -> Any:
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns how many blocks of keys there are for each block of queries, and these before all others, int32."""
+    """Returns the number of key blocks for each block of queries, and their indices before all others, int32."""
     order = blocks.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), order.to(torch.int32).contiguous()
 
@@ -377,14 +377,14 @@ def _any(masks: list[Tensor]) -> Tensor:
 
 
 def _of_blocks(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the least and the largest number of each block of tokens, [b, blocks], of [b, tokens]."""
+    """Returns the smallest and the largest number in each block of tokens, [b, blocks], from [b, tokens]."""
     beyond = -x.shape[1] % BLOCK
     whole = torch.cat([x, x[:, -1:].expand(-1, beyond)], 1).unflatten(1, (-1, BLOCK))
     return whole.amin(-1), whole.amax(-1)
 
 
 def _blocks_within(low: Tensor, high: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Returns which blocks an interval for each query may reach, and which it covers, [b, 1, blocks, blocks]."""
+    """Returns which blocks the queries' intervals may reach and which they cover, [b, 1, blocks, blocks]."""
     (first, last_first), (first_end, end) = _of_blocks(low), _of_blocks(high)
     begin = torch.arange(_blocks(m), device=low.device) * BLOCK
     reached = (first[..., None] < begin + BLOCK) & (end[..., None] > begin)
@@ -393,7 +393,7 @@ def _blocks_within(low: Tensor, high: Tensor, m: int) -> tuple[Tensor, Tensor]:
 
 
 def _blocks_of_same(q_ids: Tensor, k_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns which blocks may have a query and a key of one document, and which are of one document."""
+    """Returns which blocks may have a query and a key of the same document, and which have only one document."""
     q_least, q_most = (x[:, None, :, None] for x in _of_blocks(q_ids))
     k_least, k_most = (x[:, None, None] for x in _of_blocks(k_ids))
     one = (q_least == q_most) & (k_least == k_most) & (q_least == k_least)
@@ -401,7 +401,7 @@ def _blocks_of_same(q_ids: Tensor, k_ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _blocks_of_tensor(allowed: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns which blocks of a mask [b, h, n, m] have a visible pair, and which have no others."""
+    """Returns which blocks of a mask [b, h, n, m] have a visible pair, and which have only visible pairs."""
     n, m = allowed.shape[2:]
     padded = pad(allowed, (0, -m % BLOCK, 0, -n % BLOCK))
     counts = padded.unflatten(3, (-1, BLOCK)).sum(-1, dtype=torch.int32).unflatten(2, (-1, BLOCK)).sum(3)
@@ -409,7 +409,7 @@ def _blocks_of_tensor(allowed: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _tokens_in_sight(call: LoweredCall, sight: Sight) -> tuple[Tensor, Tensor]:
-    """Returns which queries see a key, [b, h, n], and which keys a query sees, [b, kv_heads or 1, m]."""
+    """Returns which queries see any key, [b, h, n], and which keys any query sees, [b, kv_heads or 1, m]."""
     n, m, device = call.q.shape[2], call.k.shape[2], call.q.device
     if sight.allowed is None:
         tokens = [_tokens_within(*one, sight.documents, m) for one in sight.intervals]
@@ -429,10 +429,10 @@ def _tokens_in_sight(call: LoweredCall, sight: Sight) -> tuple[Tensor, Tensor]:
 
 
 def _tokens_within(low: Tensor, high: Tensor, documents: tuple[Tensor, Tensor] | None, m: int) -> tuple[Tensor, Tensor]:
-    """Returns which queries see a key, [b, n], and which keys a query sees, [b, m], without looking at each pair.
+    """Returns which queries see any key, [b, n], and which keys any query sees, [b, m], without visiting each pair.
 
-    In the order of documents, the keys that a query sees are an interval. A key is seen if more intervals have begun
-    than ended.
+    With keys sorted by document, the keys that a query sees are an interval. A key is seen if, up to it, more
+    intervals have begun than ended.
     """
     order = None
     if documents is not None:

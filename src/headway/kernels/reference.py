@@ -1,8 +1,8 @@
-"""The reference kernel: the equation of ``terms`` in eager torch; it specifies every other kernel.
+"""The reference kernel: the equation of ``terms`` in eager torch. It specifies every other kernel.
 
-The functions stand in the order scores, mask, softmax, forward, backward. Queries are computed in blocks of rows, and
-the backward pass computes each block again, so all n×m scores never exist at once, even in training. Everything is
-computed in float32, or in float64 for float64 input.
+The functions follow the order scores, mask, softmax, forward, backward. Queries are computed in blocks of rows, and the
+backward pass computes each block again, so all n×m scores never exist at once, even in training. Everything is computed
+in float32, or in float64 for float64 input.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ from ._purity import try_functions
 from ._results import ForwardResults, Gradients
 
 OF_ROWS = (*SCANS, LimitedRotation, HouseholderPath, ChannelDecay, ContentSlope)
-"""Terms that are functions here."""
+"""Terms that this kernel turns into functions."""
 BLOCK = 1 << 21
-"""The most scores computed at once, over all rows of the batch and all heads: 8 MiB in float32."""
+"""The most scores that are computed at once, over all rows of the batch and all heads: 8 MiB in float32."""
 
 
 class QueryBlock:
@@ -88,15 +88,15 @@ class QueryBlock:
         self.k = call.k[:, :, low:high].repeat_interleave(group, dim=1)
         self.v = call.v[:, :, low:high].repeat_interleave(group, dim=1)
         self.group = group
-        # keys that no query sees, and queries that see no key, are zeroed: NaN in them must not reach the output
+        # zero keys that no query sees and queries that see no key: NaN in them must not reach the output
         self.q, self.k, self.v = self.seeing(self.q), self.seen(self.k), self.seen(self.v)
 
     def seen(self, keys: Tensor) -> Tensor:
-        """Returns a tensor of the keys, 0 for keys that no query of the block may see."""
+        """Returns a tensor of the keys with zeros for keys that no query of the block may see."""
         return keys if self.allowed is None else keys.masked_fill(~self.allowed.any(-2)[..., None], 0)
 
     def seeing(self, queries: Tensor) -> Tensor:
-        """Returns a tensor of the queries, 0 for queries that may see no key."""
+        """Returns a tensor of the queries with zeros for queries that may see no key."""
         return queries if self.allowed is None else queries.masked_fill(~self.allowed.any(-1)[..., None], 0)
 
     def rows_of(self, x: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def _columns(coordinates: Coordinates, low: int, high: int) -> Coordinates:
 
 
 def _reads_key_slots(terms: tuple[Term, ...]) -> bool:
-    """Returns whether a term has a tensor by key slot, so that a block must keep all keys."""
+    """Returns whether a term has a tensor by key slot: blocks must then keep all keys."""
     return any(
         isinstance(term, (DenseBias, TokenBias, Product, HeadNetwork, ScoreMap, Normalizer))
         or (isinstance(term, RelativeQueries) and term.key is not None)
@@ -123,7 +123,7 @@ def _reads_key_slots(terms: tuple[Term, ...]) -> bool:
 
 
 def _by_class(term: Term) -> bool:
-    """Returns whether a map may depend on more than the distance, as classes and maps of users do."""
+    """Returns whether a map may depend on more than the distance, like ``Classes`` and a user's maps."""
     rows = getattr(term, "values", getattr(term, "rows", None))
     return isinstance(rows, Rows) and any(type(part) not in (Clip, Bucketize) for part in rows.maps)
 
@@ -193,7 +193,7 @@ def _along_keys(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def dense_bias_of(term: DenseBias, slots: Tensor) -> Tensor:
-    """Returns D for these query slots, [b, heads or 1, rows, m]; a tensor has been cut to them already."""
+    """Returns D for these query slots, [b, heads or 1, rows, m]. A tensor was cut to them before."""
     return term.values if isinstance(term.values, Tensor) else term.values(slots, *term.tensors)
 
 
@@ -246,7 +246,7 @@ def masked(block: QueryBlock, score: Tensor) -> Tensor:
 def softmax(block: QueryBlock, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the weights [batch, heads, rows, m], row_max, and row_sum = Σ exp(score − row_max).
 
-    For a row that sees no key they are 0, −∞ and 0.
+    A row that sees no key has 0, −∞ and 0.
     """
     own = block.each(Normalizer)
     if own:
@@ -266,7 +266,7 @@ def softmax(block: QueryBlock, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def without_keys(block: QueryBlock, score: Tensor, row_max: Tensor, nothing: Tensor) -> Tensor:
-    """Rows whose keys all have weight 0: ``nothing`` is visible, or only a sink that is NaN or +∞."""
+    """Returns which rows have only keys of weight 0: ``nothing`` is visible, or only a sink that is NaN or +∞."""
     if not block.each(Sink) or not score.shape[-1]:
         return nothing
     return nothing | (~(row_max < math.inf) & (score.detach().amax(-1) == -math.inf))
@@ -324,15 +324,14 @@ def block_rows(call: Call) -> int:
 def blocks(call: Call) -> Iterator[QueryBlock]:
     """Yields the queries of a call in blocks of rows; one block if there are none.
 
-    There is also just one block if lengths are symbolic: comparisons would fix the example's lengths in an exported
-    program.
+    Symbolic lengths also give one block, since comparisons would fix the example's lengths in an exported program.
     """
     n = call.q.shape[2]
     if any(isinstance(size, torch.SymInt) for size in (*call.q.shape, *call.k.shape)):
         yield QueryBlock(call._with(aligned=False), 0, n)
         return
     rows = block_rows(call)
-    if n <= rows:  # without range, which would specialize a compiler on symbolic lengths
+    if n <= rows:  # range() would specialize a compiler on symbolic lengths
         yield QueryBlock(call, 0, n)
         return
     for start in range(0, n, rows):
@@ -357,7 +356,7 @@ def forward(call: Call) -> ForwardResults:
 def backward(
     call: Call, results: ForwardResults, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
 ) -> Gradients:
-    """Computes the gradients of a call's tensors, computing and differentiating one block at a time."""
+    """Computes the gradients of a call's tensors, one block at a time."""
     tensors: list[Tensor] = []
     _ops.flatten(call, tensors)
     inputs = [x for x in tensors if x.requires_grad]
@@ -379,13 +378,12 @@ def backward(
 def block_gradients(
     block: QueryBlock, results: ForwardResults, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool
 ) -> Gradients:
-    """Returns the scores and the output of a block, from which its graph is differentiated, with their gradients.
+    """Returns the scores and the output of a block, where differentiation begins, with their gradients.
 
     P = exp(score − row_max)/row_sum,  d_score = P·(dP − δ),  δ = Σ P·dP − d_lse
 
-    Σ P·dP = Σ d_out·out. The first form is rounded like the products that it is subtracted from, so the gradients of a
-    row's scores cancel; for results of more keys than the call has (``partial_keys``), only the second form is
-    possible.
+    Σ P·dP = Σ d_out·out. The first form is rounded like the products from which it is subtracted, so the gradients of a
+    row's scores cancel. The second form is needed for results of more keys than the call has (``partial_keys``).
     """
     d_out = d_out.to(block.q.dtype)
     if block.each(Normalizer):
@@ -412,7 +410,7 @@ def block_gradients(
 
 
 def cast(part: Any, dtype: torch.dtype) -> Any:
-    """Returns a term with its floating-point tensors in another dtype, except those in ``exact``."""
+    """Returns a term with its floating-point tensors in another dtype, except its ``exact`` ones."""
     if isinstance(part, Tensor):
         return part.to(dtype) if part.is_floating_point() else part
     if isinstance(part, tuple):
@@ -432,7 +430,7 @@ def _last_row(call: Call) -> Tensor:
 
 
 def computed(call: Call) -> Call:
-    """Returns the call rotated, in the dtype of the computation, without tables and with the functions of its terms."""
+    """Returns the call rotated, in the dtype of the computation, without tables, with terms as functions."""
     call = call.rotated(lambda x, rotation: rotation.of(x))
     dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
     return without_tables(call)._with(
@@ -441,9 +439,9 @@ def computed(call: Call) -> Call:
 
 
 def with_functions(call: Call) -> tuple[Term, ...]:
-    """Returns the terms of a call; terms that read all keys of a row are turned into functions.
+    """Returns the terms of a call, where terms that read all keys of a row have become functions.
 
-    Stick-breaking comes last, since it replaces the softmax of the scores after all other terms have been added.
+    Stick-breaking comes last, since it replaces the softmax after all other terms have been added.
     """
     return tuple(
         part
@@ -469,7 +467,7 @@ class ReferenceKernel(NativeKernel[Call]):
         return torch.float64 if dtype == torch.float64 else torch.float32
 
     def runs_in_plain_operations(self, call: Call) -> bool:
-        """Returns whether ``call`` is traced: under transforms of plain operations, and for functions in a compiler."""
+        """Returns whether ``call`` is traced: under transforms of plain operations, or with functions in a compiler."""
         return plain_alone() or (
             torch.compiler.is_compiling() and not _ops.is_plain(_ops.flatten(with_functions(call), []))
         )
@@ -486,8 +484,8 @@ class ReferenceKernel(NativeKernel[Call]):
         """Computes attention, and checks that functions in terms are pure.
 
         Raises:
-            HeadwayError: if a function draws random numbers, gives another result the second time, or captures a tensor
-                that requires a gradient.
+            HeadwayError: if a function draws random numbers, returns another result the second time, or captures a
+                tensor that requires a gradient.
         """
         if torch.compiler.is_compiling() or plain_alone() or _ops.is_plain(_ops.flatten(call.terms, [])):
             return super().run(call)

@@ -1,4 +1,4 @@
-"""The kernel that calls torch's scaled dot-product attention, unless that would need memory for all n×m scores."""
+"""The kernel that calls torch's scaled dot-product attention, where that does not hold all n×m scores."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from .cpu._tokens import rotate
 from .reference import dense_bias_of
 
 DENSE_LIMIT = 1 << 24
-"""The most bytes of a dense mask or bias that this kernel takes; above, the kernel ``reference``, which needs none, is
-faster (BENCHMARKS.md)."""
+"""The most bytes of a dense mask or bias that this kernel takes. Above it, the kernel ``reference``, which needs no
+dense mask, is faster (BENCHMARKS.md)."""
 
 MEMORY_SHARE = 64
-"""On CUDA a dense mask or bias, with its gradient, takes up to this part of the GPU's memory, if that is more than
-DENSE_LIMIT: training keeps one for each layer, so that those of 32 layers take half of it. Neither this share nor
-the time against the kernel ``reference`` was measured on a GPU."""
+"""On CUDA, a dense mask or bias with its gradient may take this share of the GPU's memory, or DENSE_LIMIT if that is
+more. Training keeps one for each layer, so 32 layers take half of the memory. Neither this share nor the time against
+the kernel ``reference`` was measured on a GPU."""
 
 LEARNED = 6
-"""A bias that requires a gradient counts this many times: making it keeps up to 4.25 more of its size (Kerple)."""
+"""A bias that requires a gradient counts this many times: computing it keeps up to 4.25 times its size (Kerple)."""
 
 ALIGNED = 16
-"""On CUDA the fused back ends load this many bytes at once: rows of q, k and v begin at multiples of it."""
+"""On CUDA the fused back ends load this many bytes at once, so rows of q, k and v must begin at multiples of it."""
 
 VECTOR = 16
-"""With fewer keys, torch's fused attention on a CPU gives zeros, not NaN, for a query whose scores are all NaN."""
+"""With fewer keys, torch's fused attention on a CPU returns zeros, not NaN, for a query whose scores are all NaN."""
 
 ADDED = (DistanceBias, TokenBias, DenseBias)
 SPOKEN = (*ADDED, QueryScale)
 
 
 class SdpaKernel(ComposedKernel):
-    """Calls torch's fused SDPA; biases, and masks other than causal ones, are made dense."""
+    """Calls torch's fused SDPA, with dense biases and with dense masks unless they are causal."""
 
     name = "sdpa"
 
@@ -55,12 +55,12 @@ class SdpaKernel(ComposedKernel):
             if type(term) not in SPOKEN:
                 reasons.append(f"torch's SDPA has no {type(term).__name__}")
             elif isinstance(term, ADDED) and not on_cuda and _wants_gradient(term, problem):
-                reasons.append(f"a gradient to {type(term).__name__} would make torch hold all n×m scores")
+                reasons.append(f"a gradient of {type(term).__name__} would make torch hold all n×m scores")
             elif isinstance(term, DenseBias) and callable(term.values):
-                reasons.append("a function of rows would have to be made dense")
+                reasons.append("the function of a DenseBias would have to be made dense")
         if problem.dropout:
             holds = "" if on_cuda else "holds all n×m scores on a CPU, and "
-            reasons.append(f"with dropout torch's SDPA {holds}draws by another key")
+            reasons.append(f"with dropout torch's SDPA {holds}drops other weights than headway's kernels")
         if forward_mode():
             reasons.append(PLAIN_ALONE)
         if problem.wants_lse:
@@ -91,7 +91,7 @@ class SdpaKernel(ComposedKernel):
         facts = _facts(problem) if _on_cuda(problem) and q.dtype != torch.float64 else None
         width = max(q.shape[-1], v.shape[-1]) if facts is None else facts.head_dim
         if q.shape[-1] != width or v.shape[-1] != width:
-            # torch's fused kernels need equal widths, on CUDA multiples of 8; columns of zeros change nothing
+            # torch's fused kernels need equal widths, and on CUDA multiples of 8; columns of zeros change nothing
             q, k, v = (pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
         # with other strides torch computes all n×m scores at once
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
@@ -118,7 +118,7 @@ class SdpaKernel(ComposedKernel):
 
 
 def _all_nan(q: Tensor, k: Tensor, causal: bool) -> Tensor:
-    """Returns which queries have only NaN products, [batch, heads, n, 1]: they, or all keys they see, have NaN."""
+    """Returns which queries have only NaN products, [batch, heads, n, 1]: the query or all its keys hold NaN."""
     keys = k.isnan().any(-1)
     keys = keys.logical_not().int().cumsum(-1) == 0 if causal else keys.all(-1, keepdim=True)
     keys = keys if k.shape[1] == q.shape[1] else keys.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
@@ -129,11 +129,11 @@ FUSED = frozenset(
     f"ScaledDotProduct{kind}Backward0"
     for kind in ("FlashAttention", "FlashAttentionForCpu", "EfficientAttention", "CudnnAttention")
 )
-"""Autograd nodes of torch that are not differentiable twice."""
+"""Autograd nodes of torch that cannot be differentiated twice."""
 
 
 class Once(torch.autograd.Function):
-    """The identity on gradients, which raises HeadwayError if they are differentiated."""
+    """The identity on gradients. Differentiating it raises HeadwayError."""
 
     generate_vmap_rule = True
 
@@ -153,7 +153,7 @@ class Once(torch.autograd.Function):
 
 
 def _once(gradients: tuple[Tensor | None, ...], upstream: tuple[Tensor, ...]) -> tuple[Tensor | None, ...] | None:
-    """A hook on the node of torch's fused attention that makes differentiating its gradients raise HeadwayError."""
+    """A hook on the node of torch's fused attention: differentiating its gradients then raises HeadwayError."""
     if not torch.is_grad_enabled():
         return None
     wanted = iter(Once.apply(*[g for g in gradients if g is not None]))
@@ -161,7 +161,7 @@ def _once(gradients: tuple[Tensor | None, ...], upstream: tuple[Tensor, ...]) ->
 
 
 def _plain_bool(fact: bool) -> bool:
-    """Returns a plain bool, even if a compiler has a symbol for the comparison of sizes."""
+    """Returns a plain bool, even if a compiler represents a comparison of sizes by a symbol."""
     return True if fact else False  # noqa: SIM210
 
 
@@ -179,7 +179,7 @@ def _biased(problem: Problem) -> bool:
 
 
 def _wants_gradient(term: Term, problem: Problem) -> bool:
-    """Returns whether the dense form of a bias would require a gradient, because of its numbers or of positions."""
+    """Returns whether the dense form of a bias would require a gradient, through its parameters or positions."""
     return wants_gradient(term) or (isinstance(term, DistanceBias) and problem.positions_want_gradient)
 
 
@@ -189,7 +189,7 @@ def _dense(problem: Problem) -> bool:
 
 
 def _dense_bytes(problem: Problem) -> int:
-    """Returns the bytes of the dense mask or bias, with a copy for each head and row of the batch that differs."""
+    """Returns the bytes of the dense mask or bias, which has a copy for each head and row of the batch that differs."""
     parts: list[Divisible] = [term for term in problem.terms if isinstance(term, ADDED)]
     parts += [] if problem.mask is None else [problem.mask]
     rows = max(problem.coordinate_rows, *(part.extent("batch") for part in parts))
@@ -223,9 +223,9 @@ def _bias_gradient(problem: Problem) -> bool:
 def _facts(problem: Problem) -> Facts:
     """Returns the facts of what ``compute`` passes to torch on CUDA.
 
-    Widths are padded to multiples of 8. With a bias, all tensors are float32, since torch wants the bias in the dtype
-    of q, and half precision would round it. Keys and values are repeated for grouped heads that no fused back end
-    takes.
+    Widths are padded to multiples of 8. With a bias, all tensors are float32: torch wants the bias in the dtype of q,
+    and half precision would round it. Keys and values of grouped heads are repeated if a fused back end takes the call
+    only then.
     """
     biased, width = _biased(problem), max(problem.head_dim, problem.v_head_dim)
     if problem.dtype != torch.float64:
@@ -253,7 +253,7 @@ def _facts(problem: Problem) -> Facts:
 
 
 def _unfused(problem: Problem) -> list[str]:
-    """Returns why a call cannot run on CUDA if no fused back end takes it: it would hold all scores, or fail."""
+    """Returns why a call cannot run on CUDA: no fused back end takes it, so it would hold all scores or fail."""
     facts = _facts(problem)
     if fused(facts) is not None:
         return []
@@ -274,7 +274,7 @@ def _score_bytes(problem: Problem) -> int:
 def _for_cuda(
     facts: Facts, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Returns the arguments as torch's fused back ends take them, which ``facts`` describes."""
+    """Returns the arguments in the form for torch's fused back ends that ``facts`` describes."""
     q, k, v = (_aligned(x.to(facts.dtype)) for x in (q, k, v))
     if k.shape[1] != facts.kv_heads:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
@@ -283,7 +283,7 @@ def _for_cuda(
 
 def _aligned(x: Tensor) -> Tensor:
     step = ALIGNED // x.element_size()
-    offset = 0 if torch.compiler.is_compiling() else x.storage_offset()  # which a compiler does not know
+    offset = 0 if torch.compiler.is_compiling() else x.storage_offset()  # a compiler does not know the offset
     fits = offset % step == 0 and all(stride % step == 0 for stride in x.stride()[:-1])
     return x if fits else x.clone(memory_format=torch.contiguous_format)
 
@@ -292,7 +292,7 @@ def _aligned(x: Tensor) -> Tensor:
 
 
 def dense(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Returns q, k and v with zeros for hidden tokens, the dense mask or bias, and which queries see any key."""
+    """Returns q, k and v with zeros in hidden tokens, the dense mask or bias, and which queries see any key."""
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     bias = None
     for term in call.terms:
@@ -317,7 +317,7 @@ def dense(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, 
         seen = seen.unflatten(1, (call.k.shape[1], -1)).any(2)
     q = q.masked_fill(~seeing, 0)
     k, v = (x.masked_fill(~seen[..., None], 0) for x in (k, v))
-    # a row without keys would be NaN, so it sees all of them here, and its output is zeroed later
+    # a row without keys would be NaN: let it see all keys here, and zero its output later
     open_rows = allowed | ~seeing
     whole = open_rows if bias is None else bias.masked_fill(~open_rows, -torch.inf)
     return q, k, v, _full(whole, call), seeing

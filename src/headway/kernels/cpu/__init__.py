@@ -1,8 +1,8 @@
-"""The CPU kernel: attention in C++, forward and backward, for terms that are no Python functions, in O(n) memory.
+"""The CPU kernel: attention in C++, forward and backward, in O(n) memory, for all terms except Python functions.
 
 ``_supports`` decides which calls it takes, and ``_defers`` which of them it leaves to torch's SDPA. ``_describe``
-writes a lowered call as the int64 words that csrc/call.h reads, ``_prepared`` and ``_step`` keep the words for later
-calls, and ``_library`` finds the compiled library and calls it. csrc/README.md explains the C++.
+writes a lowered call as the int64 words that csrc/call.h reads. ``_prepared`` and ``_step`` keep the words for later
+calls. ``_library`` finds the compiled library and calls it. csrc/README.md explains the C++.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from ._supports import reasons_against
 from ._tokens import RotationByRows, rotate
 
 MANY = (1 << 31) - 1
-IN_PIECES_ALONE = "the call is several calls, whose results are merged"
+IN_PIECES_ALONE = "the call is computed in pieces, whose results are merged"
 
 
 class Pieces(NamedTuple):
-    """A call as several.
+    """A call that is computed in pieces.
 
     Attributes:
-        calls: lowered calls without sinks, each made when it is asked for, so that one can be freed before the next.
+        calls: yields the lowered pieces, without sinks. Each is made on demand, so that the one before can be freed.
         sinks: the sinks of the call.
     """
 
@@ -52,7 +52,7 @@ class Pieces(NamedTuple):
 
 
 class CpuKernel(NativeKernel[LoweredCall | Pieces]):
-    """Attention in C++ on a CPU, for every term that is no Python function, with all gradients, in O(n) memory."""
+    """Attention in C++ on a CPU with all gradients, in O(n) memory, for all terms except Python functions."""
 
     name = "cpu"
     step_queries = DECODE_QUERIES
@@ -115,14 +115,14 @@ class CpuKernel(NativeKernel[LoweredCall | Pieces]):
                 return [f"it has no reductions of {type(term).__name__}"]
         kinds = dict.fromkeys(type(one) for one in reductions)
         if problem.m >= MANY and TopKeys in kinds:
-            return [f"it numbers the largest weights of at most {MANY - 1:,} keys"]
+            return [f"it finds the largest weights among at most {MANY - 1:,} keys"]
         return [f"it has no reduction {kind.__name__}" for kind in kinds if kind not in REDUCTIONS]
 
     def reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None = None) -> list[Any]:
         return self._reduce(of_weights(call), reductions, counted)[1]
 
     def reduces_as_it_runs(self, call: Call) -> bool:
-        # a few queries are decoded, in another order of summation; reductions are of weights before dropout
+        # decoding of a few queries sums in another order; reductions are of weights before dropout
         return call.q.shape[2] > DECODE_QUERIES and not call.dropout and not recorded(call)
 
     def run_and_reduce(
@@ -133,7 +133,7 @@ class CpuKernel(NativeKernel[LoweredCall | Pieces]):
         return out if out.dtype == call.q.dtype else out.to(call.q.dtype), values
 
     def _reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None) -> tuple[Tensor, list[Any]]:
-        """The sums of the values, and the reductions."""
+        """Returns the output before it is restored, and the reductions."""
         with without_autocast(call.q):
             lowered = lower(without_tables(self.rotated(evaluated(call))))
             calls, numbers = calls_for(reductions, lowered, counted)

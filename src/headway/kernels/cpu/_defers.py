@@ -1,7 +1,7 @@
-"""Which calls "auto" leaves to torch's SDPA although the CPU kernel could run them: those that SDPA runs faster.
+"""Which calls "auto" leaves to torch's SDPA because SDPA runs them faster than the CPU kernel.
 
-A table says which these are: that of ``headway tune`` or one that comes with headway (``tuning/shipped``). On a
-processor without any, such as Arm's, every call that SDPA can run is left to it.
+The table of ``headway tune``, or one that comes with headway (``tuning/shipped``), lists them. On a processor without
+a table, such as Arm's, every call that SDPA can run is left to it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .._problem import Problem
 from . import _library
 
 DECODE_QUERIES = 4
-"""The most queries of a decoding step, which is planned and takes no longer to start than torch's SDPA."""
+"""The most queries of a decoding step. Steps are planned, so they start as fast as torch's SDPA."""
 
 
 def deferral(problem: Problem) -> Deferral | None:

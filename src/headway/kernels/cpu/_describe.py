@@ -1,4 +1,4 @@
-"""The descriptor of a call: its int64 words, in the order of the fields in csrc/call.h."""
+"""Writes the descriptor of a call: its int64 words, in the order of the fields in csrc/call.h."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def begin(call: LoweredCall, backward: bool, partial_keys: bool = False) -> Call
 def finish(
     descriptor: CallDescriptor, call: LoweredCall, add_reductions: Callable[[CallDescriptor], None] | None = None
 ) -> None:
-    """Appends the words that follow the results; ``add_reductions`` appends those of the reductions."""
+    """Appends the words that follow the results. ``add_reductions`` appends those of the reductions."""
     batch, heads, n, _ = call.q.shape
     _, kv_heads, m, _ = call.v.shape
-    own = any(isinstance(term, (StickWeights, GatedPath)) for term in call.terms)  # which compare indices
+    own = any(isinstance(term, (StickWeights, GatedPath)) for term in call.terms)  # these compare indices
     index = call.rest is not None or call.dropout > 0 or add_reductions is not None or own
     descriptor.coordinates(position=bool(call.terms), index=index)
     descriptor.mask(call.intervals, call.rest)
@@ -54,7 +54,7 @@ def finish(
 
 
 def describe_forward(call: LoweredCall, results: ForwardResults) -> CallDescriptor:
-    """Returns the descriptor of a call that writes its results; the statistics may be None."""
+    """Returns the descriptor of a forward pass that writes ``results``; the statistics may be None."""
     descriptor = begin(call, False)
     descriptor.fresh(results.out)
     for x in (results.row_max, results.row_sum):
@@ -69,7 +69,7 @@ def describe_forward(call: LoweredCall, results: ForwardResults) -> CallDescript
 def describe_backward(
     call: LoweredCall, results: ForwardResults, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
 ) -> CallDescriptor:
-    """Returns the descriptor of a call that writes the gradients of the tensors that require one."""
+    """Returns the descriptor of a backward pass that writes the gradients of the tensors that require one."""
     descriptor = begin(call, True, partial_keys)
     out, row_max, row_sum = results
     for x in (out.to(call.q.dtype), row_max, row_sum, d_out.to(call.q.dtype), d_lse):

@@ -1,4 +1,4 @@
-"""The int64 words of a call that csrc/call.h reads: of tensors, coordinates and masks."""
+"""Writes tensors, coordinates and masks of a call as the int64 words that csrc/call.h reads."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ DTYPES = {
     torch.bool: (5, 1),
     torch.uint8: (5, 1),  # bits of masks
 }
-"""For each dtype, its number in the C interface and the bytes of an item."""
+"""The number of each dtype in the C interface, and the bytes of an item."""
 DIFFERENCE, DILATED, EQUAL, KEYS, BOOLEAN, BITS, AND, OR = 1, 2, 3, 4, 5, 6, 7, 8
 
 ABSENT = (0,) * 7
 AT_THREADS, AT_KEYS, AT_Q, AT_K, AT_V = 2, 8, 18, 25, 32
-"""Where the words of a call have the number of threads, the number of keys, q, k and v."""
+"""The places of the number of threads, the number of keys, q, k and v in the words of a call."""
 FAR = 1 << 62
 """A number larger than any difference of two indices."""
 
@@ -56,12 +56,12 @@ ZERO_WORDS = (_zero.buffer_info()[0], 8, DTYPES[torch.int64][0], 0, 0, 0, 0)
 FAR_SLOT = 1 << 13
 _slots = array("q", range(-FAR_SLOT, FAR_SLOT))
 SLOTS, SLOTS_SIZE = _slots.buffer_info()[0], 8 * len(_slots)
-"""The slots −FAR_SLOT … FAR_SLOT − 1 in memory. In short calls, bounds that are numbers or ``Slot``s point into it, and
-in decoding steps positions that rise by one."""
+"""The numbers −FAR_SLOT … FAR_SLOT − 1 in memory. Bounds of short calls that are numbers or ``Slot``s point into it,
+and so do positions of decoding steps that rise by one."""
 
 
 def numbers_from(first: int) -> tuple[int, int]:
-    """Returns where the int64 numbers first, first + 1, … up to FAR_SLOT − 1 are in memory, and their bytes."""
+    """Returns the address of the int64 numbers first, first + 1, … FAR_SLOT − 1, and their size in bytes."""
     skipped = 8 * (FAR_SLOT + first)
     return SLOTS + skipped, SLOTS_SIZE - skipped
 
@@ -78,10 +78,10 @@ ONE = double_bits(1.0)
 class CallDescriptor:
     """The int64 words of one call, and the tensors that they point to.
 
-    places: where the words of each tensor of ``keep_alive`` begin.
-    fresh_places: where those of each newly allocated tensor begin.
-    gradients: pairs of a tensor that requires a gradient and the buffer into which the kernel writes it. The buffer has
-    the full sizes of dimensions along which the tensor broadcasts.
+    places: the first word of each tensor of ``keep_alive``.
+    fresh_places: the first word of each newly allocated tensor.
+    gradients: pairs of a tensor that requires a gradient and the buffer into which the kernel writes it. Dimensions
+        along which the tensor broadcasts have their full size in the buffer.
     """
 
     def __init__(self, q_coordinates: Coordinates, k_coordinates: Coordinates, backward: bool) -> None:
@@ -105,11 +105,11 @@ class CallDescriptor:
             self._tensor(x)
 
     def broadcast(self, x: Tensor, missing: int = 0) -> None:
-        """Appends a tensor whose dimensions of size 1, and ``missing`` ones before the first, broadcast."""
+        """Appends a tensor that broadcasts along dimensions of size 1 and along ``missing`` leading dimensions."""
         self._tensor(x, True, missing)
 
     def pair(self, x: Tensor, y: Tensor) -> None:
-        """Appends two tensors by ``broadcast``; in self-attention they are the same object."""
+        """Appends two tensors by ``broadcast``, which are one object in self-attention."""
         at = len(self.words)
         self.broadcast(x)
         if y is x:
@@ -119,12 +119,12 @@ class CallDescriptor:
 
     def _tensor(self, x: Tensor, broadcast: bool = False, missing: int = 0) -> None:
         if not x.is_cpu:
-            raise HeadwayError(f"q is on the CPU but another tensor of the call on {x.device}: move it there")
+            raise HeadwayError(f"q is on the CPU but another tensor of the call is on {x.device}: move it to the CPU")
         if x.is_neg():
             x = x.resolve_neg()
         number, item = DTYPES[x.dtype]
         address: Any = x.data_ptr()
-        if address % item:  # a view of bytes may begin anywhere, but numbers must be aligned to their size
+        if address % item:  # a view of bytes may begin anywhere, but the kernel needs aligned numbers
             x = x.clone()
             address = x.data_ptr()
         left: Any = x.untyped_storage().nbytes() - x.storage_offset() * item
@@ -140,13 +140,13 @@ class CallDescriptor:
         self.words += (address, left, number, *strides, *ABSENT[len(strides) : 4])
 
     def fresh(self, x: Tensor) -> None:
-        """Appends a newly allocated tensor, which the kernel writes."""
+        """Appends a newly allocated tensor that the kernel writes."""
         strides = x.stride()
         self.fresh_places.append(len(self.words))
         self.words += (x.data_ptr(), x.nbytes, DTYPES[x.dtype][0], *strides, *ABSENT[len(strides) : 4])
 
     def parameter(self, part: Part, name: str) -> None:
-        """Appends a tensor of a part in float32, and a buffer for its gradient with all sizes of 1 expanded."""
+        """Appends a tensor of a part in float32, and a buffer for its gradient in the broadcast shape."""
         x = getattr(part, name)
         if x is None:
             self.words += ABSENT + ABSENT
@@ -154,7 +154,7 @@ class CallDescriptor:
             self.summed(x, part.full_shape(name, x, self.sizes) if self.backward and x.requires_grad else ())
 
     def summed(self, x: Tensor, shape: tuple[int, ...]) -> None:
-        """Appends a tensor in float32, and a buffer of the given shape for its gradient, which is summed afterwards."""
+        """Appends a tensor in float32, and a buffer of ``shape`` for its gradient, which is summed afterwards."""
         if x.dtype != torch.float32:
             x = x.float()
         self.broadcast(x)
@@ -177,7 +177,7 @@ class CallDescriptor:
     # ------------------------------------------------------------ coordinates and the mask
 
     def coordinates(self, *, position: bool, index: bool) -> None:
-        """Appends the coordinates of the tokens, with zeros for those that nothing reads."""
+        """Appends the coordinates of the tokens, with zeros in place of unused ones."""
         q, k = self.q, self.k
         self.coordinates_at = len(self.words)
         if position:
@@ -270,12 +270,12 @@ class CallDescriptor:
 
 
 def _broadcast_stride(size: int, step: int) -> int:
-    """Returns the stride of a dimension, 0 if it has size 1 and broadcasts."""
+    """Returns the stride of a dimension; 0 for size 1, which broadcasts."""
     return 0 if size == 1 else step
 
 
 def whole(x: Tensor) -> Tensor:
-    """Returns integers in int64."""
+    """Returns integers as int64."""
     return x if x.dtype == torch.int64 else x.long()
 
 

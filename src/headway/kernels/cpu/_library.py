@@ -20,10 +20,10 @@ from ..._common.extras import library_command
 from ...errors import HeadwayError, unknown
 
 ISAS = ("portable", "avx2", "avx512", "avx512bf16", "neonbf16")
-"""Instruction sets in the order of their numbers in the C interface; later ones are preferred."""
+"""The instruction sets, in the order of their numbers in the C interface. Later ones are preferred."""
 
 FLOAT32, BFLOAT16 = 0, 1
-"""What ``roof`` can measure: float32 multiply-adds and bfloat16 dot products."""
+"""The operations that ``roof`` can measure: float32 multiply-adds and bfloat16 dot products."""
 
 OUT_OF_MEMORY, NO_SUCH_ISA = -1, -2
 
@@ -35,7 +35,7 @@ Words: TypeAlias = "list[int] | array[int]"
 
 
 class Library(NamedTuple):
-    """The loaded library, or the reason why there is none."""
+    """The loaded library, or why there is none."""
 
     c: Any
     """The functions of the C interface; None without a library."""
@@ -44,9 +44,9 @@ class Library(NamedTuple):
     no_pool: str = ""
     """Why torch's threads are not used; empty if they are."""
     isas: tuple[str, ...] = ()
-    """The instruction sets of this machine, the best first."""
+    """The instruction sets of this machine, best first."""
     isa: int = 0
-    """The number of the instruction set in use: the best, or that of HEADWAY_ISA."""
+    """The number of the instruction set in use: the best, or HEADWAY_ISA."""
 
 
 _lock = threading.Lock()
@@ -56,7 +56,7 @@ _process = os.getpid()
 
 
 def load() -> Library:
-    """Returns the library, which the first call loads."""
+    """Returns the library. The first call loads it."""
     global _library
     if _library is None:
         with _lock:
@@ -71,22 +71,22 @@ def why_not() -> str | None:
 
 
 def place() -> Path:
-    """Returns the file of the library, there or not: that of HEADWAY_LIBRARY, or the one within the package."""
+    """Returns the path of the library, whether or not it exists: HEADWAY_LIBRARY, or the one in the package."""
     named = os.environ.get("HEADWAY_LIBRARY")
     return Path(named) if named else Path(__file__).with_name("_attention" + _suffix())
 
 
 def note() -> str:
-    """Returns why the library is slower than it could be, for messages; empty if it is not."""
+    """Returns why the library is slower than it could be, for messages; empty if it is at full speed."""
     library = load()
     if library.c is None or library.c.hw_has_pool():
         return ""
     reason = library.no_pool or "a forked process does not have torch's threads"
-    return f"starts its threads anew in each call: {reason}"
+    return f"starts its own threads in each call: {reason}"
 
 
 def isas() -> tuple[str, ...]:
-    """Returns the instruction sets that this machine has and the library was compiled for, the best first."""
+    """Returns the instruction sets that this machine has and the library was compiled for, best first."""
     return load().isas
 
 
@@ -98,7 +98,7 @@ def isa() -> str:
 
 
 def isa_of_process() -> str:
-    """Returns the instruction set of this process, whatever a thread uses; empty without a library."""
+    """Returns the instruction set of the process, ignoring ``using``; empty without a library."""
     library = load()
     return "" if library.c is None else ISAS[library.isa]
 
@@ -114,7 +114,7 @@ def using(name: str) -> Iterator[None]:
 
 
 def environment() -> tuple[int, int, int]:
-    """Returns what the words of a call and its speed depend on: the threads, the instruction set and the library."""
+    """Returns the number of threads, the instruction set and the library, on which words and speed of a call depend."""
     library, forced = load(), _forced.get()
     return torch.get_num_threads(), library.isa if forced is None else forced, id(library)
 
@@ -145,15 +145,15 @@ def _call(name: str, words: Words) -> None:
 
 
 def roof(kind: int, threads: int, rounds: int) -> float:
-    """Runs floating-point operations between registers only, and returns their number; the caller measures the time."""
+    """Runs floating-point operations between registers only and returns their number. The caller measures the time."""
     library = _there()
     forced = _forced.get()
     done = ctypes.c_double()
     code = library.c.hw_roof(library.isa if forced is None else forced, kind, threads, rounds, ctypes.byref(done))
     if code == 2:
-        raise HeadwayError(f"kind={kind} cannot be measured with {isa()}: it is for avx512bf16 and neonbf16 alone")
+        raise HeadwayError(f"kind={kind} cannot be measured with {isa()}: it needs avx512bf16 or neonbf16")
     if code:
-        raise HeadwayError(f"threads={threads}, rounds={rounds} cannot be measured: both are at least 1")
+        raise HeadwayError(f"threads={threads}, rounds={rounds} cannot be measured: both must be at least 1")
     return done.value
 
 
@@ -166,7 +166,7 @@ def _there() -> Library:
 
 def _fail(code: int) -> None:
     if code == OUT_OF_MEMORY:
-        raise MemoryError("the cpu kernel could not get its working memory: fewer threads or a smaller batch need less")
+        raise MemoryError("the cpu kernel could not get its working memory: use fewer threads or a smaller batch")
     if code == NO_SUCH_ISA:
         raise HeadwayError(f"the library was not compiled for {isa()}: choose from {', '.join(isas())}")
     raise HeadwayError(
@@ -212,7 +212,7 @@ def _suffix() -> str:
 
 
 def _version(c: ctypes.CDLL) -> int:
-    """Returns the version of a library's C interface; libraries before version 3 do not have it."""
+    """Returns the version of a library's C interface; libraries before version 3 do not state it."""
     c.hw_attention  # noqa: B018 (raises where it is another library altogether)
     return int(c.hw_version()) if hasattr(c, "hw_version") else 2
 
@@ -244,7 +244,7 @@ def _torch_pool() -> tuple[int | None, str]:
     """Returns the address of torch's parallel loop, or None and a message about its absence."""
     for where in (str(Path(torch.__file__).with_name("lib") / f"libtorch_cpu{_suffix()}"), f"libtorch_cpu{_suffix()}"):
         try:
-            # torch is loaded: another copy of it would come with another pool
+            # only an already loaded library: a second copy of torch would have another pool
             loaded = ctypes.CDLL(where, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
             return ctypes.cast(loaded.torch_parallel_for, ctypes.c_void_p).value, ""
         except (OSError, AttributeError):

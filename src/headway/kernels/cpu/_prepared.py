@@ -1,7 +1,7 @@
-"""A call of the kernel that is prepared once: later calls write their addresses into a copy of its words.
+"""Prepares a call once; later calls write their addresses into a copy of its words.
 
-A call that autograd records has the words of its backward pass prepared too. It saves what the same call saves that is
-not prepared, so that a checkpoint may compute it again either way.
+If autograd records the call, the words of the backward pass are prepared too. A prepared call saves the same tensors
+for it as an unprepared one, so that activation checkpointing may recompute the call either way.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from ._tokens import PreparedRotation
 
 KERNEL = "cpu"
 INPUTS, RESULTS = 3, 3
-"""q, k and v are the first tensors of a call, and its results the last of those that it saves."""
+"""q, k and v are the first tensors that a call saves, and its results the last."""
 
 
 class PreparedCall:
     """A call for other q, k and v of the same shapes, strides and dtype.
 
-    A call does not change it, so that threads may share it.
+    Calls do not change it, so threads may share it.
 
     Args:
         call: the first call, lowered.
-        rotations: those of q and k.
-        anew: the tensors of the terms that each call has anew: their numbers among its tensors, by identity.
+        rotations: the rotations of q and k.
+        anew: the tensors of the terms that each call replaces, as ids with their numbers among the saved tensors.
         gradients: the backward pass, if autograd records the call.
     """
 
@@ -77,7 +77,7 @@ class PreparedCall:
 
     @staticmethod
     def of(call: Call, terms_vary: bool) -> PreparedCall | str:
-        """Returns the prepared ``call``, or why more than the kernel takes part in computing it.
+        """Returns the prepared ``call``, or why it needs more than the kernel.
 
         Args:
             call: the first call. The numbers of q, k and v are aligned to their size.
@@ -90,7 +90,7 @@ class PreparedCall:
         for x, rotation in ((call.q, call.q_rotation), (call.k, call.k_rotation), (call.v, None)):
             prepared = None if rotation is None else PreparedRotation.of(x, rotation)
             if rotation is not None and prepared is None:
-                return "torch computes a rotation"
+                return "torch computes one of its rotations"
             inputs.append((x if prepared is None else torch.empty_like(x)).detach().requires_grad_(x.requires_grad))
             rotations.append(prepared)
         bare = without_tables(call._with(q=inputs[0], k=inputs[1], v=inputs[2], q_rotation=None, k_rotation=None))
@@ -99,7 +99,7 @@ class PreparedCall:
             lowered = lower(bare)
             if lowered.terms is not bare.terms:
                 return LOWERED
-            anew, gradients = dict.fromkeys(varying, 0), None  # numbers of tensors that nothing saves
+            anew, gradients = dict.fromkeys(varying, 0), None  # without autograd the numbers are not used
         else:
             tensors: list[Tensor] = []
             structure = _ops.flatten(bare, tensors)
@@ -123,7 +123,7 @@ class PreparedCall:
             q: queries.
             k: keys.
             v: values.
-            terms: the terms; none if they are those of the first call.
+            terms: the terms; empty for those of the first call.
         """
         gradients = self.gradients
         rotate_q, rotate_k = self.rotations
@@ -150,7 +150,7 @@ class PreparedCall:
 
 
 class PreparedAttention(torch.autograd.Function):
-    """Attention of (the prepared call, the words, *tensors), as ``Attention`` without a log-sum-exp."""
+    """Attention of (the prepared call, the words, *tensors), like ``Attention`` without the log-sum-exp."""
 
     @staticmethod
     def forward(ctx: Any, prepared: PreparedCall, words: array[int], *tensors: Tensor) -> Tensor:
@@ -173,11 +173,11 @@ class PreparedAttention(torch.autograd.Function):
 
 
 class GradientBuffer(NamedTuple):
-    """What the kernel writes as the gradient of a tensor.
+    """The buffer into which the kernel writes the gradient of a tensor.
 
     Attributes:
         number: the tensor's number among those of the call.
-        words: those of the buffer, which has the full sizes of dimensions along which the tensor broadcasts.
+        words: the words of the buffer. Dimensions along which the tensor broadcasts have their full size.
         shape: the tensor's shape.
         dtype: the tensor's dtype.
     """
@@ -188,7 +188,7 @@ class GradientBuffer(NamedTuple):
     dtype: torch.dtype
 
     def finished(self, x: Tensor) -> Tensor:
-        """Returns the gradient in the tensor's shape and dtype, from what the kernel has written."""
+        """Returns the gradient in the tensor's shape and dtype, from the filled buffer."""
         if x.shape != self.shape:
             x = x.double().sum_to_size(self.shape)
         return x if x.dtype == self.dtype else x.to(self.dtype)
@@ -199,12 +199,12 @@ class PreparedGradients:
 
     Args:
         words: the words of the first call.
-        saved: the words of the tensors that are read, by their numbers among those that a call saves.
+        saved: the words of the tensors that are read, by their numbers among the saved tensors.
         d_out: the words of the first gradient of the output.
         buffers: the gradients.
-        tensors: the tensors of the first call; None for q, k, v and those that later calls have anew.
+        tensors: the tensors of the first call; None for q, k, v and the tensors that later calls replace.
         structure: the structure of the call.
-        keep_alive: what else the words point to.
+        keep_alive: other tensors to which the words point.
     """
 
     __slots__ = ("buffers", "d_out", "keep_alive", "saved", "structure", "tensors", "words")
@@ -226,26 +226,26 @@ class PreparedGradients:
     def of(
         call: LoweredCall, tensors: list[Tensor], structure: Any, anew: Mapping[int, int]
     ) -> PreparedGradients | str:
-        """Returns the backward pass, or why more than the kernel takes part in computing it.
+        """Returns the backward pass, or why it needs more than the kernel.
 
         Args:
             call: the first call, lowered.
             tensors: its tensors.
             structure: its structure.
-            anew: the tensors of the terms that each call has anew: their numbers, by identity.
+            anew: the tensors of the terms that each call replaces, as ids with their numbers.
         """
         results = _results_of(call)
         d_out = torch.empty_like(results.out)
         descriptor = describe_backward(call, results, d_out, None)
         if len(descriptor.fresh_places) != len(descriptor.gradients):
-            return "a gradient is summed into a buffer that must be zero before"
+            return "a gradient is summed into a buffer that each call must fill with zeros"
         numbers = {id(x): number for number, x in enumerate(tensors)}
         buffers = [
             GradientBuffer(numbers.get(id(x), -1), TensorWords.of(at, gradient), x.shape, x.dtype)
             for at, (x, gradient) in zip(descriptor.fresh_places, descriptor.gradients, strict=True)
         ]
         if sorted(one.number for one in buffers) != [n for n, x in enumerate(tensors) if x.requires_grad]:
-            return "a gradient goes through lowering, or has several parts"
+            return "a gradient passes through lowering, or consists of several parts"
         patches = patches_of(call.terms, anew, descriptor)
         if patches is None or any(x.requires_grad and id(x) not in anew for x in tensors[INPUTS:]):
             return COMPUTED

@@ -1,4 +1,4 @@
-"""Reductions as the words that csrc/call.h reads, and what the kernel wrote for each of them."""
+"""Writes reductions as the words that csrc/call.h reads, and reads their results."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from ._descriptor import ABSENT, CallDescriptor
 R = TypeVar("R", bound=Reduction)
 
 SHARED = (RowStatistics, Entropy, VisibleKeys, MeanDistance, ColumnSums, TopKeys, WeightsAt)
-"""Of these, one pass computes any number."""
+"""Reductions of which one pass computes any number."""
 SINGLE = (WeightsByLabel, WeightsByDistance, WeightsOfMatches, PooledMap)
-"""Of each of these, one pass computes one."""
+"""Reductions of which one pass computes only one of each class."""
 NAMES: dict[type[Reduction], str] = {
     Entropy: "entropy",
     VisibleKeys: "visible",
     MeanDistance: "distance",
 }
-"""Reductions whose result is a tensor as the kernel wrote it."""
+"""Reductions whose result is the tensor that the kernel wrote."""
 FAR = 1 << 62
-"""An edge beyond every distance, where no edges were given."""
+"""An edge beyond every distance, for calls without edges."""
 REDUCTIONS = frozenset((*SHARED, *SINGLE))
 
 
@@ -58,7 +58,7 @@ class ReductionWords:
         self._memory: dict[str, Tensor] = {}
 
     def takes(self, one: Reduction) -> bool:
-        """Whether a further reduction has a place in this call."""
+        """Whether this call can take one more reduction."""
         if isinstance(one, TopKeys) and any(of.least is not one.least for of in self._of(TopKeys)):
             return False
         return type(one) in SHARED or not self._of(type(one))
@@ -67,7 +67,7 @@ class ReductionWords:
         return [one for one in self.taken if isinstance(one, kind)]
 
     def add_to(self, descriptor: CallDescriptor) -> None:
-        """Takes memory for the results and adds the words of csrc/call.h's ReduceCall."""
+        """Allocates the results and adds the words of csrc/call.h's ReduceCall."""
         q, k = self.call.q, self.call.k
         (batch, heads, n), m = q.shape[:3], k.shape[2]
         words = descriptor.words
@@ -134,7 +134,7 @@ class ReductionWords:
         words.append(int(bool(maps) and maps[0].one_pass))
 
     def values(self) -> list[Any]:
-        """What was computed for each of ``taken``, in order."""
+        """The value of each of ``taken``, in order."""
         memory, at, values = self._memory, 0, list[Any]()
         for one in self.taken:
             if isinstance(one, RowStatistics):
@@ -153,7 +153,7 @@ class ReductionWords:
             elif isinstance(one, ColumnSums):
                 values.append(memory["columns"].float())
             elif isinstance(one, PooledMap):
-                mass = memory["mass"].float()  # NaN is lost among maxima, but not among sums
+                mass = memory["mass"].float()  # maxima lose NaN, sums keep it
                 values.append((mass, memory["largest"].masked_fill(mass.isnan(), torch.nan)))
             else:
                 values.append(memory[NAMES[type(one)]])
@@ -163,7 +163,7 @@ class ReductionWords:
 def calls_for(
     reductions: Sequence[Reduction], call: Call, counted: Tensor | None
 ) -> tuple[list[ReductionWords], list[int]]:
-    """The reductions in as few calls of the kernel as hold them, and the number of the call that has each of them."""
+    """Divides reductions among as few calls of the kernel as possible; also returns the call of each reduction."""
     calls, numbers = [ReductionWords(call, counted)], []
     for one in reductions:
         number = next((i for i, words in enumerate(calls) if words.takes(one)), len(calls))

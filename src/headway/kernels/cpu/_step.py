@@ -1,4 +1,4 @@
-"""A decoding step of the kernel that is prepared once, for any number of keys and any paddings of the rows."""
+"""Prepares a decoding step once, for any number of keys and any padding of the rows."""
 
 from __future__ import annotations
 
@@ -31,17 +31,19 @@ from ._tensor_words import (
 )
 
 FROM_ZERO = (0,)
-"""The index of the first key of all rows, where none is given."""
+"""The index of the first key of every row, by default."""
 RISING = array("q", [0, 1, 0, 0])
 """The strides of coordinates of one row that rise from token to token."""
 
 
 class StepBound(NamedTuple):
-    """A bound of the keys that queries see: the furthest of a key at an index of its stream and one beside the query.
+    """The first key that a query sees, or the one after the last: the tighter of two limits.
+
+    One limit is a fixed key of the stream, the other a slot relative to the query's own.
 
     Attributes:
         furthest: ``max`` for the first key, ``min`` for the one after the last.
-        token: the index of a key in its stream; None for none.
+        token: the index of the fixed key in its stream; None without one.
         ahead: slots after the query's own; None for the first slot, or the one after the last.
     """
 
@@ -51,7 +53,7 @@ class StepBound(NamedTuple):
 
     @staticmethod
     def of(furthest: Callable[..., Any], limits: Sequence[Limit], first: int, before: int) -> StepBound | None:
-        """Returns the bound that some limits make together; None if one is a tensor.
+        """Returns the tightest of several limits; None if one is a tensor.
 
         Args:
             furthest: ``max`` or ``min``.
@@ -68,15 +70,15 @@ class StepBound(NamedTuple):
     def write(
         self, words: array[int], at: int, n: int, m: int, starts: Sequence[int], stops: Sequence[int] | None
     ) -> array[int]:
-        """Writes where the slots for the queries of each row are, and returns them.
+        """Writes the addresses of the bound's slots for the queries of each row, and returns the slots.
 
         Args:
             words: the words of the call.
-            at: where those of the bound begin.
+            at: the first word of the bound.
             n: the number of queries.
             m: the number of keys.
             starts: the index of the first key in each row.
-            stops: the index after the last real key of each row; None if no row ends in padding.
+            stops: the index after the last real key of each row; None without padding at the end.
         """
         is_stop = self.furthest is min
         first = m - n + self.ahead if self.ahead is not None else m if is_stop else 0
@@ -99,15 +101,15 @@ ALL_FROM_THE_FIRST = StepBound(max, None, None)
 
 
 class PreparedStep:
-    """A decoding step: a call without gradients of queries that are the last of any number of keys.
+    """A decoding step: a call without gradients whose queries are the last of any number of keys.
 
-    The words of the first call hold for others, except for the number of keys, the places of q, k, v and the
-    coordinates, and the bounds of the mask. A call does not change it, so that threads may share it.
+    Later steps reuse the words of the first one. They change only the number of keys, the addresses of q, k, v and the
+    coordinates, and the bounds of the mask. Steps do not change the object, so threads may share it.
 
     Args:
-        call: the first call, lowered. Its intervals are of numbers, in place of the bounds.
+        call: the first call, lowered. Its intervals hold numbers as placeholders for the bounds.
         bounds: the bounds of these intervals.
-        anew: the tensors of the terms that each call has anew, by identity.
+        anew: the ids of the terms' tensors that each call replaces.
     """
 
     __slots__ = (
@@ -133,7 +135,7 @@ class PreparedStep:
         patches = patches_of(call.terms, dict.fromkeys(anew, 0), descriptor)
         self.patches = patches or []
         self.keep_alive = constants_of(descriptor, self.patches, descriptor.terms_at)
-        # after the number of axes come the positions of queries and keys, and their indices
+        # the number of axes is followed by the positions of queries and keys and their indices
         first = descriptor.coordinates_at + 1
         self.places = [
             (at, name) for at, name in ((first, "position"), (first + 2 * WORDS, "index")) if at in descriptor.places
@@ -145,7 +147,7 @@ class PreparedStep:
         self.bounds = [
             (at + WORDS * number, bound)
             for number, bound in enumerate(bounds)
-            if bound != ALL_FROM_THE_FIRST  # which the words say
+            if bound != ALL_FROM_THE_FIRST  # the words already state this one
         ]
         self.reads_starts = any(bound.token is not None for bound in bounds)
         of_the_mask = any(descriptor.mask_at <= at < descriptor.terms_at for at in descriptor.places)
@@ -153,7 +155,7 @@ class PreparedStep:
 
     @staticmethod
     def of(call: Call, terms_vary: bool) -> PreparedStep | str:
-        """Returns the prepared step, or why it holds for this number of keys alone or needs more than the kernel.
+        """Returns the prepared step, or why it holds for one number of keys only, or needs more than the kernel.
 
         Args:
             call: the first call, whose q and k have been rotated.
@@ -182,7 +184,7 @@ class PreparedStep:
             q: queries, rotated, of the first step's shape.
             k: keys, rotated, of any number.
             v: values.
-            terms: the terms; none if they are those of the first step.
+            terms: the terms; empty for those of the first step.
             sides: the coordinates of queries and keys; None if keys stand at 0, 1, 2 …
         """
         words = self.words[:]
@@ -191,11 +193,11 @@ class PreparedStep:
         return self.run(words, q, k.shape[2], terms, sides)
 
     def of_storage(self, k: Tensor, v: Tensor) -> StoredStep | None:
-        """Returns the step for keys and values that are the first ones of some storage; None if it cannot be read.
+        """Returns the step for keys and values that fill the front of a storage; None if it cannot be read.
 
         Args:
-            k: the storage of keys, rotated ones, which the caller keeps alive.
-            v: that of values.
+            k: the storage of rotated keys, which the caller keeps alive.
+            v: the storage of values.
         """
         words = self.words[:]
         if not (write_keys(words, AT_K, k, self.item) and write_keys(words, AT_V, v, self.item)):
@@ -210,10 +212,10 @@ class PreparedStep:
         terms: tuple[Term, ...],
         sides: tuple[Coordinates, Coordinates] | None,
     ) -> Tensor | None:
-        """Returns the output of words that have the places of keys and values; the rest is as for a call.
+        """Returns the output. The words already have the addresses of keys and values.
 
         Args:
-            words: the words, which are written.
+            words: the words, which this call changes.
             q: queries.
             m: the number of keys.
             terms: the terms.
@@ -242,16 +244,16 @@ class PreparedStep:
                 return None
         out = self.results.new(words)
         _library.run(words)
-        del kept, sides  # to which the words point
+        del kept, sides  # the words pointed to them until here
         return out
 
 
 class StoredStep(NamedTuple):
-    """A decoding step whose keys and values are the first ones of storages, as caches have them.
+    """A decoding step whose keys and values fill the front of a storage, as in a cache.
 
     Attributes:
         step: the step.
-        words: its words, which have the places of keys and values.
+        words: its words, with the addresses of keys and values.
     """
 
     step: PreparedStep
@@ -263,7 +265,7 @@ class StoredStep(NamedTuple):
 
 
 def write_keys(words: array[int], at: int, x: Tensor, item: int) -> bool:
-    """Writes where queries, keys or values are, with their strides; returns whether they are aligned."""
+    """Writes the address and the strides of queries, keys or values; returns whether they are aligned."""
     words[at + 3], words[at + 4], words[at + 5], words[at + 6] = x.stride()  # as STRIDES : WORDS
     return write_place(words, at, x, item)
 
@@ -271,12 +273,12 @@ def write_keys(words: array[int], at: int, x: Tensor, item: int) -> bool:
 def _bounds_of(call: Call) -> tuple[list[StepBound] | None, Mask | None]:
     """Returns the bounds of a mask for any number of keys, two for each interval, and the rest of the mask.
 
-    There are none if one depends on more than indices and slots.
+    The bounds are None if one depends on more than indices and slots.
     """
     if call.mask is None:
         return [], None
     n, m = call.q.shape[2], call.k.shape[2]
-    first = 0 if call.k_coordinates.padding is None else 1  # padding stands below 0, which then is a bound
+    first = 0 if call.k_coordinates.padding is None else 1  # padding hides indices below 0: from 1 on, 0 stays a bound
     keys = Coordinates.span(m, start=first)
     intervals, rest = limits_of(call.mask, keys.rows(m - n, m), keys)
     if any(not starts and not stops for starts, stops in intervals):

@@ -1,4 +1,4 @@
-"""The calls that the C++ kernel supports, decided from metadata only."""
+"""Decides which calls the C++ kernel supports, from metadata only."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def reasons_against(problem: Problem) -> list[str]:
     if plain_alone():
         reasons.append(PLAIN_ALONE)
     if problem.positions_want_gradient:
-        reasons.append("it has no gradient to positions")
+        reasons.append("it computes no gradient of positions")
     if problem.head_dim > MAX_WIDTH or problem.v_head_dim > MAX_WIDTH:
         reasons.append(f"a head_dim is above {MAX_WIDTH:,}")
     if problem.terms:
@@ -73,16 +73,16 @@ def _against_mask(problem: Problem, mask: Mask) -> Iterator[str]:
     parts, depth = _parts(mask)
     for kind, part in {type(part): part for part in parts}.items():
         if kind not in MASKS and not part.foreign and not isinstance(part, Function):
-            yield f"it has no mask {kind.__name__}"
+            yield f"it does not support the mask {kind.__name__}"
     if is_python(mask) and bytes_of(problem, mask) > MOST_BYTES:
-        yield f"its mask is Python, and would take more than {MOST_BYTES >> 20:,} MiB in tensors"
+        yield f"its mask is a Python function, which would take more than {MOST_BYTES >> 20:,} MiB as a tensor"
     nodes = sum(2 * (part.previous + 1) if isinstance(part, Chunked) else 2 for part in parts)
     if nodes > MAX_NODES or depth > MAX_DEPTH:
-        yield f"the mask is joined of more than {MAX_NODES // 2} masks, or more than {MAX_DEPTH} deep"
+        yield f"the mask joins more than {MAX_NODES // 2} masks, or nests deeper than {MAX_DEPTH}"
 
 
 def _parts(mask: Mask) -> tuple[list[Mask], int]:
-    """Returns the masks that a mask is joined from, and the depth of the stack of its postfix form."""
+    """Returns the masks that a mask joins, and the depth of the stack that its postfix form needs."""
     if type(mask) not in (And, Or):
         return [mask], 1
     joined = [_parts(part) for part in mask.masks]  # type: ignore[attr-defined]

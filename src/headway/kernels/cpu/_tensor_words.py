@@ -1,4 +1,4 @@
-"""Where the words of a prepared call have its tensors, and which of these later calls have anew."""
+"""The places of tensors in the words of a prepared call, and which of them later calls replace."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ._descriptor import CallDescriptor
 
 CPU = torch.device("cpu")
 STRIDES, WORDS = 3, 7
-"""The words of a tensor end with its strides."""
-LOWERED = "the kernel takes the terms in simpler form, which each call computes"
+"""The place of the strides in the words of a tensor, and the number of its words."""
+LOWERED = "each call computes a simpler form of the terms for the kernel"
 COMPUTED = "the words point to tensors that are computed from those of the call"
 
 
 class TensorWords(NamedTuple):
-    """Where the words of a tensor begin, and what does not change from call to call.
+    """The place of a tensor's words, and the facts that stay the same from call to call.
 
     Attributes:
-        at: where its words begin.
+        at: its first word.
         shape: its shape.
         strides: its strides.
         dtype: its dtype.
@@ -38,30 +38,30 @@ class TensorWords(NamedTuple):
 
     @staticmethod
     def of(at: int, x: Tensor) -> TensorWords:
-        """Returns what is known of ``x``, whose words begin ``at``."""
+        """Returns the facts of ``x``, whose first word is ``at``."""
         return TensorWords(at, x.shape, x.stride(), x.dtype)
 
     def new(self, words: array[int]) -> Tensor:
-        """Allocates a tensor, which the kernel writes."""
+        """Allocates a tensor that the kernel writes."""
         x = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=CPU)
         words[self.at] = x.data_ptr()
         return x
 
     def write(self, words: array[int], x: Tensor) -> bool:
-        """Writes where a tensor begins; returns whether it is as the first one, and the kernel can read it as it is."""
+        """Writes a tensor's address; returns whether the tensor is like the first one and the kernel can read it."""
         if x.shape != self.shape or x.stride() != self.strides or x.dtype != self.dtype:
             return False
         return is_plain(x) and write_place(words, self.at, x, self.dtype.itemsize)
 
 
 class Patch(NamedTuple):
-    """A tensor of the terms, which each call has anew.
+    """A tensor of the terms that each call replaces.
 
     Attributes:
-        path: where it is in the terms.
+        path: its place in the terms.
         number: its number among the tensors of the call.
         requires_grad: whether it requires a gradient.
-        words: where its words are.
+        words: the place of its words.
     """
 
     path: Path
@@ -70,17 +70,17 @@ class Patch(NamedTuple):
     words: TensorWords
 
     def tensor(self, terms: Any) -> Tensor:
-        """Returns the tensor of other terms."""
+        """Returns the tensor at this place in other terms."""
         return tensor_at(terms, self.path)
 
 
 def is_plain(x: Tensor) -> bool:
-    """Returns whether the kernel can read a tensor's numbers as they lie."""
+    """Returns whether the kernel can read a tensor's memory directly."""
     return type(x) in ORDINARY and x.is_cpu and not x.is_neg()
 
 
 def write_place(words: array[int], at: int, x: Tensor, item: int) -> bool:
-    """Writes where a tensor begins and how many bytes it has; returns whether its numbers are aligned to their size."""
+    """Writes a tensor's address and number of bytes; returns whether its numbers are aligned to their size."""
     address: Any = x.data_ptr()
     skipped: Any = x.storage_offset() * item
     words[at] = address
@@ -89,11 +89,11 @@ def write_place(words: array[int], at: int, x: Tensor, item: int) -> bool:
 
 
 def patches_of(terms: tuple[Term, ...], anew: Mapping[int, int], descriptor: CallDescriptor) -> list[Patch] | None:
-    """Returns where the tensors are that each call has anew; None if the words have one that is computed from them.
+    """Returns the tensors that each call replaces; None if the words point to a tensor that is computed from one.
 
     Args:
         terms: the terms of the first call.
-        anew: for these tensors, by identity, their numbers among those of the call.
+        anew: the ids of these tensors, with their numbers among the tensors of the call.
         descriptor: the words of the first call.
     """
     if not anew:
@@ -109,7 +109,7 @@ def patches_of(terms: tuple[Term, ...], anew: Mapping[int, int], descriptor: Cal
 
 
 def constants_of(descriptor: CallDescriptor, patches: list[Patch], after: int) -> list[Tensor]:
-    """Returns the tensors after a word to which the words point in every call."""
+    """Returns the tensors, described behind the word ``after``, to which the words of every call point."""
     patched = {patch.words.at for patch in patches}
     held = zip(descriptor.keep_alive, descriptor.places, strict=True)
     return [x for x, at in held if at > after and at not in patched]

@@ -1,7 +1,7 @@
-"""What the kernel has for each class of terms, and of what they hold: reasons against it, and its words.
+"""The classes of terms that the kernel supports, and of the parts that terms hold: reasons against them, and words.
 
-Each class is a row of a table. The words of a tensor that requires a gradient are followed by those of the buffer into
-which the kernel writes it.
+Each class is a row of a table. After the words of a tensor that requires a gradient come the words of the buffer into
+which the kernel writes the gradient.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def _one(term: Any) -> int:
 
 
 class Row(NamedTuple):
-    """What the kernel has for a class.
+    """The support for one class.
 
     Attributes:
-        words: appends the words of a part of this class, and of buffers for its gradients.
-        against: yields every reason why the kernel cannot run a call with it.
-        count: returns as how many terms the library counts it.
+        words: appends the words of a part of this class, and of the buffers for its gradients.
+        against: yields every reason why the kernel cannot run a call with such a part.
+        count: returns how many terms the library counts for it.
     """
 
     words: Callable[[CallDescriptor, Any], None]
@@ -98,19 +98,19 @@ def reasons_against(terms: tuple[Any, ...]) -> Iterator[str]:
             count += row.count(term)
     scans = [type(term).__name__ for term in terms if type(term) in SCANS]
     if len(scans) > 1:
-        yield f"it has no {' beside '.join(scans)}, each of which depends on the order of all keys"
+        yield f"it does not combine {' and '.join(scans)}: each depends on the order of all keys"
     networks = [type(term).__name__ for term in terms if type(term) is HeadNetwork]
     if networks and len(scans + networks) > 1:
-        yield f"it has no {' beside '.join(scans + networks)}, which reads the scores of all heads"
+        yield f"it does not combine {' and '.join(scans + networks)}: HeadNetwork reads the scores of all heads"
     if count > MAX_TERMS:
-        yield f"it takes at most {MAX_TERMS} terms, of which TokenBias and ContentSlope may be two"
+        yield f"it takes at most {MAX_TERMS} terms, where a TokenBias or ContentSlope may count as two"
 
 
 def write_terms(descriptor: CallDescriptor, terms: tuple[Any, ...], sizes: Mapping[str, int]) -> None:
     """Appends the words of terms.
 
     Args:
-        descriptor: to which they are appended.
+        descriptor: the descriptor.
         terms: the terms, lowered.
         sizes: the sizes of the call by the names of dimensions.
     """
@@ -205,7 +205,7 @@ def _dense_bias(d: CallDescriptor, term: DenseBias) -> None:
     d.words.append(DENSE)
     d.broadcast(values, 4 - values.ndim)
     if d.backward and values.requires_grad:
-        # summed by the kernel, since one for each head and row could take batch·heads·n·m items, and in float64 if
+        # the kernel sums it, since one for each head and row could take batch·heads·n·m items; it sums in float64 if
         # several pairs share an item, since their gradients may cancel
         shape = tuple([d.sizes[word] for word in ("batch", "heads", "queries", "keys")])
         shared = (1,) * (4 - values.ndim) + values.shape != shape
@@ -218,7 +218,7 @@ def _dense_bias(d: CallDescriptor, term: DenseBias) -> None:
 
 def _against_dense_bias(term: DenseBias) -> Iterator[str]:
     if not isinstance(term.values, Tensor):
-        yield "DenseBias of a function is Python, which it cannot call"
+        yield "it cannot call the Python function of a DenseBias"
 
 
 def _sink(d: CallDescriptor, term: Sink) -> None:
@@ -231,7 +231,7 @@ def _sink(d: CallDescriptor, term: Sink) -> None:
     d.broadcast(logits, 1 if by_head else 0)
     if d.backward and logits.requires_grad:
         gradient = logits.new_empty([d.sizes[word] for word in ("batch", "heads", "queries")])
-        d.gradients.append((logits, gradient.mT if by_head else gradient))  # heads last, as the logits have them
+        d.gradients.append((logits, gradient.mT if by_head else gradient))  # heads last, like the logits
         d.fresh(gradient)
     else:
         d.words += ABSENT
@@ -264,7 +264,7 @@ def _gated_path(d: CallDescriptor, term: GatedPath) -> None:
 
 def _against_gated_path(term: GatedPath) -> Iterator[str]:
     if wants_gradient(term.slope):
-        yield "it has no gradient to the slope of GatedPath"
+        yield "it computes no gradient of the slope of GatedPath"
     if term.query.shape[3] > MAX_WIDTH:
         yield f"GatedPath is wider than {MAX_WIDTH:,}"
 
@@ -317,7 +317,7 @@ TERMS: dict[type, Row] = {
     ContentSlope: Row(_simplified, count=_count_slopes),
 }
 
-# ---------------------------------------------------------------- what a DistanceBias holds
+# ---------------------------------------------------------------- values of a DistanceBias
 
 
 def _rows(d: CallDescriptor, rows: Rows) -> None:
@@ -327,7 +327,7 @@ def _rows(d: CallDescriptor, rows: Rows) -> None:
 
 
 def _of_two(form: int, first: str, second: str) -> Callable[[CallDescriptor, Any], None]:
-    """Returns what appends a form with two parameters for each head."""
+    """Returns the function that appends a form with two parameters for each head."""
 
     def words(d: CallDescriptor, values: Any) -> None:
         d.need_axis(values.axis)
@@ -339,7 +339,7 @@ def _of_two(form: int, first: str, second: str) -> Callable[[CallDescriptor, Any
 
 
 def _of_points(form: int, points: str, parameter: str, most: int) -> Row:
-    """Returns the row of a form with a parameter for each of some points, such as knots, which have no gradient."""
+    """Returns the row of a form with a parameter at each of several points, such as knots. Points have no gradient."""
 
     def words(d: CallDescriptor, values: Any) -> None:
         at: Tensor = getattr(values, points)
@@ -351,7 +351,7 @@ def _of_points(form: int, points: str, parameter: str, most: int) -> Row:
     def against(values: Any) -> Iterator[str]:
         at: Tensor = getattr(values, points)
         if wants_gradient(at):
-            yield f"it has no gradient to the {points} of {type(values).__name__}"
+            yield f"it computes no gradient of the {points} of {type(values).__name__}"
         if at.shape[0] > most:
             yield f"{type(values).__name__} has more than {most:,} {points}"
 

@@ -1,7 +1,7 @@
 """RMS norm and rotary rotations in the C++ library, each in one pass over memory.
 
-Without the library, under a compiler or a transform, and for other than plain CPU tensors, torch computes them. The
-norm is for inference only; a rotation can be differentiated.
+torch computes them without the library, under a compiler or a transform, and for any but plain CPU tensors. The norm
+is for inference only; a rotation can be differentiated.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ._descriptor import DTYPES, double_bits
 
 FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16})
 WIDEST = 4096
-"""The most numbers of a row that are rotated, since csrc/tokens.h keeps them on the stack."""
+"""The most numbers of a row that are rotated: csrc/tokens.h keeps them on the stack."""
 AT_X, AT_Y = 2, 6
-"""Where the words of Rows have the addresses of x and y."""
+"""The places of the addresses of x and y in the words of Rows."""
 AT_COS, AT_SIN = 17, 21
-"""Where the words of Rotate have the addresses of cos and sin."""
+"""The places of the addresses of cos and sin in the words of Rotate."""
 FLOAT32_EPS = torch.finfo(torch.float32).eps
 
 
@@ -35,7 +35,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float | None) -> Tensor | No
 
     x: [..., width] of one to four dimensions. A dense x gives a result of the same layout.
     weight: [width] in x's dtype.
-    eps: the epsilon of torch for float32 if None.
+    eps: the epsilon; None for torch's epsilon of float32.
     """
     if weight is None:
         fits = _fits(x) and not _recorded(x)
@@ -55,7 +55,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float | None) -> Tensor | No
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     """Returns x [batch, heads, n, head_dim] rotated, computed in float32 and rounded once, by the library or by torch.
 
-    A dense x gives a result of the same layout. The gradient of x is rotated back by the library too; torch computes
+    A dense x gives a result of the same layout. The library also rotates the gradient of x back; torch computes the
     gradients of cos and sin.
     """
     cos, sin = rotation.cos, rotation.sin
@@ -67,9 +67,9 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 class Rotated(torch.autograd.Function):
-    """``rotate`` with a gradient for x, which is rotated by −φ; by a prepared rotation if there is one.
+    """``rotate`` with a gradient of x, which is rotated by −φ.
 
-    It saves the same tensors either way.
+    It uses a prepared rotation if there is one, and saves the same tensors either way.
     """
 
     @staticmethod
@@ -98,7 +98,7 @@ class Rotated(torch.autograd.Function):
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> Tensor:
-    """Rotates x, which ``_supports`` accepts; the words of calls that differ in addresses alone are written once."""
+    """Rotates x, which ``_supports`` accepts. Calls that differ only in addresses share the words."""
     y = torch.empty_like(x)
     laid_out = x.shape, x.stride(), x.dtype, cos.shape, cos.stride(), sin.stride(), layout, start
     words = _words.get(laid_out)
@@ -129,7 +129,7 @@ def _rotation_words(x: Tensor, y: Tensor, cos: Tensor, sin: Tensor, layout: str,
 
 
 class PreparedRotation:
-    """A rotation of other x of the same shape, strides and dtype.
+    """A rotation for tensors of the same shape, strides and dtype.
 
     Args:
         x: the first x.
@@ -153,13 +153,13 @@ class PreparedRotation:
         return PreparedRotation(x.detach(), rotation, _recorded(x)) if fits else None
 
     def __call__(self, x: Tensor) -> Tensor | None:
-        """Returns ``x`` rotated; None if its numbers do not lie at multiples of their size."""
+        """Returns ``x`` rotated; None if its numbers are not aligned to their size."""
         if x.data_ptr() % self.item:
             return None
         return self.run(x) if self.back is None else Rotated.of(x, self.rotation, self)
 
     def takes(self, x: Tensor) -> bool:
-        """Returns whether ``x``, of which nothing is known, is like the first one."""
+        """Returns whether any tensor ``x`` is like the first one."""
         if x.shape != self.shape or x.stride() != self.strides or x.dtype != self.dtype or not x.is_cpu or x.is_neg():
             return False
         return type(x) in ORDINARY and not x.data_ptr() % self.item and not watched()
@@ -173,10 +173,10 @@ class PreparedRotation:
 
 
 class RotationByRows:
-    """Rotations of plain tensors, without gradients, by consecutive rows of a rotation that is the same for all heads.
+    """Rotates plain tensors, without gradients, by consecutive rows of a rotation that all heads share.
 
     Args:
-        rotation: the rotation of all rows, one for all rows of a batch and all heads.
+        rotation: the rotation of all positions, which the rows of a batch and the heads share.
     """
 
     __slots__ = ("rotation", "row_bytes", "rows", "version", "width", "words")
@@ -190,7 +190,7 @@ class RotationByRows:
 
     @staticmethod
     def of(rotation: Rotation) -> RotationByRows | None:
-        """Returns the rotations; None if cos and sin are not plain, or not the same for all heads."""
+        """Returns the rotations; None if cos and sin are not plain, or differ between heads."""
         cos, sin = rotation.cos, rotation.sin
         if cos.shape[:2] != (1, 1) or cos.is_inference() or sin.is_inference():
             return None
@@ -199,12 +199,12 @@ class RotationByRows:
         return RotationByRows(rotation) if fits else None
 
     def __call__(self, x: Tensor, row: int, out: Tensor | None = None) -> Tensor | None:
-        """Returns x [batch, heads, n, head_dim] rotated by n rows; None if the library cannot read it or has no rows.
+        """Returns x [batch, heads, n, head_dim] rotated by n rows; None if the library cannot read x or lacks rows.
 
         Args:
             x: a plain tensor on a CPU.
             row: the first of the rows.
-            out: a tensor of the shape and dtype of x, into which they are written. Default: a new one.
+            out: a tensor of the shape and dtype of x for the result. Default: a new one.
         """
         cos, sin = self.rotation.cos, self.rotation.sin
         shape, strides = x.shape, x.stride()

@@ -1,7 +1,7 @@
-"""Lowering: expresses a call in simpler terms, so that a kernel need not implement all of them.
+"""Lowering expresses a call in simpler terms, so that a kernel need not implement every term.
 
-It uses torch's operations on the call's own device, so that autograd computes gradients through it. Values of tensors
-are read on a CPU only, inside the operator.
+It uses torch's operations on the call's own device, and autograd computes gradients through them. It reads values of
+tensors only on a CPU, inside the operator.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .terms import as_scaled, as_slopes, one_sink, one_temperature
 
 @dataclass(frozen=True, eq=False)
 class LoweredCall(Call):
-    """A call with one dtype for q, k and v, one query scale, one sink and no mask; from ``lower`` no sinusoids.
+    """A call with one dtype for q, k and v, at most one query scale and one sink, and no mask.
 
-    A query sees the keys of any interval that the rest allows.
+    A query sees the keys of any interval that ``rest`` allows. ``lower`` also removes sinusoids.
 
-    intervals: up to two intervals of key slots for each query, which may overlap; none stands for all keys
-    rest: the part of the mask that is no interval, or None
+    intervals: up to two intervals of key slots for each query, which may overlap; empty for all keys
+    rest: the part of the mask that is not an interval, or None
     """
 
     intervals: tuple[Bounds, ...] = ()
@@ -36,9 +36,9 @@ class LoweredCall(Call):
 
 
 def _with_starts(q: Coordinates, k: Coordinates) -> tuple[Coordinates, Coordinates]:
-    """Returns aligned coordinates with their starts, which an operator does not get; on a CPU from the first index.
+    """Returns aligned coordinates with their starts. An operator does not get starts: a CPU reads the first index.
 
-    Rows that were padded one by one have no start, not even a single row, since masks read their length only then.
+    Padded rows never have a start, not even a single row: masks read the length of rows without a start.
     """
     n, m = q.index.shape[1], k.index.shape[1]
     padded = isinstance(k.length, Tensor)
@@ -48,14 +48,14 @@ def _with_starts(q: Coordinates, k: Coordinates) -> tuple[Coordinates, Coordinat
 
 
 def reasons_against(problem: Problem) -> Iterator[str]:
-    """Yields every reason why terms cannot be expressed in simpler ones, known from metadata.
+    """Yields every reason why terms cannot be expressed in simpler ones, from metadata only.
 
     Args:
         problem: the facts of the call.
     """
     for term in problem.terms:
         if _is_unscaled(term) and (problem.scale == 0 or any(type(one) is QueryScale for one in problem.terms)):
-            yield "it has no RelativeKeys that are not scaled beside a QueryScale, or a scale of 0"
+            yield "it does not combine unscaled RelativeKeys with a QueryScale or a scale of 0"
 
 
 def lower(call: Call) -> LoweredCall:
@@ -67,12 +67,12 @@ def lower(call: Call) -> LoweredCall:
 
 
 def simplified(call: Call) -> LoweredCall:
-    """Returns the call in simpler terms, with its sinusoids as they are."""
+    """Returns the call in simpler terms, but with its sinusoids."""
     return with_simpler_terms(with_intervals(call))
 
 
 def with_intervals(call: Call) -> LoweredCall:
-    """Returns the call with intervals in place of its mask, and its terms as they are."""
+    """Returns the call with intervals in place of its mask, and with its own terms."""
     q_at, k_at = call.q_coordinates, call.k_coordinates
     if call.aligned and q_at.start is None:
         q_at, k_at = _with_starts(q_at, k_at)
@@ -81,7 +81,7 @@ def with_intervals(call: Call) -> LoweredCall:
 
 
 def with_simpler_terms(lowered: LoweredCall) -> LoweredCall:
-    """Returns a call with intervals in simpler terms, with its sinusoids as they are, and with one dtype."""
+    """Returns a call with intervals in simpler terms and one dtype, but with its sinusoids."""
     if not lowered.q.dtype == lowered.k.dtype == lowered.v.dtype:
         lowered = lowered._with(q=lowered.q.float(), k=lowered.k.float(), v=lowered.v.float())
     terms: tuple[Any, ...] = lowered.terms

@@ -1,4 +1,4 @@
-"""Masks as intervals of key slots, by which kernels skip keys that no query sees, and a remaining mask."""
+"""Splits masks into intervals of key slots, with which kernels skip unseen keys, and a remaining mask."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ EVERYTHING: Bounds = (None, None)
 
 Limit = int | Slot | Tensor
 Limits = tuple[tuple[Limit, ...], tuple[Limit, ...]]
-"""An interval as starts and stops: of the key slots from the largest start to the smallest stop."""
+"""An interval as starts and stops: the key slots from the largest start to the smallest stop."""
 
 
 def lower_mask(mask: Mask | None, q: Coordinates, k: Coordinates) -> tuple[tuple[Bounds, ...], Mask | None]:
-    """Splits a mask into intervals and a rest; a query sees the keys of any interval that the rest allows.
+    """Splits a mask into intervals and a rest. A query sees the keys of any interval that the rest allows.
 
     Returns:
-        intervals: up to two intervals of key slots for each query, which may overlap; none stands for all keys.
-        rest: the part of the mask that is no interval, or None.
+        intervals: up to two intervals of key slots for each query, which may overlap; empty for all keys.
+        rest: the part of the mask that is not an interval, or None.
     """
     if mask is None or not q.index.shape[1] or not k.index.shape[1]:
         return (), None
@@ -45,12 +45,12 @@ def slots(bound: int | Slot | Tensor, q: Coordinates, k: Coordinates) -> Tensor:
 
 
 def within(offset: int, n: int, m: int) -> int:
-    """Clamps a number or an offset so that it fits a tensor, which changes nothing for n queries and m keys."""
+    """Clamps a number or an offset so that a tensor can hold it. With n queries and m keys this changes nothing."""
     return max(-n, min(offset, m))
 
 
 def limits_of(mask: Mask, q: Coordinates, k: Coordinates) -> tuple[list[Limits], Mask | None]:
-    """Splits a mask into one or two intervals and a rest, without reading any bound."""
+    """Splits a mask into one or two intervals and a rest, without reading a bound's values."""
     kind = type(mask)
     if kind is And:
         joined: list[Limits] = [((), ())]
@@ -92,13 +92,13 @@ def _check(mask: Mask, interval: Bounds, n: int) -> None:
                 continue
             shown = f"a tensor of shape {tuple(bound.shape)} and {kind}"
         raise HeadwayError(
-            f"{type(mask).__name__}.interval gives {shown}: give None, an int, a masks.Slot or integers [batch, {n}], "
-            "where either may be 1"
+            f"{type(mask).__name__}.interval returns {shown}: return None, an int, a masks.Slot or integers "
+            f"[batch, {n}], where either size may be 1"
         )
 
 
 def _furthest(limits: tuple[Limit, ...], q: Coordinates, k: Coordinates, largest: bool) -> Bound:
-    """Returns the largest of some bounds, or the smallest, for each query; None if there are none."""
+    """Returns the largest of several bounds, or the smallest, for each query; None without bounds."""
     furthest: Bound = None
     for limit in limits:
         furthest = limit if furthest is None else _further(furthest, limit, q, k, largest)

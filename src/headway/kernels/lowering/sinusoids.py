@@ -1,4 +1,4 @@
-"""Lowering of sinusoidal relative keys to rows of a table, or to additional columns of q and k."""
+"""Lowers sinusoidal relative keys to rows of a table, or to additional columns of q and k."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ C = TypeVar("C", bound=Call)
 STEPS = 2048
 """The number of distances whose sines are computed at once."""
 KEPT = 1 << 20
-"""The angles of the steps from 0 on whose sines and cosines are kept between calls, at most: 8 MiB in float32."""
+"""The most angles, of the steps from 0 on, whose sines and cosines are kept between calls: 8 MiB in float32."""
 CPU = torch.device("cpu")
 
 
 def without_sinusoids(call: C, intervals: tuple[Bounds, ...]) -> C:
-    """Lowers sinusoidal relative keys to rows of a table if distances are integers and few, else to columns of q and k.
+    """Lowers sinusoidal relative keys to rows of a table if distances are few integers, else to columns of q and k.
 
-    intervals: the key slots that queries see; empty if they are not known.
+    intervals: the key slots that queries see; empty if unknown.
     """
     q_at, k_at = call.q_coordinates, call.k_coordinates
     n, m = q_at.index.shape[1], k_at.index.shape[1]
@@ -51,9 +51,9 @@ def without_sinusoids(call: C, intervals: tuple[Bounds, ...]) -> C:
 
 
 def distances(intervals: tuple[Bounds, ...], q: Coordinates, k: Coordinates, axis: int) -> tuple[int, int] | None:
-    """Returns the smallest and the largest distance from a query to the keys that it may see, read from the positions.
+    """Returns the smallest and the largest distance from a query to a key that it may see, from the positions.
 
-    None for positions that are not integers, and on a device with streams, where reading would synchronize.
+    None for positions that are not integers, and on a device with streams, where reading them would synchronize.
     """
     at, to = q.axis(axis), k.axis(axis)
     if not at.is_cpu or at.is_floating_point() or to.is_floating_point():
@@ -67,7 +67,7 @@ def distances(intervals: tuple[Bounds, ...], q: Coordinates, k: Coordinates, axi
     for (
         start,
         stop,
-    ) in intervals:  # positions rise, so the ends of an interval have the smallest and the largest distance
+    ) in intervals:  # positions rise, so the smallest and the largest distance are at the ends of an interval
         start = slots(0 if start is None else start, q, k)
         stop = slots(m if stop is None else stop, q, k)
         low, high = start.clamp(0, m - 1), stop.clamp(1, m) - 1
@@ -84,8 +84,8 @@ def distances(intervals: tuple[Bounds, ...], q: Coordinates, k: Coordinates, axi
 class SinusoidTable(torch.autograd.Function):
     """Computes weight_h·[sin(−δω), cos(−δω)] for δ = low … high, [heads or 1, high − low + 1, head_dim], in parts.
 
-    All heads are one product. Where a step serves the past, δ = −step, and the future, δ = step, sines and cosines are
-    multiplied apart, since sines are odd and cosines even.
+    One product computes all heads. If a step serves both the past (δ = −step) and the future (δ = step), sines and
+    cosines are multiplied separately, since sines are odd and cosines even.
     """
 
     @staticmethod
@@ -133,13 +133,13 @@ class SinusoidTable(torch.autograd.Function):
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the columns of sines and those of cosines, as matrices without gaps between their rows."""
+    """Returns the columns of sines and the columns of cosines, as contiguous matrices."""
     sines, cosines = x.chunk(2, dim=1)
     return sines.contiguous(), cosines.contiguous()
 
 
 def _parts(low: int, high: int) -> Iterator[tuple[range, slice | None, slice | None]]:
-    """Yields falling steps, and the rows of the table that they fill in the past, in this order, and in the future."""
+    """Yields falling steps, and the rows of the table that they fill in the past (in this order) and in the future."""
     past, future = range(max(0, -high), -low + 1), range(max(1, low), high + 1)
     edges = sorted({edge for side in (past, future) if side for edge in (side.start, side.stop)})
     for start, stop in pairwise(edges):
@@ -155,7 +155,7 @@ def _parts(low: int, high: int) -> Iterator[tuple[range, slice | None, slice | N
 def _waves(steps: range, furthest: int, frequencies: Tensor, like: Tensor) -> Tensor:
     """Returns [sin, cos] of step·ω for falling steps, [steps, 2·frequencies], rounded once.
 
-    Those of all steps up to the furthest of the call are kept between calls, if they are few.
+    The results of all steps up to ``furthest`` are kept between calls if they have at most ``KEPT`` angles.
     """
     size = 1 << max(furthest, STEPS - 1).bit_length()
     if size * len(frequencies) > KEPT or watched() or not like.is_cpu:
@@ -206,7 +206,7 @@ def with_columns(call: C, terms: list[RelativeKeys]) -> C:
 
 
 def with_own(term: Any, q: Tensor, k: Tensor) -> Any:
-    """Returns a term with the q or k that it reads, so that those of the call may change."""
+    """Returns a term that holds the q or k which it reads, so that the call's own may change."""
     if isinstance(term, RelativeKeys) and term.query is None:
         return term._with(query=q)
     return term._with(key=k) if isinstance(term, RelativeQueries) and term.key is None else term
@@ -226,7 +226,7 @@ class RotatedQuery(torch.autograd.Function):
         wanted = ctx.needs_input_grad[:3]
         query, weight, rates = (x.detach().requires_grad_(want) for x, want in zip(saved, wanted, strict=True))
         with torch.enable_grad():
-            # a query that sees no key has no gradient, even if its position is NaN
+            # the gradient of a query that sees no key is 0, even if its position is NaN
             seeing = query.masked_fill((gradient == 0).all(-1, keepdim=True), 0)
             rotated = _rotated(seeing, weight, rates, at)
         gradients = iter(torch.autograd.grad(rotated, [x for x in (query, weight, rates) if x.requires_grad], gradient))

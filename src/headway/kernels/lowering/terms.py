@@ -1,4 +1,4 @@
-"""Lowering of terms to simpler ones: several query scales or sinks to one, slopes by content to slopes of tokens."""
+"""Lowers terms to simpler ones: several query scales or sinks to one, slopes by content to slopes of tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def one_sink(terms: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def as_scaled(term: RelativeKeys, q: Tensor, scale: float) -> RelativeKeys:
-    """Returns relative keys that are scaled and give the products of those that are not."""
+    """Returns scaled relative keys with the same products as unscaled ones."""
     query = (q if term.query is None else term.query).float() / scale
     query_bias = None if term.query_bias is None else term.query_bias.float() / scale
     return term._with(query=query, query_bias=query_bias, scaled=True)

@@ -1,13 +1,13 @@
 """The Triton kernel: attention on an NVIDIA GPU, forward and backward, with biases and their gradients, in O(n) memory.
 
-``_supports`` decides which calls it takes, and ``_installed`` whether triton is here. ``_lowered``, ``_tables`` and
-``_relative`` express a call in what the programs take: numbers for each query, key, distance or pair, and relative
-vectors; rotations are applied before (``_rotations``). ``_launch`` gathers the arguments of the programs, which are in
-``programs``; ``_forward``, ``_reductions`` and ``_backward`` choose them, and ``_start`` starts them. These files are
-imported when the first call runs, since they import triton.
+``_supports`` decides which calls it takes, and ``_installed`` whether triton is available. ``_lowered``, ``_tables``
+and ``_relative`` lower a call to the inputs of the programs: numbers for each query, key, distance or pair, and
+relative vectors. Rotations are applied before (``_rotations``). ``_launch`` gathers the arguments of the programs
+(``programs``); ``_forward``, ``_reductions`` and ``_backward`` choose the programs, and ``_start`` starts them. These
+files import triton, so the first call imports them.
 
-Gradients are the same bits in every run: no program writes what another one writes, and nothing is added atomically.
-With TRITON_INTERPRET=1 in the environment the kernel takes tensors on a CPU, for tests.
+Gradients are the same bits in every run: programs never write to the same place, and nothing is added atomically. With
+TRITON_INTERPRET=1 in the environment the kernel takes tensors on a CPU, for tests.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TritonKernel(NativeKernel[TritonCall]):
         if not (q.is_cuda or q.is_cpu) or not q.device == k.device == v.device:
             return None
         stream = stream_of(q.get_device()) if q.is_cuda else -1
-        if stream is None:  # what is prepared outside of a graph may be gone when the graph runs
+        if stream is None:  # a graph is being captured, and prepared tensors may be gone when it runs
             return None
         aligned = q.data_ptr() % 16 == 0, k.data_ptr() % 16 == 0, v.data_ptr() % 16 == 0
         return q.device, stream, aligned, _tuned.generation
@@ -94,7 +94,7 @@ class TritonKernel(NativeKernel[TritonCall]):
         return self._reduce(of_weights(call), reductions, counted)[1]
 
     def reduces_as_it_runs(self, call: Call) -> bool:
-        # the keys of a few queries are split, in another order of summation
+        # a few queries split their keys, which sums in another order
         return call.q.shape[1] * call.q.shape[2] > MAX_SPLIT_ROWS * call.k.shape[1] and not recorded(call)
 
     def run_and_reduce(

@@ -1,11 +1,11 @@
-"""The arguments of programs: tensors with their strides, and the parts of scores, as named tuples.
+"""The arguments of programs as named tuples: tensors with their strides, and the parts of scores.
 
 A field is None if a call has no such part. An optional field is never nested in another optional field. Strides are in
 elements. Every whole number is passed by ``number``.
 
-A tuple that holds tuples ends with a constant, ``end``. Triton 3.6 keeps beside a tuple the constants of the tuples in
-it, such as their layouts, and reads these in loops. It takes them over when it sets a constant of the outer tuple. A
-tuple behind the last constant would have None in place of its own, which the compiler cannot compare with None.
+A tuple that holds tuples ends with a constant, ``end``. Triton 3.6 records the constants of inner tuples, such as their
+layouts, only up to the last constant of the outer tuple. An inner tuple behind it would lose its constants: the
+compiler would see None, which it cannot compare with None.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ END = tl.constexpr(0)
 
 
 def number(x: int) -> int:
-    """Returns a whole number as programs take it.
+    """Returns a whole number in the form that programs take.
 
-    Triton compiles a program again where a number in a tuple is 1 or a multiple of 16, which ``do_not_specialize`` does
-    not keep it from: 4x + 3 is neither.
+    Triton compiles a program again if a number in a tuple is 1 or a multiple of 16, even with ``do_not_specialize``.
+    4x + 3 is neither.
     """
     return 4 * x + 3
 
@@ -31,8 +31,8 @@ def number(x: int) -> int:
 class Plane(NamedTuple):
     """A tensor [batch, heads, tokens], or [batch, heads, tokens, width] whose rows lie together.
 
-    Its layout says what is known of its strides: nothing, that they are multiples of 16, or that the tokens of a head
-    lie beside one another.
+    Its layout states what is known of its strides: nothing, that they are multiples of 16, or that the tokens of a head
+    are contiguous.
     """
 
     at: Any
@@ -50,8 +50,8 @@ class Plane(NamedTuple):
 class Pairs(NamedTuple):
     """A tensor [batch, heads, queries, keys].
 
-    Its layout is passed beside it, since triton 3.6 would lose it here: nothing is known of its strides, or the keys of
-    a query lie beside one another, or they do and the other strides are multiples of 16.
+    Its layout is a separate argument, since triton 3.6 would lose it here. It states that nothing is known of the
+    strides, that the keys of a query are contiguous, or also that the other strides are multiples of 16.
     """
 
     at: Any
@@ -62,8 +62,9 @@ class Pairs(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """The first key that a query sees, or the one after the last: none, a number, a slot beside the query's, or one
-    for each query, [batch, heads, queries].
+    """The first key that a query sees, or the one after the last.
+
+    It is None, a number, a slot relative to the query's, or a tensor with one for each query [batch, heads, queries].
     """
 
     kind: Any
@@ -82,10 +83,10 @@ class Span(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """Which blocks are in sight of each block of queries, or of keys, int32 [batch, heads, blocks, width].
+    """The blocks in sight of each block of queries, or of keys, int32 [batch, heads, blocks, width].
 
-    A list has the numbers of those in sight whole, and of the others; then the first ones, and from the end the others.
-    ``b`` and ``h`` are lists from one sequence to the next, and from one head to the next.
+    A list begins with the counts of blocks in full and in partial sight. The first kind follows, and the second kind
+    fills the list from its end. ``b`` and ``h`` are the strides, in lists, of sequences and heads.
     """
 
     at: Any
@@ -113,14 +114,14 @@ class TableArguments(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """The last place of an axis, and that of equal numbers of a query and a key."""
+    """The last place of an axis, and the place at which query and key have equal numbers."""
 
     last: int
     origin: int
 
 
 class Grid(NamedTuple):
-    """A bias for each place of the first axis, or of both; the numbers of tokens stand in ``Terms``."""
+    """A bias for each place of one axis, or of two. The numbers of the tokens are in ``Terms``."""
 
     at: Any
     h: int
@@ -130,7 +131,7 @@ class Grid(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """A bias that is computed from the distance, with two parameters for each head, which may be the same."""
+    """A bias that is computed from the distance, with two parameters for each head. Both may be the same tensor."""
 
     kind: Any
     first: Any
@@ -140,9 +141,9 @@ class Formula(NamedTuple):
 
 
 class Stretched(NamedTuple):
-    """A bias in straight pieces, beyond the ``last`` edge and in front of each.
+    """A piecewise linear bias, with a piece in front of each edge and one behind the ``last``.
 
-    The edges are padded with ∞ to a power of 2. Steps are how much the slope changes at each; intercepts, slopes and
+    The edges are padded with ∞ to a power of 2. Steps are the changes of the slope at the edges. Intercepts, slopes and
     steps are [heads, pieces].
     """
 
@@ -165,9 +166,9 @@ class SizeArguments(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """A vector for each distance of slots, [heads or 1, rows, width], whose numbers lie together.
+    """A contiguous vector for each distance of slots, [heads or 1, rows, width].
 
-    If they are clipped, those up to the first of two ends are alike, and those from the other one on.
+    If distances are clipped, all vectors up to the first of two ends are equal, and all from the second one on.
     """
 
     at: Any
@@ -181,7 +182,7 @@ class Vectors(NamedTuple):
 
 
 class ByRow(NamedTuple):
-    """A number of each token for each row of a table by distance, [batch, heads, tokens, rows]."""
+    """A number for each token and each row of a table by distance, [batch, heads, tokens, rows]."""
 
     at: Any
     b: int
@@ -193,9 +194,9 @@ class ByRow(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The parts of scores. ``query_products`` and ``key_products`` are those that are looked up by their distance.
+    """The parts of scores. ``query_products`` and ``key_products`` are looked up by distance.
 
-    All rows of the table up to the first of two ``table_ends`` are alike, and all from the second one on.
+    All rows of the table up to the first of two ``table_ends`` are equal, and all from the second one on.
     """
 
     scale: float
@@ -244,7 +245,7 @@ class Dropout(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What is multiplied: also the queries with relative keys, and the keys with relative queries."""
+    """The operands of products, including the queries of relative keys and the keys of relative queries."""
 
     q: Plane
     k: Plane
@@ -255,7 +256,7 @@ class Inputs(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What weights are computed from again, and δ, [batch, heads, n] each.
+    """The statistics from which weights are recomputed, and δ, [batch, heads, n] each.
 
     weight = exp(score − largest)/sum = 2^(score·rate + offset)·inverse
     """
@@ -267,12 +268,12 @@ class Statistics(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What the scores and weights of a call are made of."""
+    """The parts from which the scores and weights of a call are computed."""
 
     sink: Plane | None
     relative_values: Vectors | None
     of_values: ByRow | None
-    """The products of the gradients of the output with relative values, which are looked up."""
+    """The products of the output's gradients with relative values, which are looked up."""
     terms: Terms
     sight: Sight
     drop: Dropout | None
@@ -280,11 +281,11 @@ class Parts(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What is to be reduced of the weights of each query, and where it goes: [batch, heads, n], or numbers of each.
+    """The reductions of each query's weights, and their results: [batch, heads, n], or several numbers for each query.
 
-    Programs know by their ``width`` whether anything is wanted, since triton 3.6 cannot compare it with None. What is
-    of tokens is [batch, tokens], and keys are [batch or 1, n, at_count], with the numbers beside one another. Labels
-    are −1 for none, those of keys below label_count; edges are those of range_count ranges, with that of their end.
+    A ``width`` of 0 tells programs that no reduction is wanted, since triton 3.6 cannot compare this tuple with None.
+    Inputs for tokens are [batch, tokens]. Keys are [batch or 1, n, at_count], contiguous in the last dimension. A label
+    is −1 for none; labels of keys are below label_count. There are range_count + 1 edges.
     """
 
     entropy: Any = None

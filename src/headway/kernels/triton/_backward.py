@@ -18,9 +18,9 @@ from ._tables import BEYOND, DistanceTable, StretchedPieces
 from .programs import BY_AXES, BY_DISTANCE, BY_PIECE, RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES
 
 CHUNK = 1024
-"""Rows of a table that one program sums."""
+"""The rows of a table that one program sums."""
 PARTIAL = 1 << 24
-"""The most numbers of partial sums of a table, unless the table alone is larger."""
+"""The most numbers in partial sums of a table, unless a single table is larger."""
 
 
 class Backward(Launch):
@@ -28,7 +28,7 @@ class Backward(Launch):
 
     Args:
         call: the call.
-        results: what was computed of it.
+        results: the results of its forward pass.
         d_out: the gradient of the output.
         d_lse: the gradient of the log-sum-exp, or None.
         partial_keys: whether the results are those of more keys than the call's.
@@ -48,12 +48,12 @@ class Backward(Launch):
     ) -> None:
         super().__init__(call, starts, like)
         self.results, self.partial_keys = results, partial_keys
-        self.d_out = d_out.to(call.q.dtype)  # that of merged parts is wider
+        self.d_out = d_out.to(call.q.dtype)  # the gradient of merged parts is wider
         self.d_lse = None if d_lse is None else d_lse.float().contiguous()
         self.up = self.plane_of(rows_together(self.d_out))
         self.found: Gradients = []
         self.far: Tensor | None = None
-        """For each key what it adds to the gradients of the first and the last number of a clipped table."""
+        """Each key's contribution to the gradients of the first and the last number of a clipped table."""
         values = call.relative_values
         if values is not None and values.q is not None:
             looked_up = self.by_row(values, self.d_out.float() @ values.vectors.detach().mT)
@@ -62,7 +62,7 @@ class Backward(Launch):
 
     @property
     def shared(self) -> tuple[Any, ...]:
-        """What the programs of all gradients get."""
+        """The arguments that all gradient programs share."""
         return self._shared(self.parts)
 
     def _shared(self, parts: Parts) -> tuple[Any, ...]:
@@ -94,7 +94,7 @@ class Backward(Launch):
         return self.found
 
     def _wanted(self, x: Tensor | None, like: Tensor | None = None) -> Tensor | None:
-        """Allocates the gradient of x, or that of each token, if it is wanted."""
+        """Allocates the gradient of x, or takes ``like`` for it, and records it; None if x requires no gradient."""
         if x is None or not x.requires_grad:
             return None
         gradient = _empty_like(x) if like is None else like
@@ -102,13 +102,13 @@ class Backward(Launch):
         return gradient
 
     def _wanted_tokens(self, term: Relative | None) -> Tensor | None:
-        """Allocates the gradient of what relative vectors are multiplied with in blocks."""
+        """Allocates the gradient of the tokens that relative vectors are multiplied with in blocks."""
         return None if term is None or term.q is not None else self._wanted(term.tokens)
 
     # ------------------------------------------------------------ of queries and keys
 
     def _of_queries(self) -> None:
-        """The gradients of the queries and of what there is for each of them, and δ from its own products."""
+        """Computes the gradients of queries and of terms by query, and δ from this pass's own products."""
         call, scores = self.call, self.call.scores
         stretched = scores.stretched
         matrices = self._wanted(call.q), self._wanted_tokens(scores.relative_keys)
@@ -119,7 +119,7 @@ class Backward(Launch):
         if self.partial_keys:
             self._start_queries(*found)
         elif call.q.dtype == torch.float32:
-            # the gradients of queries and keys must be of one δ: those of learned angles cancel in them
+            # queries and keys must use the same δ: the gradients of learned angles cancel between them
             self._start_queries(*[None] * len(found), delta=True)
             self._start_queries(*found)
         else:
@@ -131,7 +131,7 @@ class Backward(Launch):
             self.found.append((stretched.rate, d_rate.double().sum()[None]))
 
     def _start_queries(self, *found: Plane | Tensor | None, delta: bool = False) -> None:
-        """Writes what is to be found, and from then on has the δ of the program's own products if ``delta``."""
+        """Starts the program that writes ``found``. With ``delta``, later programs use the δ that it computes."""
         if not delta and all(x is None for x in found):
             return
         blocks, own_delta = self.blocks("queries"), self.statistic(self.n) if delta else None
@@ -144,7 +144,7 @@ class Backward(Launch):
             self.statistics = self.statistics._replace(delta=own_delta)
 
     def _of_keys(self) -> None:
-        """The gradients of keys and values, of what there is for each key, and of the parameters of a formula."""
+        """Computes the gradients of keys, values, terms by key, and the parameters of a formula."""
         call, scores = self.call, self.call.scores
         blocks = self.blocks("keys")
         matrices = self._wanted(call.k), self._wanted_tokens(scores.relative_queries), self._wanted(call.v)
@@ -169,7 +169,7 @@ class Backward(Launch):
     # ------------------------------------------------------------ of tables of biases
 
     def _table_gradient(self, table: DistanceTable) -> Tensor:
-        """The gradient of a table, [batch, heads, rows]."""
+        """Returns the gradient of a table, [batch, heads, rows]."""
         blocks, count = self.blocks("diagonals"), table.values.shape[1]
         if table.q is not None:
             return self._rows_gradient(count, BY_DISTANCE)[0]
@@ -190,7 +190,7 @@ class Backward(Launch):
         return total
 
     def _rows_gradient(self, count: int, by: Any) -> list[Tensor]:
-        """The sums of the gradients of scores by row of a table, or piece, and times t, [batch, heads, rows]."""
+        """Returns the scores' gradients summed by row or piece, and the same times t, [batch, heads, rows]."""
         blocks = self.blocks("table")
         shares = max(1, min(tiles(self.m, blocks.block), PARTIAL // max(1, self.batch * self.heads * count)))
         partial = [self.buffer(self.batch * self.heads, shares, count) for _ in range(2 if by == BY_PIECE else 1)]
@@ -203,7 +203,7 @@ class Backward(Launch):
         return [x.double().sum(1).unflatten(0, (self.batch, self.heads)) for x in partial]
 
     def _of_pieces(self, found: StretchedPieces) -> None:
-        """The gradients of the intercepts and the slopes of a stretched bias."""
+        """Computes the gradients of the intercepts and the slopes of a stretched bias."""
         both = found.intercept, found.slope
         if any(x.requires_grad for x in both):
             of_pieces = self._rows_gradient(found.slope.shape[1], BY_PIECE)
@@ -212,7 +212,7 @@ class Backward(Launch):
     # ------------------------------------------------------------ of relative vectors
 
     def _of_relative(self, term: Relative, kind: Any, vectors: Vectors | None) -> None:
-        """The gradients of the vectors of a relative term, or of its products."""
+        """Computes the gradients of the vectors of a relative term, or of its products."""
         x = term.vectors if term.products is None else term.products
         if not x.requires_grad:
             return
@@ -225,7 +225,7 @@ class Backward(Launch):
         self.found.append((x, gradient))
 
     def _vectors_gradient(self, term: Relative, kind: Any, vectors: Vectors | None) -> Tensor:
-        """The gradient of the vectors of the distances of slots, [heads or 1, n + m − 1, width]."""
+        """Returns the gradient of the vectors of all distances of slots, [heads or 1, n + m − 1, width]."""
         blocks, (heads, count, width) = self.blocks("table"), term.vectors.shape
         side, members = blocks.block, self.batch * self.heads // max(heads, 1)
         i_tiles, diagonals = tiles(self.n, side), tiles(self.n, side) + tiles(self.m, side) - 1
@@ -238,19 +238,19 @@ class Backward(Launch):
             **self.sizes, block=side, kind=kind,
         )  # fmt: skip
         near, far = partial.sum(1).unbind(2)
-        if kind == RELATIVE_QUERIES:  # the nearer ones are below the distance of the corner, in falling order
+        if kind == RELATIVE_QUERIES:  # nearer distances lie below the corner's, in falling order
             near, far = far.flip(2), near.flip(2)
         total = partial.new_zeros(heads, (diagonals + 1) * side, width)
         total[:, :-side] += far.flatten(1, 2)
         total[:, side:] += near.flatten(1, 2)
-        # the first number is that of the distance of slots −i_tiles·side, or for relative queries one more
+        # row 0 belongs to the distance of slots −i_tiles·side, or for relative queries to the next one
         skipped = i_tiles * side - self.n + (0 if kind == RELATIVE_QUERIES else 1)
         return total[:, skipped : skipped + count] * (1.0 if kind == RELATIVE_VALUES else self.call.scale)
 
     # ------------------------------------------------------------ of pairs
 
     def _dense_gradient(self, dense: Tensor) -> Tensor:
-        """The gradient of the dense bias, in its shape and dtype."""
+        """Returns the gradient of the dense bias, in its shape and dtype."""
         blocks = self.blocks("table")
         gradient = torch.empty_like(dense, memory_format=torch.contiguous_format)
         if not self.batch * self.heads:
@@ -267,12 +267,12 @@ class Backward(Launch):
 
 
 def _sink_gradient(sink: Tensor, results: ForwardResults, delta: Tensor) -> Tensor:
-    """−δ times the weight of the sink, [batch, heads, n]; 0 where nothing else is in sight."""
+    """Returns −δ times the weight of the sink, [batch, heads, n]; 0 where nothing else is in sight."""
     weight = (sink.detach() - results.row_max).exp() / results.row_sum
     return torch.where(delta == 0, 0.0, -delta * weight)
 
 
 def _empty_like(x: Tensor) -> Tensor:
-    """Allocates a tensor like x, with the numbers of each token beside one another."""
+    """Allocates a tensor like x in which the numbers of each token are contiguous."""
     found = torch.empty_like(x)
     return found if found.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)

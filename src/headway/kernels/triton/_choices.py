@@ -1,8 +1,8 @@
-"""How large the blocks of a program are, and how many warps and stages it has: fixed, since a graph of a GPU can only
-capture programs that are not tuned while they run.
+"""The block sizes, warps and stages of each program.
 
-Some were chosen by time on an H100 (``RULES`` says which), the others by the registers and shared memory that the
-compiler reports (tests/golden/triton.json).
+They are fixed, since CUDA graphs cannot capture programs that are tuned while they run. Some were chosen by time on an
+H100 (``RULES`` says which), the others by the registers and shared memory that the compiler reports
+(tests/golden/triton.json).
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ class Blocks(NamedTuple):
 
 
 INTERPRETED = Blocks(32, 32, 4, 1)
-"""Small, so that short sequences have several blocks."""
+"""Small blocks, so that short sequences have several."""
 MAX_SPLIT_ROWS = 64
-"""The most queries, of all heads that share keys, whose keys are split."""
+"""The most queries, over all heads that share keys, for which keys are split."""
 SPLITS_OF_PROCESSOR = 4
-"""How many programs each multiprocessor is given: about twice what runs there at once."""
+"""How many programs are started for each multiprocessor, about twice the number that run there at once."""
 MOST_REDUCED = 64
-"""The most numbers that a reduction has for each query in one pass."""
+"""The most numbers that one pass of a reduction computes for each query."""
 LEAST_BLOCKS = 2
 """The fewest blocks of keys of a split."""
 SMALLEST = 32
-"""Keys of the smallest block of a split."""
+"""The number of keys in the smallest block of a split."""
 
 
 ONE, SOME = range(1, 2), range(1, sys.maxsize)
 
 
 class Rule(NamedTuple):
-    """Blocks, and the programs that have them.
+    """Blocks, and the programs that use them.
 
     Attributes:
         blocks: the blocks.
-        programs: their names; any program if there are none.
+        programs: the names of the programs; empty for any program.
         widest: the largest head_dim.
-        float32: whether q, k and v are of float32, or of half precision; either if None.
-        relative: the numbers of terms with relative vectors.
-        stretched: only with a stretched bias.
-        warpgroups: only with warpgroups.
+        float32: whether q, k and v are float32 or half precision; None for either.
+        relative: the allowed numbers of terms with relative vectors.
+        stretched: whether the rule needs a stretched bias.
+        warpgroups: whether the rule needs warpgroups.
     """
 
     blocks: Blocks
@@ -69,7 +69,7 @@ class Rule(NamedTuple):
     warpgroups: bool = False
 
     def holds(self, program: str, width: int, float32: bool, relative: int, stretched: bool, warpgroups: bool) -> bool:
-        """Returns whether a program has these blocks, if no rule before holds."""
+        """Returns whether the rule holds for a program. The first rule that holds decides."""
         return (
             (not self.programs or program in self.programs)
             and width <= self.widest
@@ -95,16 +95,16 @@ RULES = (
     Rule(Blocks(MAX_SPLIT_ROWS, 32, 8, 2), ("wide split",), float32=True),
     Rule(Blocks(MAX_SPLIT_ROWS, 64, 4, 2), ("wide split",), 128),
     Rule(Blocks(MAX_SPLIT_ROWS, 32, 4, 2), ("wide split",)),
-    # with a stretched bias nothing is loaded ahead
+    # with a stretched bias no block is loaded ahead
     Rule(Blocks(64, 64, 8, 1), widest=128, float32=False, stretched=True, warpgroups=True),
     Rule(Blocks(32, 64, 8, 1), widest=128, float32=False, stretched=True),
     Rule(Blocks(32, 32, 8, 1), widest=128, float32=True),
     Rule(Blocks(16, 16, 8, 1), float32=True),
-    # the fastest of 9 to 13 on an H100; the last one spills registers, yet those that do not are slower
+    # the fastest of 9 to 13 choices on an H100; the last one spills registers, but those that do not are slower
     Rule(Blocks(128, 64, 4, 3), ("forward",), 64, warpgroups=True),
     Rule(Blocks(64, 64, 4, 3), ("queries",), 64, warpgroups=True),
     Rule(Blocks(32, 128, 4, 2), ("keys",), 64, warpgroups=True),
-    # with 64 keys warpgroups would share these, and take twice as many instructions
+    # with 64 keys, warpgroups would share the keys and need twice as many instructions
     Rule(Blocks(32, 128, 8, 2), ("keys",), 64),
     Rule(Blocks(32, 128, 8, 2), ("keys",), 128, warpgroups=True),
     Rule(Blocks(32, 64, 8, 2), ("keys",), 128),
@@ -118,7 +118,7 @@ RULES = (
     Rule(Blocks(64, 32, 8, 1), ("forward", "reductions", "queries")),
     Rule(Blocks(32, 32, 4, 1)),
 )
-"""The first one that holds is taken."""
+"""The first rule that holds decides."""
 
 
 @cache
@@ -133,32 +133,32 @@ def blocks_for(
     """Returns the blocks of a program.
 
     Args:
-        program: "forward", "split", or "wide split" of more than 16 queries, "queries", "keys", "diagonals", "table",
-            which is that of a dense bias too, or "reductions" without an output.
+        program: "forward", "split" or, for more than 16 queries, "wide split", "queries", "keys", "diagonals", "table"
+            (also for a dense bias), or "reductions" without an output.
         dtype: the dtype of q, k and v.
-        width: the larger head_dim, as a power of 2.
-        relative: how many terms have relative vectors that are multiplied in blocks.
+        width: the larger head_dim, rounded up to a power of 2.
+        relative: the number of terms with relative vectors that are multiplied in blocks.
         stretched: whether there is a stretched bias.
-        warpgroups: whether the GPU multiplies 64 rows at once, so that blocks of 64 fit registers.
+        warpgroups: whether the GPU multiplies 64 rows at once, so that blocks of 64 fit into registers.
     """
     case = program, width, dtype == torch.float32, relative, stretched, warpgroups
     return next(rule.blocks for rule in RULES if rule.holds(*case))
 
 
 def are_few(rows: int, keys: int) -> bool:
-    """Returns whether so few queries have so many keys that these may be computed in splits; see ``splits_for``."""
+    """Returns whether queries are few and keys many enough to split the keys; see ``splits_for``."""
     return rows <= MAX_SPLIT_ROWS and keys > (2 * LEAST_BLOCKS - 1) * SMALLEST
 
 
 def splits_for(rows: int, keys: int, groups: int, processors: int, block: int) -> int:
-    """Returns in how many splits the keys of few queries are computed; 0 if the queries are too many, or the keys few.
+    """Returns the number of splits of the keys; 0 for too many queries or too few keys.
 
     Args:
-        rows: the queries of all heads that share keys.
-        keys: how many keys there are.
-        groups: the heads of keys in all sequences.
+        rows: the number of queries, over all heads that share keys.
+        keys: the number of keys.
+        groups: the number of key heads in all sequences.
         processors: the multiprocessors of the GPU.
-        block: keys of a block.
+        block: the keys of a block.
     """
     blocks = -(-keys // block)
     if not are_few(rows, keys) or blocks < 2 * LEAST_BLOCKS:

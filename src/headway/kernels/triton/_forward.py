@@ -1,4 +1,4 @@
-"""The output and the reductions of a lowered call. Importing this module imports triton."""
+"""Computes the output and the reductions of a lowered call. Importing this module imports triton."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ._launch import Launch, tiles
 from .programs import RELATIVE_VALUES
 
 SPLITS = 16
-"""Splits of keys that are merged at once."""
+"""The number of splits that are merged at once."""
 
 
 class Forward(Launch):
-    """The programs of the output, and of the weights' reductions."""
+    """The programs of the output and of reductions of the weights."""
 
     def run(self) -> ForwardResults:
         """Returns the output and the statistics of each query."""
@@ -33,13 +33,13 @@ class Forward(Launch):
         return results
 
     def new_results(self) -> ForwardResults:
-        """Allocates the results; the output in float32 if relative values are still to be added to it."""
+        """Allocates the results. The output is float32 if relative values must still be added to it."""
         values = self.call.relative_values
         dtype = self.call.q.dtype if values is None or values.q is None else torch.float32
         return new_results(self.call.q, self.call.v, dtype)
 
     def _add_relative_values(self, results: ForwardResults) -> None:
-        """Adds to the output the relative values that are looked up."""
+        """Adds the looked-up relative values to the output."""
         values = self.call.relative_values
         if values is not None and values.q is not None:
             weights = self.sums_by_row(values, RELATIVE_VALUES, self.statistics_of(results))
@@ -48,12 +48,12 @@ class Forward(Launch):
     def run_whole(
         self, results: ForwardResults, output: bool = True, wanted: Wanted | None = None, width: int = 0
     ) -> None:
-        """Writes the statistics of each query, the output if it is to be, and what is wanted of the weights.
+        """Writes the statistics of each query, the output if ``output``, and the wanted reductions of the weights.
 
         Args:
-            results: where to.
+            results: the tensors that are written.
             output: whether to write the output.
-            wanted: what is wanted of the weights, of a query at most ``width`` numbers, a power of 2; 0 for nothing.
+            wanted: the reductions, of at most ``width`` numbers for each query. The width is a power of 2, or 0.
         """
         blocks = self.blocks("forward" if output else "reductions")
         inputs = self.inputs if output else self.inputs._replace(v=None)
@@ -85,7 +85,7 @@ class Forward(Launch):
             self.inputs._replace(v=None), self.parts, self.statistics_of(results), counted, mass, largest,
             self.n, self.m, self.heads, self.group, down, across, **self.widths, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
-        return mass, largest.masked_fill(mass.isnan(), torch.nan)  # NaN is lost among the largest
+        return mass, largest.masked_fill(mass.isnan(), torch.nan)  # maxima lose NaN
 
     def _run_in_splits(self, results: ForwardResults, splits: int, blocks: Blocks) -> None:
         rows = self.batch * self.heads * self.n
@@ -105,5 +105,5 @@ class Forward(Launch):
 
 
 def _processors(device: torch.device) -> int:
-    """Returns how many multiprocessors a GPU has; of the interpreter a few, so that short sequences are split."""
+    """Returns the multiprocessors of a GPU; a small number for the interpreter, so that short sequences are split."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2

@@ -1,4 +1,4 @@
-"""Whether triton is here, and whether it can run on the device of a call."""
+"""Whether triton is installed, and whether it can run on the device of a call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .._problem import is_older
 
 OLDEST, OLDEST_GPU = (3, 6), (8, 0)
 NAMES = ("triton", "pytorch-triton")
-"""The names of its packages: of releases, and of what nightly builds of torch bring along."""
+"""The names of its packages: of releases, and of the version that nightly builds of torch install."""
 
 
 @constant_in_graphs
@@ -24,7 +24,7 @@ def interprets() -> bool:
 
 @constant_in_graphs  # computed once, in the first call
 def missing() -> str | None:
-    """Returns why there is no triton that can be used; None if there is one. Imports nothing."""
+    """Returns why triton cannot be used; None if it can. Does not import it."""
     return _missing()
 
 
@@ -39,7 +39,7 @@ def _missing() -> str | None:
         if numbers < OLDEST:
             return f"{name} {version} is too old: install {OLDEST[0]}.{OLDEST[1]} or later"
         return None
-    return "triton is not installed, which torch for CUDA brings along"
+    return "triton is not installed: it comes with torch for CUDA"
 
 
 def reason_against(device: str) -> str | None:
@@ -54,7 +54,7 @@ def reason_against(device: str) -> str | None:
 
 
 def too_old(capability: tuple[int, int] | None) -> str | None:
-    """Returns why triton's programs cannot run on a GPU of a compute capability; None if they can, or without a GPU."""
+    """Returns why triton's programs cannot run at a compute capability; None if they can, or without a GPU."""
     if capability is None or not is_older(capability, OLDEST_GPU):
         return None
     return f"the GPU has compute capability {capability[0]}.{capability[1]}: it needs 8.0 (Ampere) or later"

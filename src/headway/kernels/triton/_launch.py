@@ -1,4 +1,4 @@
-"""The arguments of the programs for a lowered call. Importing this module imports triton."""
+"""Gathers the arguments of the programs for a lowered call. Importing this module imports triton."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ from .programs import (
 FORMULAS = {Linear: LINEAR, Log: LOG, Power: POWER}
 UNBOUNDED = Bound(NONE, number(0))
 MOST_LISTED = 1 << 24
-"""The most numbers in lists of blocks."""
+"""The most numbers that lists of blocks may hold."""
 CLASSIFIED, LISTED = 8, 512
-"""Blocks that one program looks at, and blocks that are listed at once."""
+"""The number of blocks that one program examines, and the number that are listed at once."""
 LISTER = Blocks(1, 1, 4, 1)
 ROWS = 32
-"""Rows of a table of which one program sums those of its tokens."""
+"""The number of table rows for which one program sums the pairs of its tokens."""
 
 
 class Launch:
@@ -79,9 +79,9 @@ class Launch:
 
     Args:
         call: the call.
-        starts: starts the programs; by default triton finds each of them.
-        like: the launch of a call that differs in the numbers of q, k and v, and may have other terms of the same
-            kinds; their ``scores`` are one object if it has not.
+        starts: starts the programs; by default triton looks each of them up.
+        like: the launch of a call that differs in the values of q, k and v, and possibly in terms of the same kinds.
+            With the same terms, both calls share one ``scores`` object.
     """
 
     inputs: Inputs
@@ -108,7 +108,7 @@ class Launch:
         self.parts = Parts(sink, values, None, self._terms(), sight, drop)
 
     def _measure(self) -> None:
-        """Finds the sizes of the call."""
+        """Reads the sizes of the call."""
         call = self.call
         q, k, v = (rows_together(x) for x in (call.q, call.k, call.v))
         self.batch, self.heads, self.n, self.head_dim = q.shape
@@ -132,10 +132,10 @@ class Launch:
         self.lists: dict[tuple[int, int, bool], Lists | None] = {}
 
     def without_tensors(self, terms: bool) -> Self:
-        """Returns what is like this launch in later calls, without q, k and v, and without the terms if they vary.
+        """Returns the part of this launch that later calls share: without q, k and v, and without varying terms.
 
         Args:
-            terms: whether they stay the same.
+            terms: whether the terms stay the same.
         """
         found = copy(self)
         inputs = [x if x is None else x._replace(at=None) for x in self.inputs[:3]]
@@ -147,10 +147,10 @@ class Launch:
         return found
 
     def with_table(self, values: Tensor | None) -> Self:
-        """Returns a copy of this launch with other numbers in its table of distances.
+        """Returns a copy of this launch with other values in its table of distances.
 
         Args:
-            values: the numbers, contiguous; None for a copy to keep without them.
+            values: the values, contiguous; None for a copy that is kept without them.
         """
         scores, terms = self.call.scores, self.parts.terms
         assert scores.table is not None
@@ -163,7 +163,7 @@ class Launch:
 
     @property
     def widths(self) -> dict[str, Any]:
-        """The sizes of programs that read no values."""
+        """The sizes for programs that do not read values."""
         return {name: self.sizes[name] for name in ("head_dim", "head_pad", "interpreted")}
 
     @property
@@ -192,7 +192,7 @@ class Launch:
         return self.buffer(self.batch, self.heads, tokens)
 
     def plane_of(self, x: Tensor) -> Plane:
-        """Of [b, heads, tokens, width]."""
+        """Returns the plane of x [b, heads, tokens, width]."""
         return Plane.of(x, x.stride()[:3], ALIGNED if self.aligned and _is_aligned(x) else ANY)
 
     def plane_or_none(self, x: Tensor | None) -> Plane | None:
@@ -205,18 +205,18 @@ class Launch:
     # ------------------------------------------------------------ parts
 
     def _plane(self, x: Tensor | None, tokens: int) -> Plane | None:
-        """Of [b, heads or 1, tokens or 1]."""
+        """Returns the plane of x [b, heads or 1, tokens or 1]."""
         if x is None:
             return None
         x = x.detach().resolve_neg().expand(self.batch, self.heads, tokens)
         return Plane.of(x, x.stride(), _layout(x))
 
     def _tokens(self, x: Relative | None) -> Plane | None:
-        """What relative vectors are multiplied with in blocks."""
+        """The tokens that relative vectors are multiplied with in blocks."""
         return None if x is None or x.q is not None or x.tokens is None else self.plane_of(rows_together(x.tokens))
 
     def vectors(self, x: Relative | None, pad: int | None = None) -> Vectors | None:
-        """The vectors that are multiplied in blocks, padded to ``pad``; by default to the next power of 2."""
+        """The vectors that are multiplied in blocks, padded to ``pad`` numbers, by default to the next power of 2."""
         if x is None or x.q is not None:
             return None
         (vectors, stride), (_, rows, width) = _by_head(x.vectors), x.vectors.shape
@@ -225,7 +225,7 @@ class Launch:
         return Vectors(vectors, stride, last, origin, *sizes, vectors if x.ends is None else x.ends)
 
     def by_row(self, x: Relative | None, numbers: Tensor | None) -> ByRow | None:
-        """The numbers of tokens for the rows of a table, [batch, heads, tokens, rows], that are looked up."""
+        """The numbers of each token for the rows of a table, [batch, heads, tokens, rows], which are looked up."""
         if x is None or x.q is None or numbers is None:
             return None
         numbers = numbers.detach().resolve_neg().contiguous()
@@ -233,12 +233,12 @@ class Launch:
         return ByRow(numbers, b, h, n, ANY, last, origin)
 
     def of_tokens(self, x: Tensor) -> Plane:
-        """Of [b, tokens], the same for all heads."""
+        """Returns the plane of x [b, tokens], which all heads share."""
         x = x.resolve_neg()
         return Plane.of(x, (x.stride(0) if x.shape[0] > 1 else 0, 0, x.stride(1)), _layout(x))
 
     def pairs(self, x: Tensor | None) -> tuple[Pairs | None, Any]:
-        """Of what broadcasts to [b, heads, n, m], and its layout."""
+        """Returns the pairs of x, which broadcasts to [b, heads, n, m], and their layout."""
         if x is None:
             return None, ANY
         x = x.detach().resolve_neg().expand(self.batch, self.heads, self.n, self.m)
@@ -264,7 +264,7 @@ class Launch:
         )
 
     def _sides(self, q: Tensor | None, k: Tensor | None) -> list[Plane | None]:
-        """The positions of both sides; None where they rise by one."""
+        """The positions of queries and keys; None if they rise by one."""
         return [None if x is None else self.of_tokens(x) for x in (q, k)]
 
     def _relative(self) -> dict[str, Any]:
@@ -274,7 +274,7 @@ class Launch:
         for name, x in (("query_products", keys), ("key_products", queries)):
             found[name] = self.by_row(x, None if x is None else x.products)
         for x in (keys, queries, self.call.relative_values):
-            if x is not None and x.q is not None:  # the same of all
+            if x is not None and x.q is not None:  # the same positions for all terms
                 found["relative_q_position"], found["relative_k_position"] = self._sides(x.q, x.k)
         return found
 
@@ -336,7 +336,7 @@ class Launch:
         return Bound(NUMBER, number(within(x, self.n, self.m)))
 
     def _limit(self, x: MaskBound) -> Bound:
-        """A bound of the keys of each sequence, a number or [b, 1]."""
+        """Returns a bound of the keys of each sequence, a number or [b, 1]."""
         if not isinstance(x, Tensor):
             return self._bound(x)
         return Bound(EACH, self.of_tokens(x.clamp(0, self.m).to(torch.int32).expand(self.batch, 1)))
@@ -351,11 +351,11 @@ class Launch:
         return Sight(spans[0], second, q_document, k_document, *self.pairs(rest), None)
 
     def listed(self, blocks: Blocks, of_keys: bool = False) -> Parts:
-        """Returns the parts, with lists of the blocks in sight where intervals do not say it all.
+        """Returns the parts, with lists of the blocks in sight if the mask is more than intervals.
 
         Args:
-            blocks: those of the program that goes through the lists.
-            of_keys: whether it computes blocks of keys; else of queries.
+            blocks: the blocks of the program that reads the lists.
+            of_keys: whether the program computes blocks of keys, not of queries.
         """
         size = blocks.rows, blocks.block, of_keys
         if size not in self.lists:
@@ -396,12 +396,12 @@ class Launch:
         below, first_row, first_head = map(number, (int(call.dropout * 2**32), call.batch_offset, call.head_offset))
         return Dropout(below, 1 / (1 - call.dropout), call.seed, first_row, first_head, queries, keys)
 
-    # ------------------------------------------------------------ of weights that are computed again
+    # ------------------------------------------------------------ statistics of recomputed weights
 
     def statistics_of(
         self, results: ForwardResults, up: Plane | None = None, d_lse: Tensor | None = None
     ) -> Statistics:
-        """What weights are computed from again, and δ from the output if its gradient is given."""
+        """Returns the statistics for recomputing weights, with δ from the output if its gradient is given."""
         blocks = self.blocks("queries")
         found = Statistics(*(self.statistic(self.n) for _ in Statistics._fields))
         self.start(
@@ -415,7 +415,7 @@ class Launch:
     # ------------------------------------------------------------ sums of pairs by row
 
     def sums_by_row(self, term: Relative, kind: Any, statistics: Statistics, up: Plane | None = None) -> Tensor:
-        """The sums over the pairs of each token with the same row, [batch, heads, tokens, rows]."""
+        """Returns, for each token and row, the sum over its pairs with that row, [batch, heads, tokens, rows]."""
         blocks, count = self.blocks("table"), term.vectors.shape[1]
         tokens, size = (self.m, blocks.block) if kind == RELATIVE_QUERIES else (self.n, blocks.rows)
         sums = self.buffer(self.batch, self.heads, tokens, count)
@@ -434,13 +434,13 @@ def _has_warpgroups(device: torch.device) -> bool:
 
 
 def rows_together(x: Tensor) -> Tensor:
-    """Returns x, with the numbers of each token beside one another."""
+    """Returns x with contiguous numbers in each token."""
     x = x.detach().resolve_neg()
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def _by_head(x: Tensor) -> tuple[Tensor, int]:
-    """Returns x [heads or 1, …] with its numbers beside one another, and how far apart its heads are."""
+    """Returns x [heads or 1, …], contiguous, and the stride of its heads."""
     x = x.detach().resolve_neg().contiguous()
     return x, number(x.stride(0) if len(x) > 1 else 0)
 
@@ -455,7 +455,7 @@ def _is_aligned(x: Tensor) -> bool:
 
 
 def padded(width: int) -> int:
-    """Returns the next power of 2, at least 16, which products need."""
+    """Returns the next power of 2, but at least 16, the smallest size of a product."""
     return max(16, triton.next_power_of_2(width))
 
 

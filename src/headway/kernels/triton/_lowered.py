@@ -1,4 +1,4 @@
-"""A call in what the programs take: numbers for each query, key, distance or pair, and relative vectors."""
+"""Lowers a call to the inputs of the programs: numbers for each query, key, distance or pair, and relative vectors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from ._tables import (
 
 RELATIVE = (RelativeKeys, RelativeQueries, RelativeValues)
 REST_LIMIT = 1 << 26
-"""The most bytes of what is made dense: a mask that is no interval, of a byte for each pair, or a bias of 4 bytes."""
+"""The most bytes of a dense mask, with one byte for each pair, or of a dense bias, with four."""
 
 
 def is_small(batch: int, heads: int, n: int, m: int) -> bool:
@@ -61,12 +61,12 @@ def is_small(batch: int, heads: int, n: int, m: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Scores(Record):
-    """What scores are made of besides products; None for what a call does not have.
+    """The parts of scores other than products. A part that a call does not have is None.
 
     score = cap(scale · factor · (⟨q, k⟩ + relative products) + table[distance] + grid[places]
                 + formula(distance) + pieces(distance, query) + queries + keys + dense)
 
-    All are float32 but ``dense`` and relative vectors.
+    All are float32 except ``dense`` and relative vectors.
     """
 
     factor: Tensor | None
@@ -89,7 +89,7 @@ class Scores(Record):
 
     @property
     def tensors(self) -> Iterable[Tensor]:
-        """The tensors of which gradients may be wanted."""
+        """The tensors that may require a gradient."""
         table, grid = (None if x is None else x.values for x in (self.table, self.grid))
         relative = [x for term in (self.relative_keys, self.relative_queries) if term is not None for x in term.learned]
         biases = table, grid, *self.parameters, *self.pieces, self.queries, self.keys, self.dense
@@ -109,20 +109,20 @@ class Scores(Record):
 
 @dataclass(frozen=True, eq=False)
 class TritonCall(LoweredCall):
-    """A lowered call of ``scores``, whose mask is intervals, ``real_keys``, documents and ``allowed``."""
+    """A lowered call with ``scores``. Its mask consists of intervals, ``real_keys``, documents and ``allowed``."""
 
     scores: Scores = None  # type: ignore[assignment]
     relative_values: Relative | None = None
     real_keys: Bounds = (None, None)
-    """The keys of each sequence that are no padding: a number or [b or 1, 1], or None."""
+    """The bounds of each sequence's keys without padding: numbers, [b or 1, 1] or None."""
     documents: tuple[Tensor, Tensor] | None = None
-    """The documents of the queries and of the keys, [b, n] and [b, m]: a query sees those of its own."""
+    """The documents of queries and keys, [b, n] and [b, m]. A query sees keys of its own document."""
     allowed: Tensor | None = None
-    """What the rest of the mask allows, bool; broadcasts to [batch, heads, n, m]."""
+    """The rest of the mask, bool, which broadcasts to [batch, heads, n, m]."""
 
 
 def kinds_of(problem: Problem) -> Divided:
-    """Returns the biases by distance of a problem, by how programs take them."""
+    """Groups the distance biases of a problem by the form in which programs take them."""
     biases = [term.values for term in problem.terms if isinstance(term, DistanceBias)]
     if not problem.n or not problem.m:
         biases = []
@@ -132,7 +132,7 @@ def kinds_of(problem: Problem) -> Divided:
 
 
 def would_be_large(problem: Problem, of_pairs: list[Bias]) -> bool:
-    """Returns whether the sum of these and of the dense biases would be made, and be too large."""
+    """Returns whether these biases and the dense ones need a dense sum that is too large."""
     dense = [term for term in problem.terms if isinstance(term, DenseBias) and is_of_pairs(term)]
     if not of_pairs and len(dense) < 2:
         return False
@@ -141,15 +141,15 @@ def would_be_large(problem: Problem, of_pairs: list[Bias]) -> bool:
 
 
 class Frame(NamedTuple):
-    """What a lowered call has of its positions and its mask alone, which later calls at the same positions share.
+    """The part of a lowered call that depends only on positions and mask. Later calls at the same positions share it.
 
     Attributes:
-        intervals: as of a ``LoweredCall``.
+        intervals: as in ``LoweredCall``.
         rest: likewise.
-        real_keys: as of a ``TritonCall``.
+        real_keys: as in ``TritonCall``.
         documents: likewise.
         allowed: likewise.
-        slots: what is computed of the positions.
+        slots: results that depend on the positions.
     """
 
     intervals: tuple[Bounds, ...]
@@ -161,7 +161,7 @@ class Frame(NamedTuple):
 
     @staticmethod
     def of(call: Call) -> Frame:
-        """Returns that of a call."""
+        """Returns the frame of ``call``."""
         mask, real_keys = _without_padding(call)
         lowered = with_intervals(call if mask is call.mask else call._with(mask=mask))
         sides = lowered.q_coordinates, lowered.k_coordinates
@@ -173,7 +173,7 @@ def lower_for_programs(call: Call, frame: Frame | None = None) -> TritonCall:
 
     Args:
         call: the call.
-        frame: that of an earlier call which differs in the numbers of q, k and v and in its terms alone.
+        frame: the frame of an earlier call that differs only in its terms and in the values of q, k and v.
     """
     frame = Frame.of(call) if frame is None else frame
     slots, some = frame.slots, bool(call.q.shape[2] and call.k.shape[2])
@@ -216,9 +216,9 @@ def lower_for_programs(call: Call, frame: Frame | None = None) -> TritonCall:
 
 
 def _without_padding(call: Call) -> tuple[Mask | None, Bounds]:
-    """Returns the mask without padding, and which keys of each sequence are not padding.
+    """Returns the mask without padding, and the bounds of each sequence's real keys.
 
-    Otherwise bounds of each sequence would be intersected with those of each query, and become numbers of each query.
+    Intersecting these bounds with the bounds of each query would turn them into a tensor by query.
     """
     mask = call.mask
     for part in mask.masks if isinstance(mask, And) else (mask,):
@@ -230,7 +230,7 @@ def _without_padding(call: Call) -> tuple[Mask | None, Bounds]:
 
 
 def _in_blocks(call: Call) -> bool:
-    """Whether programs multiply blocks of relative vectors; not those of a few queries, unless nothing else is left."""
+    """Whether programs multiply blocks of relative vectors. For a few queries they do so only if they must."""
     problem = Problem(call)
     if not problem.positions_rise_by_one:
         return False
@@ -247,7 +247,7 @@ def _is_small(call: Call) -> bool:
 
 
 def _without_sinusoids(call: LoweredCall, in_blocks: bool) -> tuple[LoweredCall, list[Tensor]]:
-    """Returns the call without sinusoids that programs do not multiply in blocks, and their products with q."""
+    """Returns the call without the sinusoids that programs cannot multiply in blocks, and their products with q."""
     found = [term for term in call.terms if isinstance(term, RelativeKeys) and isinstance(term.rows, Sinusoids)]
     if not found or in_blocks:
         return call, []
@@ -260,14 +260,14 @@ def _others(terms: tuple[Term, ...], those: list[RelativeKeys]) -> tuple[Term, .
 
 
 def _scaled(products: Tensor, scale: float, factor: Tensor | None) -> Tensor:
-    """Returns products of pairs as what is added to scores."""
+    """Returns the scaled products of pairs, which are added to scores."""
     return products * scale if factor is None else Scaled.apply(products * scale, factor)
 
 
 class Scaled(torch.autograd.Function):
     """products·factor of (products [batch, heads, n, m], factor [b, h, n]).
 
-    A product of no weight, which may be NaN, adds nothing to the gradient of the factor.
+    A product with weight 0, which may be NaN, adds nothing to the gradient of the factor.
     """
 
     @staticmethod
@@ -285,7 +285,7 @@ class Scaled(torch.autograd.Function):
 def added(
     terms: Iterable[Term], of_pairs: list[Tensor]
 ) -> tuple[list[Tensor | None], list[Tensor | None], Tensor | None]:
-    """Returns the biases of queries, those of keys, and the sum of those of pairs: a dense bias is one of these."""
+    """Returns the biases by query, the biases by key, and the sum of the biases by pair, with dense ones sorted in."""
     queries, keys, dense = [], [], None
     for term in terms:
         if isinstance(term, TokenBias):
@@ -306,7 +306,7 @@ def added(
 
 
 def only_rows(terms: tuple[Term, ...]) -> Rows | None:
-    """Returns the bias of a call whose one term is a bias by distance of rows; None for any other call."""
+    """Returns the rows of a call whose only term is a distance bias by rows; None for any other call."""
     if len(terms) != 1 or type(terms[0]) is not DistanceBias or type(terms[0].values) is not Rows:
         return None
     return terms[0].values
@@ -318,7 +318,7 @@ def is_of_pairs(term: DenseBias) -> bool:
 
 
 def sum_of(parts: Iterable[Tensor | None]) -> Tensor | None:
-    """Returns the sum of the parts in float32; None for none. There is one query scale and one sink at most."""
+    """Returns the sum of the parts in float32; None without parts. There is at most one query scale and one sink."""
     total = None
     for part in parts:
         if part is not None:
@@ -327,7 +327,7 @@ def sum_of(parts: Iterable[Tensor | None]) -> Tensor | None:
 
 
 def rest_of(rest: Mask | None, q: Coordinates, k: Coordinates) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None]:
-    """Returns the documents and the dense part of what no interval says."""
+    """Returns the documents and the dense part of a mask's rest."""
     if rest is None:
         return None, None
     parts = rest.masks if isinstance(rest, And) else (rest,)

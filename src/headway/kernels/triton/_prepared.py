@@ -1,8 +1,7 @@
-"""A call of the kernel that is prepared once: later calls find the programs compiled, and what does not depend on q, k
-and v lowered. Importing this module imports triton.
+"""Prepares a call once: later calls reuse its compiled programs and everything lowered that does not depend on q, k, v.
 
-A call that autograd records saves what the same call saves that is not prepared, so that a checkpoint may compute it
-again either way.
+Importing this module imports triton. A prepared call saves the same tensors for autograd as an unprepared one, so that
+activation checkpointing may recompute the call either way.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ from ._tables import places_of
 
 KERNEL = "triton"
 INPUTS, RESULTS = 3, 3
-"""q, k and v are the first tensors of a call, and its results the last of those that it saves."""
+"""q, k and v are the first tensors that a call saves, and its results the last."""
 MOST_KEPT = 1 << 22
-"""The most bytes of tables and bounds that a prepared call keeps; what is more is computed in each call."""
+"""The most bytes of tables and bounds that a prepared call keeps. Larger ones are computed in each call."""
 MOST_ROTATED = 1 << 23
-"""The most bytes of cosines and sines that it keeps; a call that has more is not prepared."""
+"""The most bytes of cosines and sines that a prepared call keeps. A call with more is not prepared."""
 
 
 class Table(NamedTuple):
-    """The table of distances of calls that differ only in the numbers of its rows.
+    """The table of distances of calls that differ only in the values of its rows.
 
     Attributes:
         slots: the positions.
-        places: which row each distance has.
-        shape: that of the rows.
+        places: the row of each distance.
+        shape: the shape of the rows.
     """
 
     slots: Slots
@@ -54,7 +53,7 @@ class Table(NamedTuple):
     shape: torch.Size
 
     def rows(self, terms: tuple[Term, ...]) -> Rows | None:
-        """Returns the bias of a call; None if it differs in more."""
+        """Returns the rows of a call; None if it differs in anything else."""
         rows = only_rows(terms)
         if rows is None or rows.table.shape != self.shape or places_of(rows, self.slots) is not self.places:
             return None
@@ -66,9 +65,9 @@ class Again(NamedTuple):
 
     Attributes:
         lowered: the call in terms that the programs take.
-        launch: a launch that its own resembles.
-        kind: what selects its programs, besides what all calls have in common.
-        table: the numbers in the rows of its bias, and those of each distance, if it differs only in these.
+        launch: a launch that it can reuse.
+        kind: the facts that select its programs and may differ between calls.
+        table: the values of its bias's rows, and the values at each distance, if the call differs only in these.
     """
 
     lowered: TritonCall
@@ -80,11 +79,11 @@ class Again(NamedTuple):
 class PreparedCall:
     """A call for other q, k and v of the same shapes, strides, alignment and dtype.
 
-    A call does not change it but for the programs that it finds, so that threads may share it.
+    Calls change nothing in it but the kept programs, so threads may share it.
 
     Args:
         call: the first call, without rotations and tables.
-        rotations: those of q and k.
+        rotations: the rotations of q and k.
         terms_vary: whether later calls have other terms, of the same kinds.
         recorded: whether autograd records the call.
     """
@@ -109,10 +108,10 @@ class PreparedCall:
         self.frame = None if self.launch is None else frame
 
     def _kept(self, call: Call, frame: Frame, varying: bool) -> tuple[Launch | None, bool, Table | None]:
-        """Returns a launch for later ones, whether later terms are the same, and the table if only it changes."""
+        """Returns a launch for later calls, whether their terms are the same, and the table if only that changes."""
         lowered = lower_for_programs(call, frame)
         if lowered.documents is not None or lowered.allowed is not None:
-            return None, False, None  # lists of blocks would be kept
+            return None, False, None  # the launch would keep lists of blocks
         launch = Forward(lowered)
         same_terms = not varying and not any(isinstance(term, RELATIVE) for term in call.terms)
         if _bytes_of(launch.parts if same_terms else launch.parts.sight) > MOST_KEPT:
@@ -128,7 +127,7 @@ class PreparedCall:
 
     @staticmethod
     def of(call: Call, terms_vary: bool) -> PreparedCall | str:
-        """Returns the prepared ``call``, or why more than the kernel takes part in computing it.
+        """Returns the prepared ``call``, or why it needs more than the kernel.
 
         Args:
             call: the first call.
@@ -141,8 +140,8 @@ class PreparedCall:
         backs: dict[int, Tensor] = {}
         for x, rotation in ((call.q, call.q_rotation), (call.k, call.k_rotation), (call.v, None)):
             if rotation is not None and not supports(x, rotation):
-                return "torch computes a rotation"
-            sin = None  # of the rotation back, which queries and keys share
+                return "torch computes one of its rotations"
+            sin = None  # the sines of the rotation back, which queries and keys share
             if rotation is not None and torch.is_grad_enabled() and x.requires_grad:
                 sin = backs.setdefault(id(rotation.sin), -rotation.sin)
             rotations.append(None if rotation is None else PreparedRotation(rotation, sin))
@@ -156,17 +155,17 @@ class PreparedCall:
         with without_autocast(call.q), torch.no_grad():  # a checkpoint counts what autograd saves
             found = PreparedCall(bare, rotations[:2], terms_vary, follows)
         if follows and any(x is not None and x.requires_grad for x in found.constants):
-            return "a tensor that requires a gradient is the same in each call"
+            return "every call would share a tensor that requires a gradient"
         return found
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...] = ()) -> Tensor | None:
-        """Returns the output; None if autograd must record the call, as it did not record the first one.
+        """Returns the output; None if autograd must record the call but did not record the first one.
 
         Args:
             q: queries.
             k: keys.
             v: values.
-            terms: the terms; none if they are those of the first call.
+            terms: the terms; empty for those of the first call.
         """
         can_record = not self.recorded and torch.is_grad_enabled()
         if can_record and any(tensor_at(terms, path).requires_grad for _, path in self.paths):
@@ -194,7 +193,7 @@ class PreparedCall:
         return results
 
     def _again(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...]) -> Again:
-        """Returns a later call of rotated q, k and v."""
+        """Returns a later call with rotated q, k and v."""
         launch, rows = self.launch, None if self.table is None else self.table.rows(terms)
         if launch is None or (not self.same_terms and rows is None):
             lowered = lower_for_programs(self.call._with(q=q, k=k, v=v, terms=terms), self.frame)
@@ -206,7 +205,7 @@ class PreparedCall:
         return Again(launch.call._with(q=q, k=k, v=v), launch, None, table)
 
     def backward(self, saved: Sequence[Tensor], needed: Sequence[bool], d_out: Tensor) -> list[Tensor | None] | None:
-        """Returns the gradient of each tensor that needs one; None if a tensor is not as in the first call.
+        """Returns the gradient of each tensor that needs one; None if a tensor differs from the first call's.
 
         Args:
             saved: the tensors of the call and its results.
@@ -222,7 +221,7 @@ class PreparedCall:
             for x, need in zip(tensors, needed, strict=True)
         ]
         q, k, v = leaves[:INPUTS]
-        # autograd goes through lowering
+        # autograd differentiates the lowering
         with on_device_of(d_out), without_autocast(d_out), torch.set_grad_enabled(not self.same_terms):
             again = self._again(q, k, v, () if self.same_terms else _ops.unflatten(self.terms, leaves))
             layout = d_out.stride(), d_out.dtype, out.stride(), alignment(q, k, v, d_out, out, row_max, row_sum)
@@ -244,7 +243,7 @@ class PreparedCall:
 
 
 class PreparedAttention(torch.autograd.Function):
-    """Attention of (the prepared call, the terms, *tensors), as ``Attention`` without a log-sum-exp."""
+    """Attention of (the prepared call, the terms, *tensors), like ``Attention`` without the log-sum-exp."""
 
     @staticmethod
     def forward(ctx: Any, prepared: PreparedCall, terms: tuple[Term, ...], *tensors: Tensor) -> Tensor:
@@ -267,21 +266,21 @@ class PreparedAttention(torch.autograd.Function):
 
 
 def _kind_of(lowered: TritonCall) -> Hashable:
-    """Returns what the programs of a call depend on of tensors that each call has anew."""
+    """Returns the facts of replaced tensors on which the programs of a call depend."""
     values = [] if lowered.relative_values is None else lowered.relative_values.learned
     every = lowered.q, lowered.k, lowered.v, *lowered.scores.tensors, *values
     return tuple([(x.shape, x.stride(), x.dtype, x.requires_grad) for x in every]), alignment(*every)
 
 
 def _bytes_of_rotations(rotations: Sequence[PreparedRotation | None]) -> int:
-    """Returns how many bytes the cosines and sines of queries and keys take, of which they may share some."""
+    """Returns the bytes of the cosines and sines of queries and keys, counting shared tensors once."""
     kept = [side for one in rotations if one is not None for side in (one.rotation, one.back) if side is not None]
     tensors = {id(x): x for side in kept for x in (side.cos, side.sin)}
     return sum(x.nbytes for x in tensors.values())
 
 
 def _bytes_of(arguments: Any) -> int:
-    """Returns how many bytes the tensors in the arguments of a program take."""
+    """Returns the bytes of the tensors in the arguments of a program."""
     if isinstance(arguments, Tensor):
         return arguments.nbytes
     return sum(map(_bytes_of, arguments)) if isinstance(arguments, tuple) else 0

@@ -1,7 +1,6 @@
-"""Reductions of the weights of a call: those of each query with its output, those over queries in a pass of their own.
+"""Computes reductions of the weights: those of each query with the output, those over queries in a separate pass.
 
-The programs have a number, or at most ``MOST``, for each query; what is more takes further passes. Importing this
-module imports triton.
+A pass computes at most ``MOST`` numbers for each query; more take further passes. Importing this module imports triton.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from ._lowered import TritonCall
 
 R = TypeVar("R", bound=Reduction)
 FAR = 1 << 60
-"""Beyond every distance."""
+"""A number beyond every distance."""
 COUNTS = ("top_count", "at_count", "label_count", "range_count")
-"""The fields of ``Wanted`` that say how many numbers a query has."""
+"""The fields of ``Wanted`` that state how many numbers a query has."""
 INDEX = frozenset({"q_index", "k_index"})
 Value = Callable[[], Any]
-"""Gives the value of a reduction after the passes."""
+"""Returns the value of a reduction after the passes."""
 
 
 def reduce_by_programs(
@@ -51,7 +50,7 @@ def reduce_by_programs(
 
     Args:
         call: the call, with values of width 0 if the output is not wanted.
-        reductions: what is to be computed of the weights.
+        reductions: the reductions.
         counted: the queries that count for reductions over queries, [batch or 1, n] bool; None for all.
     """
     return Reducer(call, counted).run(reductions)
@@ -70,7 +69,7 @@ class Reducer:
         self.results = self.launch.new_results()
         self.counted = None if counted is None else self.launch.of_tokens(counted.view(torch.uint8))
         self.passes: list[dict[str, Any]] = [{}]
-        """For each pass over the keys the fields of ``Wanted``, with numbers as they are."""
+        """The fields of ``Wanted`` for each pass over the keys, with plain numbers."""
 
     def run(self, reductions: Sequence[Reduction]) -> tuple[ForwardResults, list[Any]]:
         """Returns the results, and the value of each reduction."""
@@ -84,7 +83,7 @@ class Reducer:
         return self.results, [values[id(one)]() for one in reductions]
 
     def _ask(self, **fields: Any) -> None:
-        """Adds fields to the first pass that has none of them."""
+        """Adds fields to the first pass that does not have any of them."""
         for found in self.passes:
             if not (fields.keys() - INDEX) & found.keys():
                 found.update(fields)
@@ -96,7 +95,7 @@ class Reducer:
         packed: dict[str, Any] = {name: number(x) if isinstance(x, int) else x for name, x in fields.items()}
         self.launch.run_whole(self.results, output, Wanted(**packed), width)
 
-    # ------------------------------------------------------------ of each query
+    # ------------------------------------------------------------ reductions of each query
 
     def _empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(*self.call.q.shape[:3], *shape, dtype=dtype, device=self.call.q.device)
@@ -151,7 +150,7 @@ class Reducer:
         return lambda: (sums, counts)
 
     def top(self, those: Sequence[TopKeys]) -> list[tuple[Reduction, Value]]:
-        """The largest scores of as many keys as the largest count, from which all of them are taken."""
+        """Asks for the largest scores of the largest count. Every reduction takes a prefix of them."""
         if not those:
             return []
         count = max(one.count for one in those)
@@ -168,7 +167,7 @@ class Reducer:
         return [(one, partial(value, one.count)) for one in those]
 
     def at(self, those: Sequence[WeightsAt]) -> list[tuple[Reduction, Value]]:
-        """The weights of the keys of all of them beside one another."""
+        """Asks for the weights at the keys of all reductions, concatenated."""
         if not those:
             return []
         rows = max(one.keys.shape[0] for one in those)
@@ -184,7 +183,7 @@ class Reducer:
 
         return [(one, partial(value, position)) for position, one in enumerate(those)]
 
-    # ------------------------------------------------------------ over queries
+    # ------------------------------------------------------------ reductions over queries
 
     def columns(self, one: ColumnSums) -> Value:
         return lambda: self.launch.column_sums(self.results, self.counted)
@@ -204,14 +203,14 @@ ALONE: dict[type[Reduction], Callable[[Reducer, Any], Value]] = {
     ColumnSums: Reducer.columns,
     PooledMap: Reducer.pooled,
 }
-"""How each reduction is asked for."""
+"""The method that asks for each reduction."""
 TOGETHER: dict[type[Reduction], Callable[[Reducer, Any], list[tuple[Reduction, Value]]]] = {
     TopKeys: Reducer.top,
     WeightsAt: Reducer.at,
 }
-"""How all reductions of a kind are asked for."""
+"""The method that asks for all reductions of a class together."""
 
 
 def _shares(count: int) -> list[tuple[int, int]]:
-    """The first and the one after the last of each share of at most ``MOST``."""
+    """Divides a count into ranges (first, stop) of at most ``MOST``."""
     return [(first, min(first + MOST, count)) for first in range(0, count, MOST)]

@@ -1,15 +1,15 @@
-"""Relative keys, queries and values as the programs take them, by operations that autograd records.
+"""Lowers relative keys, queries and values to inputs of the programs, by operations that autograd records.
 
-Where positions rise by one, a term has a vector for each distance of slots, and programs multiply these with the tokens
-block by block (``programs/_skew.py``): no number of a pair leaves a program.
+If positions rise by one, a term has a vector for each distance of slots. Programs multiply these vectors with the
+tokens block by block (``programs/_skew.py``), and the products of pairs never leave a program.
 
-At any other positions the products of each token with every vector of the table are made here, [tokens, rows], and
-programs look up that of each pair. Their gradients, and the sums of the weights of each row, which are what relative
-values are multiplied with, come from a program that goes through the rows of each block (``sums_by_row``). This takes
-memory for each token and each vector, so that the table must not grow with the sequence.
+At other positions, this module computes the products of each token with every vector of the table, [tokens, rows], and
+programs look up the product of each pair. The gradients of these products, and the sums of weights by row with which
+relative values are multiplied, come from a program that visits the rows of each block (``sums_by_row``). This takes
+memory for each token and each vector, so the table must not grow with the sequence.
 
-Sinusoids of such positions have no table. Their products with the queries are a dense bias of short calls, and else
-more columns of q and k (``lowering/sinusoids.py``).
+Sinusoids at such positions have no table. In short calls, their products with the queries are a dense bias; otherwise
+they are additional columns of q and k (``lowering/sinusoids.py``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ._slots import Slots, axis_of
 from ._tables import by_whole_distance, is_of_distances
 
 MAX_ROWS = 1 << 12
-"""The most vectors of a table whose products with each token are made."""
+"""The most vectors of a table whose products with each token are computed."""
 
 
 class Relative(NamedTuple):
@@ -34,13 +34,13 @@ class Relative(NamedTuple):
 
     Attributes:
         tokens: the queries or keys that are multiplied, [batch, heads or kv_heads, tokens, width]; None for values.
-        vectors: those of the distances, [heads or 1, rows, width].
-        products: of each token with each vector, float32 [batch, heads, tokens, rows], which are looked up; None if
-            programs multiply blocks, and for values.
-        origin: the vector of distance 0: of slots if positions rise by one, else of positions.
+        vectors: the vectors of the distances, [heads or 1, rows, width].
+        products: the products of each token with each vector, float32 [batch, heads, tokens, rows], for looking up;
+            None if programs multiply blocks, and for values.
+        origin: the row of distance 0, between slots if positions rise by one, else between positions.
         q: the positions of the queries, [b, n]; None if positions rise by one.
-        k: those of the keys.
-        ends: int32 [2]: all distances of slots up to the first number share a vector, and all from the second one on;
+        k: the positions of the keys.
+        ends: int32 [2]. All distances of slots up to the first number share a vector, and all from the second one on.
             None for sinusoids, and for vectors by position.
     """
 
@@ -54,13 +54,13 @@ class Relative(NamedTuple):
 
     @property
     def learned(self) -> list[Tensor]:
-        """The tensors of which programs give gradients."""
+        """The tensors whose gradients programs compute."""
         found = [self.products] if self.products is not None else [self.tokens, self.vectors]
         return [x for x in found if x is not None]
 
 
 class Products(torch.autograd.Function):
-    """a·bᵀ, where rows without a gradient, such as those of tokens without pairs, may hold NaN."""
+    """a·bᵀ. Rows whose gradient is 0, such as tokens without pairs, may hold NaN."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
@@ -79,18 +79,18 @@ class Products(torch.autograd.Function):
 
 
 def why_not_by_row(rows: Rows, whole: bool) -> str | None:
-    """Returns why the products with every vector of a table cannot be made; None if they can.
+    """Returns why the products with every vector of a table cannot be computed; None if they can.
 
     Args:
         rows: the table, by ``Clip`` or ``Bucketize``.
         whole: whether positions are integers.
     """
     if not is_of_distances(rows, False, whole):
-        return "relative vectors by Bucketize need a reach, and whole numbers"
+        return "relative vectors by Bucketize need a reach and integer positions"
     assert isinstance(rows.map, (Clip, Bucketize))
     reach = rows.map.reach if isinstance(rows.map, Bucketize) else None
     count = rows.map.count if reach is None else 2 * reach + 3
-    return None if count <= MAX_ROWS else f"there are at most {MAX_ROWS:,} relative vectors, here {count:,}"
+    return None if count <= MAX_ROWS else f"it takes at most {MAX_ROWS:,} relative vectors, not {count:,}"
 
 
 def relative(
@@ -99,10 +99,10 @@ def relative(
     """Returns a relative term of a lowered call.
 
     Args:
-        term: the term, whose sinusoids are taken in blocks alone.
+        term: the term. Sinusoids need ``in_blocks``.
         call: the call.
         in_blocks: whether programs multiply blocks of the vectors.
-        slots: those of the call.
+        slots: the slots of the call.
     """
     rows, tokens = term.rows, None
     if isinstance(term, RelativeKeys):
@@ -124,7 +124,7 @@ def relative(
 
 
 def queries_of(term: RelativeKeys, call: Call) -> Tensor:
-    """Returns what relative keys are multiplied with, in the dtype of q."""
+    """Returns the queries that relative keys are multiplied with, in the dtype of q."""
     query = call.q if term.query is None else term.query
     if term.query_bias is not None:
         query = query.float() + term.query_bias.float()[:, None]
@@ -132,7 +132,7 @@ def queries_of(term: RelativeKeys, call: Call) -> Tensor:
 
 
 def _of_each_head(tokens: Tensor, call: Call) -> Tensor:
-    """Returns tokens [batch, heads, …], where keys of [batch, kv_heads, …] are repeated."""
+    """Returns tokens as [batch, heads, …], repeating keys [batch, kv_heads, …]."""
     return tokens.repeat_interleave(call.q.shape[1] // max(tokens.shape[1], 1), dim=1)
 
 
@@ -144,7 +144,7 @@ def waves_at(rows: Sinusoids, distances: Tensor) -> Tensor:
 
 
 def by_sinusoids(term: RelativeKeys, call: Call) -> Tensor:
-    """Returns the unscaled products of queries and sinusoidal keys of each pair, float32 [batch, heads, n, m]."""
+    """Returns the unscaled products of queries and sinusoidal keys for each pair, float32 [batch, heads, n, m]."""
     rows = term.rows
     assert isinstance(rows, Sinusoids)
     rates = rows.frequencies.double()

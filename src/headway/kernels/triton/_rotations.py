@@ -1,7 +1,8 @@
 """Rotations of q, k and v in one pass over memory, with their gradient.
 
-They come before attention and not while its programs load: a block of keys is loaded once for each block of queries,
-and would be rotated as often, in registers, where tensor cores otherwise read it from shared memory.
+They run before attention, not while its programs load. A block of keys is loaded once for each block of queries and
+would be rotated as often. It would also have to pass through registers, although tensor cores can read it from shared
+memory.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from ._choices import DTYPES
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Returns x [batch, heads, n, head_dim] rotated, in float32 and rounded once, by a program if one can, or by torch.
+    """Returns x [batch, heads, n, head_dim] rotated in float32 and rounded once, by a program if possible, or by torch.
 
     Args:
-        x: what is rotated.
+        x: queries, keys, values or an output.
         rotation: the rotation, which fits x.
     """
     recorded = torch.is_grad_enabled() and x.requires_grad
@@ -35,9 +36,9 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 class Rotated(torch.autograd.Function):
-    """``rotate`` with a gradient for x, which is rotated by −φ; by a prepared rotation if there is one.
+    """``rotate`` with a gradient of x, which is rotated by −φ.
 
-    It saves the same tensors either way.
+    It uses a prepared rotation if there is one, and saves the same tensors either way.
     """
 
     @staticmethod
@@ -83,7 +84,7 @@ class PreparedRotation:
 
     Args:
         rotation: the rotation.
-        back: the sines of the rotation back, by −φ, if autograd records it.
+        back: the sines of the rotation by −φ, if autograd records it.
     """
 
     def __init__(self, rotation: Rotation, back: Tensor | None) -> None:
@@ -101,13 +102,13 @@ class PreparedRotation:
 
     @staticmethod
     def like(x: Tensor) -> Tensor:
-        """Allocates what x is when it is rotated."""
+        """Allocates the result of rotating x."""
         from ._start import new_rotated
 
         return new_rotated(x)
 
     def run(self, x: Tensor, rotation: Rotation) -> Tensor:
-        """Returns x rotated, without a gradient, by the rotation or by the one back."""
+        """Returns x rotated, without a gradient, by this rotation or by the one back."""
         from ._start import alignment, on_device_of, rotations
 
         starts = self.programs.starts((rotation is self.back, x.stride(), alignment(x)))
@@ -117,16 +118,16 @@ class PreparedRotation:
         return y
 
     def rotated_back(self, gradient: Tensor) -> Tensor | None:
-        """Returns the gradient of x from that of the result; None if it is no plain tensor."""
+        """Returns the gradient of x from that of the result; None if it is not a plain tensor."""
         if self.back is None or not is_plain(gradient) or gradient.dtype not in DTYPES:
             return None
         return self.run(gradient, self.back)
 
 
 def is_plain(x: Tensor) -> bool:
-    """Returns whether kept programs may read a gradient as it lies, now.
+    """Returns whether kept programs may read a gradient in place.
 
-    A graph that is captured would read kept tensors when they may be gone.
+    They may not while a graph is captured: it would read kept tensors later, when they may be gone.
     """
     if type(x) not in ORDINARY or x.is_neg():
         return False

@@ -1,6 +1,6 @@
-"""The distances of slots where positions rise by one, and which row a table has at each of them.
+"""The distances of slots for positions that rise by one, and the row of a table at each of them.
 
-They depend on positions and on maps alone, so that a prepared call keeps them, and later ones look them up.
+They depend only on positions and maps, so a prepared call keeps them for later ones.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from ._start import Starts
 
 MOST_KEPT = 16
-"""The most results that slots keep."""
+"""The most results that ``Slots`` keeps."""
 
 Made = TypeVar("Made")
 
 
 class Places:
-    """Which row of a table each of some places has, where rows rise from place to place.
+    """The row of a table at each of several places. Rows rise from place to place.
 
     Args:
         rows: the row of each place, int64 [count].
@@ -38,18 +38,18 @@ class Places:
 
     @cached_property
     def begins(self) -> Tensor:
-        """The first place of each row, and at last the number of places, int64 [count + 1]."""
+        """The first place of each row, followed by the number of places, int64 [count + 1]."""
         return torch.searchsorted(self.rows, torch.arange(self.count + 1, device=self.rows.device))
 
     @cached_property
     def ends(self) -> Tensor:
-        """Up to which place all share the row of the first one, and from which on that of the last, int32 [2]."""
+        """The last place with the first place's row, and the first place with the last one's, int32 [2]."""
         first = torch.searchsorted(self.rows, self.rows[:1], right=True) - 1
         last = torch.searchsorted(self.rows, self.rows[-1:])
         return torch.cat([first, last]).to(torch.int32)
 
     def of(self, table: Tensor) -> Tensor:
-        """Returns the rows of a table [heads, rows], or of vectors, at all places."""
+        """Returns the rows of a table [heads, rows] of numbers or vectors at all places."""
         recorded = table.requires_grad and torch.is_grad_enabled()
         return Runs.apply(table, self) if recorded else table.index_select(1, self.rows)
 
@@ -57,8 +57,8 @@ class Places:
         """Returns the sum over the places of each row, in a fixed order, float32.
 
         Args:
-            gradient: that of each place.
-            starts: starts the program; by default triton finds it.
+            gradient: the gradient of each place.
+            starts: starts the program; by default triton looks it up.
         """
         from ._start import run_sums
 
@@ -68,7 +68,7 @@ class Places:
 class Runs(torch.autograd.Function):
     """table[:, rows] of (table, places). A row is a number or a vector.
 
-    The gradient of a row is the sum of a run, in a fixed order, where that of ``index_select`` adds in any order.
+    The gradient of a row is the sum of a run, in a fixed order; the gradient of ``index_select`` adds in any order.
     """
 
     @staticmethod
@@ -82,11 +82,11 @@ class Runs(torch.autograd.Function):
 
 
 class Slots:
-    """Queries and keys, and what is computed of their positions alone where these rise by one.
+    """Keeps results that depend only on the positions of queries and keys, which rise by one.
 
     Args:
-        q: coordinates of the queries, of which there is at least one.
-        k: coordinates of the keys, of which there is at least one.
+        q: coordinates of the queries, at least one.
+        k: coordinates of the keys, at least one.
     """
 
     def __init__(self, q: Coordinates, k: Coordinates) -> None:
@@ -94,13 +94,13 @@ class Slots:
         self._kept: dict[Hashable, tuple[Any, Any]] = {}
 
     def distances(self, axis: int, beyond: int = 0) -> Tensor:
-        """Returns the distances of the n queries and m keys in the order of their slots, [n + m − 1 + 2·beyond].
+        """Returns the distances between n queries and m keys in the order of their slots, [n + m − 1 + 2·beyond].
 
-        That of query slot i and key slot j is at j − i + n − 1 + beyond.
+        The distance of query slot i and key slot j is at j − i + n − 1 + beyond.
 
         Args:
             axis: the axis of the positions.
-            beyond: how many more there are on either side.
+            beyond: the number of further distances on either side.
         """
         return self._of(("distances", axis, beyond), None, lambda: distances_of_slots(self.q, self.k, axis, beyond))
 
@@ -110,7 +110,7 @@ class Slots:
         return self._of(_key_of(rows.map, beyond), rows.map, lambda: places_at(rows, distances))
 
     def _of(self, key: Hashable, alive: Any, make: Callable[[], Made]) -> Made:
-        """Returns what is kept for a key, or made now; ``alive`` is what the key names by its identity."""
+        """Returns the result kept for a key, or makes it. ``alive`` is the object whose identity the key holds."""
         found = self._kept.get(key)
         if found is not None:
             return found[1]
@@ -124,7 +124,7 @@ class Slots:
 
 
 def _key_of(where: Part, beyond: int) -> Hashable:
-    """Returns what the places of a map depend on; None if nothing tells whether they are the same again."""
+    """Returns a key on which the places of a map depend; None if no key can tell whether they are the same."""
     if type(where) is Clip:
         return where.low, where.high, where.axis, beyond
     if type(where) is not Bucketize:
@@ -136,7 +136,7 @@ def _key_of(where: Part, beyond: int) -> Hashable:
 def distances_of_slots(q: Coordinates, k: Coordinates, axis: int, beyond: int = 0) -> Tensor:
     """Returns ``Slots.distances`` of these coordinates."""
     n, m = q.index.shape[1], k.index.shape[1]
-    # every axis has the same positions, up to where they start
+    # the positions of every axis are the same except for their start
     first = k.axis(axis)[:1, :1] - q.axis(axis)[:1, :1]
     return (torch.arange(1 - n - beyond, m + beyond, device=q.position.device) + first[0]).contiguous()
 

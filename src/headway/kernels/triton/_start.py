@@ -19,15 +19,15 @@ from ._arguments import Plane
 from ._choices import Blocks
 
 TOKENS = 32
-"""Tokens that one program rotates."""
+"""The number of tokens that one program rotates."""
 MOST_KINDS = 16
-"""The most kinds of passes whose programs are kept together."""
+"""The most kinds of passes whose programs are kept."""
 
 
 def start(program: Any, near: Tensor, grid: int, blocks: Blocks, *arguments: Any, **constants: Any) -> Any:
-    """Starts ``grid`` instances of a program on the device of ``near``; returns it compiled, unless it is interpreted.
+    """Starts ``grid`` instances of a program on the device of ``near``; returns the compiled one if there is one.
 
-    Triton looks at each argument to find out what to compile, or that it has been compiled already.
+    Triton inspects each argument to find the compiled program, or to compile it.
     """
     if not grid:
         return None
@@ -43,7 +43,7 @@ def on_device_of(x: Tensor) -> AbstractContextManager[object]:
 
 
 def alignment(*tensors: Tensor) -> tuple[bool, ...]:
-    """Returns which tensors begin at a multiple of 16 bytes, which programs are compiled for."""
+    """Returns which tensors begin at a multiple of 16 bytes. Programs are compiled for each alignment."""
     return tuple([not x.data_ptr() % 16 for x in tensors])
 
 
@@ -55,15 +55,15 @@ class Kept(NamedTuple):
 
     @staticmethod
     def of(compiled: Any, program: Any, grid: int, blocks: Blocks, count: int, constants: dict[str, Any]) -> Kept:
-        """Returns a program that was started, to be started again.
+        """Returns a started program, to be started again.
 
         Args:
-            compiled: what ``start`` returned; a program that is not compiled is found by triton each time.
+            compiled: the result of ``start``; without a compiled program, triton looks it up each time.
             program: the program.
             grid: its instances.
             blocks: its blocks.
             count: the number of its arguments.
-            constants: what follows them, by name.
+            constants: the constants that follow the arguments, by name.
         """
         if isinstance(compiled, CompiledKernel):
             run = compiled[(grid, 1, 1)]
@@ -74,17 +74,17 @@ class Kept(NamedTuple):
 
 
 class Programs:
-    """The compiled programs of passes that are repeated, by their kinds.
+    """The compiled programs of repeated passes, by kind.
 
     Passes of one kind start the same programs in the same order, with arguments of the same dtypes, sizes, strides and
-    alignment, so that triton need not look at these again. Whoever names the kind of a pass sees to that.
+    alignment, so triton need not inspect them again. The caller that names the kind ensures this.
     """
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, tuple[Kept, ...]] = {}
 
     def starts(self, kind: Hashable) -> Starts:
-        """Returns what starts the programs of a pass.
+        """Returns the starter of a pass's programs.
 
         Args:
             kind: the kind of the pass.
@@ -93,7 +93,7 @@ class Programs:
 
 
 class Starts:
-    """Starts the programs of one pass on the current device: those of an earlier pass of its kind, if there was one.
+    """Starts the programs of one pass on the current device, reusing those of an earlier pass of its kind.
 
     Args:
         kept: the programs by kind.
@@ -120,7 +120,7 @@ class Starts:
             self._started.append(Kept.of(compiled, program, grid, blocks, len(arguments), constants))
 
     def end(self) -> None:
-        """Keeps the programs, once the pass has started all of them."""
+        """Keeps the programs after the pass has started all of them."""
         if self._known is None:
             if len(self._kept) >= MOST_KINDS:
                 self._kept.clear()
@@ -128,12 +128,12 @@ class Starts:
 
 
 def rotations(x: Tensor, rotation: Rotation, starts: Starts | None = None) -> Tensor:
-    """Returns x [batch, heads, n, head_dim] rotated, in its layout if its tokens are dense.
+    """Returns x [batch, heads, n, head_dim] rotated, in the layout of x if its tokens are dense.
 
     Args:
-        x: what is rotated.
+        x: queries, keys, values or an output.
         rotation: the rotation.
-        starts: starts the program; by default triton finds it.
+        starts: starts the program; by default triton looks it up.
     """
     x = x.resolve_neg()
     x = x if x.stride(-1) == 1 else x.contiguous()
@@ -151,18 +151,18 @@ def rotations(x: Tensor, rotation: Rotation, starts: Starts | None = None) -> Te
 
 
 def new_rotated(x: Tensor) -> Tensor:
-    """Allocates x rotated, in its layout if the numbers of a token lie together, and its tokens are dense."""
+    """Allocates the result of rotating x, in the layout of x if tokens are contiguous and x is dense."""
     y = torch.empty_like(x) if x.stride(-1) == 1 else x
     return y if y.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def run_sums(x: Tensor, begins: Tensor, starts: Starts | None = None) -> Tensor:
-    """Returns Σ x[h, begins[r] … begins[r + 1] − 1] of x [heads, length] or [heads, length, width], float32 by rows.
+    """Returns Σ x[h, begins[r] … begins[r + 1] − 1] for each row r, in float32.
 
     Args:
-        x: what is summed.
-        begins: the first place of each row, and at last the number of places.
-        starts: starts the program; by default triton finds it.
+        x: the numbers, [heads, length], or vectors, [heads, length, width].
+        begins: the first place of each row, followed by the number of places.
+        starts: starts the program; by default triton looks it up.
     """
     count, width = begins.shape[0] - 1, x.shape[2] if x.ndim == 3 else 1
     out = torch.empty(x.shape[0], count, *x.shape[2:], dtype=torch.float32, device=x.device)

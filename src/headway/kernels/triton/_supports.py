@@ -1,4 +1,4 @@
-"""The calls that the Triton kernel supports, decided from metadata only."""
+"""Decides which calls the Triton kernel supports, from metadata only."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ OF_QUERIES = {RowStatistics, Entropy, VisibleKeys, MeanDistance, TopKeys, Weight
 REDUCTIONS = frozenset({*OF_QUERIES, WeightsOfMatches, ColumnSums, PooledMap})
 MAX_WIDTH = 256
 MOST_CELLS = 1 << 30
-"""The most cells of all maps together."""
+"""The most cells of all maps of a call."""
 MOST_TOKENS = (1 << 30) - 1024
-"""Slots of keys and queries are int32 in the programs, and sums of two of them and a block fit."""
+"""The most tokens: in the programs, the sum of two slots and a block must fit into an int32."""
 
 
 def reasons_against(problem: Problem) -> list[str]:
@@ -80,7 +80,7 @@ def reasons_against_reductions(problem: Problem, reductions: Sequence[Reduction]
         reasons.append("it does not leave out keys by their scores")
     cells = max((one.rows * one.columns for one in reductions if isinstance(one, PooledMap)), default=0)
     if cells * problem.batch * problem.heads > MOST_CELLS:
-        reasons.append(f"it has maps of at most {MOST_CELLS:,} cells, for all sequences and heads")
+        reasons.append(f"its maps have at most {MOST_CELLS:,} cells, over all sequences and heads")
     return reasons
 
 
@@ -90,7 +90,7 @@ def _against(problem: Problem) -> Iterator[str]:
     if plain_alone():
         yield PLAIN_ALONE
     if problem.positions_want_gradient:
-        yield "it has no gradient to positions"
+        yield "it computes no gradient of positions"
     if max(problem.head_dim, problem.v_head_dim) > MAX_WIDTH:
         yield f"a head_dim is above {MAX_WIDTH}"
     if min(problem.head_dim, problem.v_head_dim) < 1:
@@ -98,41 +98,41 @@ def _against(problem: Problem) -> Iterator[str]:
     if max(problem.n, problem.m) > MOST_TOKENS:
         yield f"there are more than {MOST_TOKENS:,} tokens"
     if sum(type(term) is SoftCap for term in problem.terms) > 1:
-        yield "it has one SoftCap"
+        yield "it supports at most one SoftCap"
     for kind in {type(term): None for term in problem.terms if type(term) not in TERMS}:
         yield f"it has no {kind.__name__}"
     if any(isinstance(term, RelativeKeys) and not term.scaled for term in problem.terms):
-        yield "it has no RelativeKeys that are not scaled"
+        yield "it does not support unscaled RelativeKeys"
     for values in [term.values for term in problem.terms if isinstance(term, DistanceBias)]:
         yield from _against_bias(values)
     kinds = kinds_of(problem)
     if len(kinds.stretched) > 1:
-        yield "it has one stretched bias"
+        yield "it supports at most one Stretched bias"
     yield from _against_relative(problem, problem.positions_rise_by_one)
     if any(isinstance(term, DenseBias) and callable(term.values) for term in problem.terms):
-        yield "DenseBias of a function is Python, which it cannot call"
+        yield "it cannot call the Python function of a DenseBias"
     if would_be_large(problem, kinds.of_pairs):
         whose = ", ".join(map(_name_of, kinds.of_pairs)) or "a sum of DenseBias"
         yield f"{whose} would be a dense bias larger than {REST_LIMIT >> 20} MiB"
     if problem.mask is not None:
         most = MOST_BYTES if is_python(problem.mask) else REST_LIMIT
         if mask_bytes(problem, problem.mask) > most:
-            yield f"its mask is no interval, and would be dense and larger than {most >> 20} MiB"
+            yield f"its mask is not an interval, and would be dense and larger than {most >> 20} MiB"
 
 
 def _against_relative(problem: Problem, rising: bool) -> Iterator[str]:
-    """The reasons against relative keys, queries and values."""
+    """Yields the reasons against relative keys, queries and values."""
     terms: list[Any] = [term for term in problem.terms if type(term) in RELATIVE]
     for kind in RELATIVE:
         if sum(type(term) is kind for term in terms) > 1:
-            yield f"it has one {kind.__name__}"
+            yield f"it supports at most one {kind.__name__}"
     gaps = "where positions are not known to rise by one, "
     for rows in [term.rows for term in terms]:
         if isinstance(rows, Sinusoids):
             width = problem.head_dim + 2 * rows.frequencies.numel()
             pairs = problem.batch, problem.heads, problem.n, problem.m
             if not rising and width > MAX_WIDTH and not is_small(*pairs):
-                yield gaps + f"sinusoids are columns of q and k, here {width} with head_dim: at most {MAX_WIDTH}"
+                yield gaps + f"sinusoids become columns of q and k: at most {MAX_WIDTH} with head_dim, not {width}"
         elif not is_of_distances(rows, True, True):
             yield f"it has no relative vectors by {type(rows.map).__name__}"
         elif rising:
@@ -141,7 +141,7 @@ def _against_relative(problem: Problem, rising: bool) -> Iterator[str]:
         elif (reason := why_not_by_row(rows, problem.positions_are_whole)) is not None:
             yield gaps + reason
     if not rising and len({axis_of(term.rows) for term in terms if isinstance(term.rows, Rows)}) > 1:
-        yield gaps + "relative vectors are by one axis of them"
+        yield gaps + "relative vectors must all read the same axis"
 
 
 def _name_of(values: Any) -> str:
@@ -153,15 +153,15 @@ def _against_bias(values: Any) -> Iterator[str]:
     if kind not in BIASES:
         yield f"it has no DistanceBias of {kind.__name__}"
     elif kind is Piecewise and wants_gradient(values.knots):
-        yield "it has no gradient to the knots of Piecewise"
+        yield "it computes no gradient of the knots of Piecewise"
     elif kind is Cosines and wants_gradient(values.frequencies):
-        yield "it has no gradient to the frequencies of Cosines"
+        yield "it computes no gradient of the frequencies of Cosines"
     elif kind is Stretched and wants_gradient(values.edges):
-        yield "it has no gradient to the edges of Stretched"
+        yield "it computes no gradient of the edges of Stretched"
 
 
 def mask_bytes(problem: Problem, mask: Mask) -> int:
-    """The most bytes of a mask that is made dense; none of one that is intervals, documents, or a tensor of pairs."""
+    """Returns an upper bound of the bytes of a dense mask; 0 for intervals, documents and tensors of pairs."""
     if type(mask) is Boolean or not _may_be_dense(mask, problem.keys_in_order):
         return 0
     rows = max(problem.coordinate_rows, mask.extent("batch"))

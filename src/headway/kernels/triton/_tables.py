@@ -1,18 +1,17 @@
-"""Distance biases as a table with a row for each distance, or as a formula, by operations that autograd records.
+"""Lowers distance biases to a table with a row for each distance, or to a formula. Autograd records the operations.
 
-Where positions rise by one on both sides, δ = key position − query position has n + m − 1 values, in the order of the
-slots' own distances, so that a bias of any form is a table of that many rows. Its gradient is a sum along each diagonal
-of the gradients of the scores. Rows of a table by a map are runs of that sequence, since maps rise with the distance:
-the gradient of a row is the sum of a run, in a fixed order, where ``index_add`` on a GPU would add in any order. A
+If positions rise by one on both sides, δ = key position − query position has n + m − 1 values, in the order of the
+slots' own distances. A bias of any form is then a table with that many rows, whose gradient is a sum along each
+diagonal of the scores' gradients. Maps rise with the distance, so the places of a map's row are a run of that sequence.
+The gradient of the row is the sum of the run, in a fixed order; ``index_add`` on a GPU would add in any order. A
 ``Linear`` with one slope is a formula there too.
 
-Any other positions are read by the programs. A table has rows for the distances up to its reach then, and a formula of
-two numbers for each head is computed for each pair.
+Programs read any other positions. A table then has rows for the distances up to its reach. A formula with two
+parameters for each head is computed for each pair.
 
-Whatever else there is, such as the rows of Swin's windows, or a second table, is made a dense bias before; the gradient
-of a row is then a sum over the pairs that have it, sorted by their rows, again in a fixed order. If that were too large
-one table by classes or by one or two axes is read by the programs: the row of a pair is found from numbers of its
-query and of its key.
+Everything else, such as the rows of Swin's windows or a second table, becomes a dense bias beforehand. The gradient of
+a row is then a sum over its pairs, sorted by row, again in a fixed order. If the dense bias were too large, programs
+read one table by classes, or by one or two axes: they find the row of a pair from numbers of its query and its key.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ class DistanceTable(NamedTuple):
 
     Attributes:
         values: float32 [heads or 1, rows].
-        origin: the row of distance 0: of slots if positions rise by one, else of positions.
+        origin: the row of distance 0, between slots if positions rise by one, else between positions.
         q: the positions of the queries, int64 [b, n]; None if positions rise by one.
-        k: those of the keys.
-        ends: int32 [2] if positions rise by one and the bias is of rows: all rows up to the first number are one row of
-            those, and all from the second number on; else None.
+        k: the positions of the keys.
+        ends: int32 [2] if positions rise by one and the bias is ``Rows``, else None. All distances up to the first
+            number share a row, and all from the second one on.
     """
 
     values: Tensor
@@ -64,7 +63,7 @@ class DistanceTable(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """What finds a place for each pair: that of a query and a key is k − q + origin, at least 0 and at most ``last``.
+    """Finds a place for each pair: k − q + origin, clipped to 0 … ``last``.
 
     Attributes:
         q: a number for each query, [b, n].
@@ -80,7 +79,7 @@ class Axis(NamedTuple):
 
 
 class GridTable(NamedTuple):
-    """The bias of each place of one axis, or of each pair of places of two, of which the second one runs faster.
+    """The bias of each place of one axis, or of each pair of places of two axes. The second axis runs faster.
 
     Attributes:
         values: float32 [heads or 1, places].
@@ -98,9 +97,9 @@ class DistanceFormula(NamedTuple):
         kind: the class of the bias.
         first: its first parameter, float32 [heads or 1].
         second: its second parameter, float32 [heads or 1]; None for a ``Linear`` with one slope.
-        start: where positions rise by one the distance from the first query to the first key, [1]; else None.
+        start: the distance from the first query to the first key, [1], if positions rise by one; else None.
         q: the positions of the queries, [b, n]; None if they rise by one.
-        k: those of the keys, [b, m].
+        k: the positions of the keys, [b, m].
     """
 
     kind: type[Part]
@@ -117,18 +116,18 @@ class DistanceFormula(NamedTuple):
 
 
 class StretchedPieces(NamedTuple):
-    """A bias in straight pieces of a distance that each query stretches, which programs compute.
+    """A piecewise linear bias of a distance that each query stretches. Programs compute it.
 
     Attributes:
-        edges: rising, float32 [pieces − 1].
-        intercept: of each piece, float32 [heads or 1, pieces].
-        slope: of each piece, float32 [heads or 1, pieces].
+        edges: the rising edges, float32 [pieces − 1].
+        intercept: the intercept of each piece, float32 [heads or 1, pieces].
+        slope: the slope of each piece, float32 [heads or 1, pieces].
         rate: float32 [1].
         stretch: float32 [b, n].
-        sizes: where positions rise by one ln(1 + rate·|δ|) of each distance of slots, and of ``BEYOND`` more on either
-            side, float32, and its derivative by the rate; else None.
+        sizes: if positions rise by one, ln(1 + rate·|δ|) at each distance of slots and ``BEYOND`` more on either side,
+            float32, and its derivative by the rate; else None.
         q: the positions of the queries, [b, n]; None if they rise by one.
-        k: those of the keys, [b, m].
+        k: the positions of the keys, [b, m].
     """
 
     edges: Tensor
@@ -142,7 +141,7 @@ class StretchedPieces(NamedTuple):
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """The tensors of which programs give gradients."""
+        """The tensors whose gradients programs compute."""
         return self.intercept, self.slope, self.rate, self.stretch
 
 
@@ -151,16 +150,16 @@ FORMULAS = {Linear: ("past", "future"), Log: ("weight", "rate"), Power: ("weight
 
 
 BEYOND = 128
-"""The most slots that a block may have beyond the last one: tables of distances of slots have rows for these too, so
-that programs read them without a comparison."""
+"""The most slots that a block may have beyond the last one. Tables by distance of slots have rows for these too, so
+that programs need not compare."""
 MOST_EXACT = 1 << 24
-"""The most slots whose numbers are exact in float32."""
+"""The most slots whose indices are exact in float32."""
 MAX_REACH = 1 << 16
-"""The largest distance up to which buckets are made a table, where positions do not rise by one."""
+"""The largest distance up to which buckets become a table if positions do not rise by one."""
 
 
 def is_of_distances(rows: Rows, rising: bool, whole: bool) -> bool:
-    """Whether a bias of rows is a table of distances; else it is a dense bias.
+    """Whether a bias by rows is a table of distances; otherwise it is a dense bias.
 
     Args:
         rows: the bias.
@@ -173,7 +172,7 @@ def is_of_distances(rows: Rows, rising: bool, whole: bool) -> bool:
 
 
 class Picked(torch.autograd.Function):
-    """table[:, rows] of (table, rows), in any order."""
+    """table[:, rows] of (table, rows), for rows in any order."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
@@ -191,14 +190,14 @@ class Picked(torch.autograd.Function):
 
 
 class Divided(NamedTuple):
-    """The biases of a call, by how programs take them.
+    """The biases of a call, grouped by the form in which programs take them.
 
     Attributes:
-        table: those that are one table of distances.
-        formula: those that are computed for each pair: one at most.
-        stretched: those in straight pieces that each query stretches.
-        of_pairs: those that are added to a dense bias.
-        grid: those that are a table by axes or classes: one at most, and none unless ``of_pairs`` were too large.
+        table: the biases that become one table of distances.
+        formula: the biases that are computed for each pair, at most one.
+        stretched: the piecewise linear biases that each query stretches.
+        of_pairs: the biases that are added to a dense bias.
+        grid: at most one bias that is a table by axes or classes; empty unless ``of_pairs`` would be too large.
     """
 
     table: list[Bias]
@@ -208,7 +207,7 @@ class Divided(NamedTuple):
     grid: list[Rows]
 
     def with_grid(self) -> Divided:
-        """Returns the same, with the first that can be as a table by axes or classes."""
+        """Returns the same with one bias moved to ``grid``: the first that can be a table by axes or classes."""
         found = next((x for x in self.of_pairs if isinstance(x, Rows) and _is_by_axes(x)), None)
         if found is None:
             return self
@@ -216,11 +215,11 @@ class Divided(NamedTuple):
 
 
 def divided(biases: Sequence[Bias], rising: bool, whole: bool, exact: bool = True) -> Divided:
-    """Divides biases by how programs take them.
+    """Groups biases by the form in which programs take them.
 
     Args:
         biases: the biases.
-        rising: whether positions rise by one on both sides, so that a table may be of any of them.
+        rising: whether positions rise by one on both sides, so that any bias can be a table.
         whole: whether positions are integers.
         exact: whether there are at most ``MOST_EXACT`` slots.
     """
@@ -239,7 +238,7 @@ def divided(biases: Sequence[Bias], rising: bool, whole: bool, exact: bool = Tru
 
 
 def bias_of_pairs(values: Bias, q: Coordinates, k: Coordinates) -> Tensor:
-    """Returns a bias of each pair, float32 [b or 1, heads or 1, n, m]."""
+    """Returns the bias of each pair, float32 [b or 1, heads or 1, n, m]."""
     if isinstance(values, Rows):
         return _picked(values.table.float(), values.map.rows(q, k))
     if isinstance(values, Piecewise):
@@ -251,17 +250,17 @@ def bias_of_pairs(values: Bias, q: Coordinates, k: Coordinates) -> Tensor:
 
 
 def _picked(table: Tensor, rows: Tensor) -> Tensor:
-    """Returns table[:, rows] of a table [heads, count] and rows [b, n, m], [b, heads, n, m]."""
+    """Returns table[:, rows], [b, heads, n, m], of a table [heads, count] and rows [b, n, m]."""
     return Picked.apply(table, rows.flatten()).unflatten(1, rows.shape).movedim(1, 0)
 
 
 def table_by_position(rows: Rows, q: Coordinates, k: Coordinates) -> DistanceTable:
-    """Returns a bias of rows by ``Clip``, or by ``Bucketize`` with a reach, as a table of positions with any gaps."""
+    """Returns a bias by rows of ``Clip``, or of ``Bucketize`` with a reach, as a table for positions with any gaps."""
     return DistanceTable(*by_whole_distance(rows), q.axis(axis_of(rows)), k.axis(axis_of(rows)))
 
 
 def _axes(rows: Rows) -> tuple[Any, ...]:
-    """Returns the maps of which each finds one place."""
+    """Returns the maps, each of which finds one place."""
     return rows.map.maps if type(rows.map) is Grid else (rows.map,)
 
 
@@ -270,7 +269,7 @@ def _is_by_axes(rows: Rows) -> bool:
 
 
 def table_by_axes(rows: Rows, q: Coordinates, k: Coordinates) -> GridTable:
-    """Returns a bias of rows by ``Clip`` or ``Classes``, or by a ``Grid`` of two of these."""
+    """Returns a bias by rows of ``Clip`` or ``Classes``, or of a ``Grid`` of two of these."""
     return GridTable(rows.table.float(), tuple(_axis(one, q, k) for one in _axes(rows)))
 
 
@@ -290,22 +289,22 @@ def by_whole_distance(rows: Rows) -> tuple[Tensor, int]:
         return rows.table.float(), -rows.map.low
     assert isinstance(rows.map, Bucketize)
     assert rows.map.reach is not None
-    last = rows.map.reach + 1  # from here on all distances share a row
+    last = rows.map.reach + 1  # all distances from here on share a row
     return places_at(rows, torch.arange(-last, last + 1, device=rows.table.device)).of(rows.table.float()), last
 
 
 def has_one_slope(values: Bias) -> bool:
-    """Returns whether a bias is linear with the same slope to both sides, of one tensor."""
+    """Returns whether a bias is linear with one slope tensor for both directions."""
     return isinstance(values, Linear) and values.past is values.future
 
 
 def formula_of(values: Bias, q: Coordinates, k: Coordinates, rising: bool) -> DistanceFormula:
-    """Returns a bias of one of the ``FORMULAS``.
+    """Returns a bias of one of the ``FORMULAS`` with its parameters.
 
     Args:
         values: the bias.
-        q: coordinates of the queries, of which there is at least one.
-        k: coordinates of the keys, of which there is at least one.
+        q: coordinates of the queries, at least one.
+        k: coordinates of the keys, at least one.
         rising: whether positions rise by one on both sides.
     """
     first, second = (getattr(values, name) for name in FORMULAS[type(values)])
@@ -335,7 +334,7 @@ def stretched_pieces(values: Stretched, slots: Slots, rising: bool) -> Stretched
 
 
 def table_of_slots(biases: Sequence[Bias], slots: Slots) -> DistanceTable:
-    """Returns the sum of distance biases as a table, where the positions of both sides rise by one.
+    """Returns the sum of distance biases as a table, for positions of both sides that rise by one.
 
     Args:
         biases: at least one.
@@ -350,7 +349,7 @@ def table_of_slots(biases: Sequence[Bias], slots: Slots) -> DistanceTable:
 
 
 def places_of(rows: Rows, slots: Slots) -> Places:
-    """Returns which row of a bias each distance of slots has, where the positions of both sides rise by one."""
+    """Returns the row of a bias at each distance of slots, for positions of both sides that rise by one."""
     return slots.places(rows, BEYOND)
 
 
@@ -368,7 +367,7 @@ def _bias_of(values: Bias, slots: Slots) -> Tensor:
 
 
 def _between(values: Piecewise, distances: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the knot to the right of each distance, and how much of the way to it has been gone."""
+    """Returns the knot to the right of each distance, and the distance's fraction of the way to that knot."""
     knots = values.knots.to(distances.dtype)
     right = torch.searchsorted(knots, distances.contiguous()).clamp(1, len(knots) - 1)
     return right, ((distances - knots[right - 1]) / (knots[right] - knots[right - 1])).clamp(0, 1)
