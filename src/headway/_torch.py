@@ -118,7 +118,7 @@ _frame_callback: Callable[[], Any] = getattr(
 
 
 def compiles() -> bool:
-    """Returns whether ``torch.compile`` follows this thread, also through code that it runs as it is written."""
+    """Returns whether ``torch.compile`` traces this thread, even while it runs a part uncompiled."""
     return torch.compiler.is_dynamo_compiling() or callable(_frame_callback())
 
 
@@ -304,7 +304,7 @@ def function_around() -> type | None:
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _HOLDERS = (("CheckpointFunction", "forward", "run_function"), ("_CheckpointFrame", "__init__", "recompute_fn"))
-"""The classes of ``torch.utils.checkpoint``, reentrant and not, that hold what a backward pass computes again; what
+"""The classes of ``torch.utils.checkpoint``, reentrant and not, that hold what a backward pass recomputes; what
 makes them of it, and the attribute that has it."""
 
 _wraps: list[Wrap] = []
@@ -415,7 +415,7 @@ def has_amx() -> bool:
 
 
 def keep_gpu_busy(cycles: int) -> None:
-    """Starts a program on the current GPU that does nothing for so many cycles, so that the host gets ahead."""
+    """Starts a program on the current GPU that waits for a number of cycles, so that the host gets ahead."""
     torch.cuda._sleep(cycles)
 
 

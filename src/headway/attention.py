@@ -38,7 +38,7 @@ Computed = tuple[Tensor, Tensor | None]
 """The output of a call and its log-sum-exp, if that is wanted."""
 
 Observer = Callable[[Call, Callable[[], Computed]], Computed]
-"""A function that is given a call of attention and what computes it, which it must call."""
+"""A function that receives a call of attention and the function that computes it, which it must call."""
 
 _observers: list[tuple[Callable[[], bool], Observer]] = []
 """Observers, each after a function that tells whether this thread is its own. The last one is the innermost."""
@@ -105,7 +105,7 @@ def attention(
         v: values, [batch, kv_heads, m, v_dim].
         encoding: prepares q, k and v, adds its terms to the scores, and restores the output of prepared values. The
             name of an encoding without parameters, such as "rope", stands for it, in evaluation mode.
-        terms: further terms of the scores. They read q and k as they are given here.
+        terms: further terms of the scores. They read q and k unrotated, as given here.
         mask: a mask of ``headway.masks``, a boolean tensor that is True where a query may attend to a key, a name such
             as "causal", or a function (b, h, q_idx, kv_idx) or BlockMask of FlexAttention.
         scale: the factor s of the scores. Default: the encoding's own, else head_dim^−½.
@@ -512,7 +512,7 @@ class Observation:
     Args:
         observer: the inner observer.
         call: the call.
-        compute: what this one computes.
+        compute: the function that this observer replaces.
     """
 
     def __init__(

@@ -406,7 +406,7 @@ def _refuse_preparation(prepared_by: PositionEncoding, encoding: PositionEncodin
     another = ", another object" if type(encoding) is type(prepared_by) else ""
     raise HeadwayError(
         f"prepared_by is a {type(prepared_by).__name__} and this is a call {given}{another}: give the encoding that "
-        "has prepared k and v as encoding=, or prepare them anew"
+        "has prepared k and v as encoding=, or prepare them again"
     )
 
 
@@ -592,7 +592,7 @@ def _placed(given: Given) -> Places:
     default = given.q_positions is None and given.k_positions is None
     if aligned and default and encoding.training and "locate" in encoding.acts:
         n, m = q_at.index.shape[1], k_at.index.shape[1]
-        k_at = encoding.place(k_at)  # what is drawn for a token is drawn once
+        k_at = encoding.place(k_at)  # random numbers of a token are drawn once
         q_at = k_at.rows(m - n, m)
     read = not given.prepared or bool(given.terms)
     return Places(encoding.place(q_at), placed_keys(encoding, k_at, read=read), mask, aligned)

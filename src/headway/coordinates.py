@@ -191,7 +191,7 @@ class Coordinates(Record):
             positions: a tensor [n], [batch, n] or [batch, n, axes], or ``Coordinates``, which are returned as they are.
                 [n, axes] is one sequence, unless n = axes, where it cannot be told from [batch, n].
             n: the number of tokens.
-            name: what messages call the argument.
+            name: the name of the argument in messages.
             start: the index of the first token.
             length: tokens in the stream. Default: the largest position + 1.
 
@@ -340,9 +340,9 @@ class Coordinates(Record):
 
         Args:
             encoding: the encoding.
-            tables: what its ``tables`` computed.
+            tables: the result of its ``tables``.
             position: where it sees the tokens. Default: where they are.
-            learned: what its ``learned_tables`` computed.
+            learned: the result of its ``learned_tables``.
         """
         position = self.position if position is None else position
         given = self.given if isinstance(self, Placed) else self
@@ -373,7 +373,7 @@ class Coordinates(Record):
         return self
 
     def step_key(self, batch: int, n: int, encoding: Any) -> Hashable:
-        """What a decoding step depends on besides the numbers in its coordinates; None if a step cannot have them.
+        """The facts, other than numbers of coordinates, that a decoding step depends on; None if it cannot be one.
 
         A step reads from memory one position of each token. The tokens are a stream in order, whose rows may be padded.
 
@@ -427,7 +427,7 @@ class Coordinates(Record):
         return stops
 
     def append(self, other: Coordinates) -> Coordinates:
-        """The coordinates of these tokens followed by others; an encoding places the longer stream anew.
+        """The coordinates of these tokens followed by others; an encoding places the longer stream again.
 
         Args:
             other: the coordinates that follow.
@@ -438,7 +438,7 @@ class Coordinates(Record):
         other = other.as_given()
         if self.shard is not None or other.shard is not None:
             raise HeadwayError(
-                "cannot append to a shard of a stream: append to the whole stream, and take the shard anew"
+                "cannot append to a shard of a stream: append to the whole stream, and take the shard again"
             )
         held, given = self.position.shape[-1], other.position.shape[-1]
         if held != given:
@@ -590,7 +590,7 @@ class Shard(Record):
             if getattr(at, name) is not getattr(self.tokens, name):
                 raise HeadwayError(
                     f"{name} was replaced in the coordinates of a shard, and other processes do not know it: replace "
-                    "it in the coordinates of all tokens, and take the shard anew"
+                    "it in the coordinates of all tokens, and take the shard again"
                 )
 
     def runs_of(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
@@ -608,7 +608,7 @@ class Shard(Record):
         return tuple(found)
 
     def connected(self) -> Scans:
-        """Returns what reaches the tokens of other processes.
+        """Returns the scans that reach the tokens of other processes.
 
         Raises:
             HeadwayError: outside of a call of ``headway.parallel``.
@@ -626,15 +626,15 @@ class Shard(Record):
 class Placed(Coordinates):
     """Coordinates that an encoding has placed: where it sees the tokens, and its tables.
 
-    Another encoding places ``given`` anew. A copy keeps the encoding. If the encoding is copied together with the
+    Another encoding places ``given`` again. A copy keeps the encoding. If the encoding is copied together with the
     coordinates, the copy refers to the copied encoding.
 
     Args:
         given: the coordinates before ``PositionEncoding.locate``.
         by: the encoding.
         located: the positions that the tables were computed from.
-        tables: what the encoding computed from the coordinates alone.
-        learned: what the encoding computed with its parameters, for one forward pass.
+        tables: the encoding's tables, which depend only on the coordinates.
+        learned: the encoding's learned tables, for one forward pass.
         parts: the coordinates placed by each part of a composed encoding, once they have been asked for.
         version: the version counter of the given positions at that time; −1 if it is not counted.
     """

@@ -63,7 +63,7 @@ def wrong_argument(
         call: the name of the function, or its constructor.
         name: the argument.
         known: the arguments that it has.
-        instead: for names that users try, what to give in their place.
+        instead: names that users try, with what to give in their place.
         example: a right call.
     """
     names = [one for one in known if one != "self"]
@@ -103,7 +103,7 @@ def right_call(example: str, **instead: str) -> Callable[[Callable[P, T]], Calla
 
     Args:
         example: a right call.
-        **instead: for names of arguments that users try and the function lacks, what to give in their place.
+        **instead: names of arguments that users try and the function lacks, with what to give in their place.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -174,7 +174,7 @@ def unknown(what: str, name: object, known: Iterable[str], see: str = "") -> Hea
     The message has the nearest names, or all if they are few and none is near.
 
     Args:
-        what: what is named, such as "encoding".
+        what: the kind of thing, such as "encoding".
         name: the name.
         known: those that are known.
         see: a command, page or object that has all of them.

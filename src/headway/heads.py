@@ -255,7 +255,7 @@ class EncodingOfHeads:
         self.encoding, self.shard, self.kv_heads = encoding, shard, kv_heads
         self.acts = encoding.acts
         heads = encoding.sizes.num_heads
-        self._any_heads = heads in (None, 1)  # of one head: the same for all
+        self._any_heads = heads in (None, 1)  # one head is the same for all
         if not self._any_heads and heads != shard.total:
             raise HeadwayError(
                 f"{encoding.known_as} is built for {heads} heads and head_shard has {shard.total} in all: build it "

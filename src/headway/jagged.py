@@ -62,7 +62,7 @@ def starts_of(name: str, x: Tensor, layout: str) -> Tensor:
     """Returns where the sequences of a jagged tensor begin, and where the last one ends, int64 [batch + 1].
 
     Args:
-        name: what messages call the tensor.
+        name: its name in messages.
         x: the tensor.
         layout: its dimensions, such as "[batch, heads, tokens, head_dim]".
 
@@ -385,7 +385,7 @@ class Sequences(NamedTuple):
         """Returns the sequences of a jagged tensor.
 
         Args:
-            name: what messages call it.
+            name: its name in messages.
             x: the tensor.
 
         Raises:
@@ -399,7 +399,7 @@ class Sequences(NamedTuple):
         """Raises HeadwayError unless x is a jagged tensor of the same lengths.
 
         Args:
-            name: what messages call it.
+            name: its name in messages.
             x: the tensor.
         """
         _need_same(name, starts_of(name, x, "[batch, tokens, width]"), self.offsets)
@@ -408,7 +408,7 @@ class Sequences(NamedTuple):
         """Returns the coordinates of the row.
 
         Args:
-            name: what messages call the positions.
+            name: their name in messages.
             positions: a jagged tensor [batch, tokens] or [batch, tokens, axes], or coordinates of the row. Default: 0,
                 1, … in each sequence.
 
@@ -544,7 +544,7 @@ def cumulative(name: str, given: Tensor, x: Tensor) -> Tensor:
     """Returns cumulative lengths as offsets, int64 [batch + 1].
 
     Args:
-        name: what messages call them.
+        name: their name in messages.
         given: the cumulative lengths, such as [0, 5, 15].
         x: the values of all sequences, [tokens, …].
 
@@ -568,10 +568,10 @@ def cumulative(name: str, given: Tensor, x: Tensor) -> Tensor:
 
 
 def positions_of(name: str, given: Tensor | Coordinates | None, offsets: Tensor) -> Tensor | Coordinates | None:
-    """Returns positions of a row of sequences: values of a jagged tensor, or coordinates and None as they are.
+    """Returns positions of a row of sequences: values of a jagged tensor, or the given coordinates or None.
 
     Args:
-        name: what messages call them.
+        name: their name in messages.
         given: a jagged tensor [batch, tokens] or [batch, tokens, axes], coordinates, or None.
         offsets: where the sequences begin.
 

@@ -70,7 +70,7 @@ def measure(encoding: PositionEncoding) -> Properties:
         )
 
 
-# ---------------------------------------------------------------- what is measured
+# ---------------------------------------------------------------- measurements
 
 
 class Pairs:
@@ -120,7 +120,7 @@ class Pairs:
         return attention_steps(self.q[None], self.k[None], self.k[None], **self._arguments).scaled[0]
 
     def values(self) -> list[Tensor]:
-        """Returns what each term adds to the value of each pair, [heads or 1, n, m, head_dim]."""
+        """Returns the contribution of the terms to the value of each pair, [heads or 1, n, m, head_dim]."""
         q_at, k_at = self._call.q_coordinates, self._call.k_coordinates
         return [rows_of_pairs(t.rows, q_at, k_at)[0] for t in self._call.terms if isinstance(t, RelativeValues)]
 

@@ -240,7 +240,7 @@ class Divisible(Record):
 
         Args:
             axis: the dimension. A tensor that broadcasts along it does not have it.
-            change: returns what replaces a tensor, which it is given with the names of its dimensions. It is called for
+            change: returns the replacement of a tensor, given with the names of its dimensions. It is called for
                 the tensors of this record and of those that it holds, in the order of the fields.
 
         Raises:

@@ -1,6 +1,6 @@
 """Reductions of the weights of a call that a kernel computes without holding them: sums, largest weights, entropies.
 
-A reduction is to a statistic what a term is to an encoding: statistics of ``headway.inspection`` consist of reductions,
+As an encoding consists of terms, a statistic of ``headway.inspection`` consists of reductions,
 kernels compute reductions, and neither knows the other. ``kernels/_reduce.py`` computes all of them from blocks of
 scores. It is the specification for every kernel that computes them in a pass of its own.
 """

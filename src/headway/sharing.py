@@ -46,7 +46,7 @@ class Sharing(Protocol):
         """Returns those of the context [batch, m, …] of cross-attention."""
 
     def whole_sizes(self, n: int, m: int, *, cross: bool) -> tuple[int, int]:
-        """Returns the numbers of queries and keys of a whole call, of which this rank has n and m."""
+        """Returns the numbers of queries and keys of the whole call, from the n and m of this rank."""
 
     def placed(self, encoding: Any, at: Coordinates) -> Coordinates:
         """Returns where an encoding sees the tokens of a stack, which all of its layers share."""
@@ -66,7 +66,7 @@ class Library(Protocol):
 
 
 libraries: dict[str, Library] = {}
-"""The libraries whose layers call ``sharing_of``, by the name of what these layers call in place of attention."""
+"""The libraries whose layers call ``sharing_of``, by the name of the function that they call in place of attention."""
 
 entered: dict[int, list[Sharing]] = {}
 """The contexts of each module that is in one, by its id; the last one counts. The contexts keep the modules alive."""

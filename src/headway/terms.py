@@ -88,7 +88,7 @@ def __dir__() -> list[str]:
 
 
 class Part(Divisible):
-    """The base class of terms and of what they hold; ``axes`` names the dimensions of its tensors."""
+    """The base class of terms and of the parts that they hold. ``axes`` names the dimensions of its tensors."""
 
     exact: ClassVar[tuple[str, ...]] = ()
     """Fields whose tensors keep their dtype when a kernel casts the others."""
@@ -1129,10 +1129,10 @@ def _with_penalty(
 
 
 PRODUCTS = (Product, LimitedRotation, HouseholderPath, ChannelDecay, ContentSlope)
-"""The terms that replace ⟨qᵢ, kⱼ⟩, of which a call has at most one."""
+"""The terms that replace ⟨qᵢ, kⱼ⟩. A call has at most one of them."""
 
 NORMALIZERS = (Normalizer, StickWeights)
-"""The terms that replace the softmax, so that there is no log-sum-exp."""
+"""The terms that replace the softmax. A call with one has no log-sum-exp."""
 
 SCANS = (StickWeights, ContextualPositions, GatedPath)
 """The terms in which each key depends on those behind it, in the order of their slots."""
@@ -1265,7 +1265,7 @@ def check(terms: tuple[Term, ...], sizes: Sizes) -> None:
         sizes: batch, heads, kv_heads, queries, keys, head_dim and v_dim of the call.
 
     Raises:
-        HeadwayError: if one is no term, or does not fit.
+        HeadwayError: if one is not a term, or does not fit.
     """
     for term in terms:
         if not isinstance(term, TERMS):
@@ -1274,7 +1274,7 @@ def check(terms: tuple[Term, ...], sizes: Sizes) -> None:
 
 
 def _remedy(part: object) -> str:
-    """Returns what to give in place of a part that is no term."""
+    """Returns advice on what to give in place of a part that is not a term."""
     if isinstance(part, Tensor):
         return "wrap it: DenseBias(tensor), a bias [batch, heads, queries, keys]"
     if isinstance(part, BIASES):

@@ -238,7 +238,7 @@ def test_the_largest_heads() -> None:
         ("induction", {"ids": [1, 2]}, "ids of list"),
         ("induction", {"ids": IDS, "average": "rows"}, "average is 'rows': give 'queries' or 'pairs'"),
         ("induction", {"ids": IDS, "layers": "layer"}, "there is no layer 'layer': the nearest is"),
-        (DuplicateToken(IDS), {"ids": IDS}, "ids is given beside an object: give it to DuplicateToken"),
+        (DuplicateToken(IDS), {"ids": IDS}, "ids comes with an object: give it to DuplicateToken"),
         (PrefixMatching(IDS[0, :4]), {}, r"stack.blocks.0.attention': 'prefix_matching' has ids of shape \(4,\)"),
     ],
 )

@@ -252,7 +252,7 @@ def test_sizes_of_zero(shape: tuple[int, int, int], calls: list[int]) -> None:
 def test_a_tensor_elsewhere_is_refused(calls: list[int]) -> None:
     calls.append(0)
     q = torch.randn(1, 2, 5, 8)
-    with pytest.raises(hw.HeadwayError, match="another tensor of the call on meta: move it there"):
+    with pytest.raises(hw.HeadwayError, match="another tensor of the call is on meta: move it to the CPU"):
         hw.attention(q, q, q, sink=torch.zeros(2, device="meta"), kernel="cpu")
 
 

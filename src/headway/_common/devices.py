@@ -16,7 +16,7 @@ def device_named(name: str) -> str:
     """Returns the name of a device that can be used; "auto" stands for CUDA if there is a GPU, else the CPU.
 
     Raises:
-        HeadwayError: if there is no such device here.
+        HeadwayError: if this machine has no such device.
     """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

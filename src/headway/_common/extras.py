@@ -23,7 +23,7 @@ class Package(NamedTuple):
     Args:
         name: its name for pip.
         extra: the extra of headway that installs it.
-        needed_for: what needs it.
+        needed_for: the feature that needs it.
     """
 
     name: str
@@ -61,7 +61,7 @@ def need(module: str, what: str, extra: str = "vectors") -> Any:
 
     Args:
         module: the name of the module.
-        what: what needs it, for the message.
+        what: the feature that needs it, for the message.
         extra: the extra of headway that installs it.
 
     Raises:

@@ -65,7 +65,7 @@ def given_path(given: str | Path) -> Path:
 
 
 def cache_folder() -> Path:
-    """Returns the folder in which headway keeps what it can make again.
+    """Returns the cache folder, in which headway keeps files that it can make again.
 
     Raises:
         HeadwayError: if the user has no home folder and HEADWAY_CACHE names none.
@@ -77,7 +77,7 @@ def cache_folder() -> Path:
 
 
 def need_file_place(path: Path) -> None:
-    """Checks that a path can be a file: it is no folder or device, and its folder exists and can be written to.
+    """Checks that a path can be a file: it is not a folder or device, and its folder exists and can be written to.
 
     Args:
         path: the path.
@@ -146,7 +146,7 @@ def from_json(text: str) -> Any:
         text: the text.
 
     Raises:
-        ValueError: if it is no JSON, or nested too deeply, for which ``json.loads`` raises RecursionError.
+        ValueError: if it is not JSON or nested too deeply (``json.loads`` raises RecursionError for that).
     """
     try:
         return json.loads(text)

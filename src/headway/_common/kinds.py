@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 __all__ = ["Kind", "fits"]
 
 Kind: TypeAlias = Any
-"""What a value is to be.
+"""The kind of value that is wanted.
 
     str, bool, int      a value of that type; True is not an int
     float               a number

@@ -77,7 +77,7 @@ def append_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Writes a file anew; the complete new file replaces the old one in one step.
+    """Rewrites a file; the complete new file replaces the old one in one step.
 
     Args:
         path: the file.
@@ -124,7 +124,7 @@ def _finite(text: str) -> float:
 
 
 def _whole(text: str) -> int:
-    if len(text) > MOST_DIGITS:  # no float and no count is so long
+    if len(text) > MOST_DIGITS:  # floats and counts are shorter
         raise ValueError(f"{text:.20}… is too long")
     return int(text)
 

@@ -28,7 +28,7 @@ class ResultStore(LockedFolder):
     Args:
         out: the folder; it is created if needed.
         file: the name of the file.
-        keys: the names of the fields that tell rows apart.
+        keys: the names of the fields that identify a row.
         kind: the kind of the rows; any that have the keys if None.
 
     Raises:
@@ -74,7 +74,7 @@ def read_rows(path: Path, keys: Sequence[str], kind: Kind | None = None) -> list
 
     Args:
         path: the file; it may be missing.
-        keys: the names of the fields that tell rows apart.
+        keys: the names of the fields that identify a row.
         kind: the kind of the rows; any that have the keys if None.
 
     Raises:

@@ -40,8 +40,8 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-        text: what is read.
-        value: what CSV has in place of the text; None stands for the text.
+        text: the text that readers see.
+        value: the value for CSV; None for the text.
         spread: half the width of the interval around the value, which CSV has in a column of its own.
         best: whether the cell is marked.
         dot: the CSS variable with the colour of a dot before the text, in HTML; none if empty.

@@ -48,8 +48,8 @@ def decoded(content: bytes, called: str, kind: str = "text", *, zeros: bool = Fa
 
     Args:
         content: the bytes.
-        called: what messages call them, such as the path of the file.
-        kind: what kind of text is wanted, such as "GAP".
+        called: their name in messages, such as the path of the file.
+        kind: the kind of text that is wanted, such as "GAP".
         zeros: whether it may have the character U+0000, as a vocabulary has. Else it is refused, since text in UTF-16
             without a mark is full of it.
 
@@ -78,8 +78,8 @@ def read_text(path: Path, called: str | None = None, kind: str = "text", *, zero
 
     Args:
         path: the file.
-        called: what messages call it; its path if None.
-        kind: what kind of text is wanted, such as "GAP".
+        called: its name in messages; None for its path.
+        kind: the kind of text that is wanted, such as "GAP".
         zeros: as for ``decoded``.
 
     Raises:

@@ -20,7 +20,7 @@ from .files import naming_checkpoint, read_checkpoint, write_checkpoint
 __all__ = ["Companion", "Diverged", "Trained", "train"]
 
 SECONDS_BETWEEN_CHECKPOINTS = 5.0
-"""Seconds of training after which a checkpoint is written, which is what an interruption can lose."""
+"""Seconds of training after which a checkpoint is written. An interruption can lose this much."""
 SECONDS_OF_WRITING = 0.25
 """Seconds that writing one may take; if it takes k times as long, checkpoints are k times as far apart."""
 
@@ -56,7 +56,7 @@ class Trained:
 
 
 class Companion:
-    """Goes along with a training, such as an evaluation every so many steps.
+    """Accompanies a training, such as an evaluation at regular steps.
 
     A training that resumes from a checkpoint repeats the steps after it, and calls ``after`` for each of them again.
     """

@@ -28,11 +28,11 @@ SHIPPED = Path(__file__).parents[1] / "tuning" / "shipped"
 VARIABLE, OFF = "HEADWAY_TUNED", "off"
 """The environment variable that names a table or a folder of tables, and its value with which none is read."""
 MOST_BYTES, MOST_ROWS = 4 << 20, 2_000
-"""A larger file is no table."""
+"""The largest size of a table's file."""
 LARGEST = 1e300
 
 Case: TypeAlias = "tuple[tuple[str, str], ...]"
-"""Properties of what is computed, and their values."""
+"""Properties of a computation, and their values."""
 Times = Mapping[str, "tuple[float, float] | None"]
 """The shortest and the longest measured time of each way; None for a way that was not measured. Only times of one row
 are compared, so that they may be in any unit."""
@@ -43,7 +43,7 @@ class Row:
     """Times that hold from some sizes on.
 
     Attributes:
-        case: what a computation must be like: for each property the values that are meant.
+        case: the computations that the row is about: the values of each property.
         sizes: the least size in each direction, above 0; 0 where none is given.
         times: the times of each way.
         said: how the reason is worded, if it is not by the times.
@@ -71,10 +71,10 @@ class Table:
         name: the name of its file.
         fits: the facts of a machine for which it holds: a value, or several.
         date: when it was measured.
-        verified: for each way what was found right.
-        failed: for each way what was found wrong, and how.
+        verified: for each way, the parts that were found right.
+        failed: for each way, the parts that were found wrong, and how.
         rows: the times.
-        about: what else the file says.
+        about: the other contents of the file.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Table:
 
 @lru_cache(maxsize=1024)
 def _innermost(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Returns the rows that no other row lies within: one that holds for a part of what they hold for.
+    """Returns the rows that do not contain another row, which would hold for a part of their computations.
 
     A set of rows is a whole number with a bit for each of them. A row then takes one operation for each size and
     property, and is not compared with every other row.
@@ -192,7 +192,7 @@ def read(file: Path, remedy: str = "run `headway tune` again") -> Table:
 
     Args:
         file: the file.
-        remedy: what to do if it is none.
+        remedy: what to do if it is not a table.
 
     Raises:
         HeadwayError: if it cannot be read, or is not a table of this format.
@@ -211,7 +211,7 @@ def write(file: Path, content: Mapping[str, Any]) -> None:
 
     Args:
         file: the file; its folder is made.
-        content: what the table says.
+        content: the contents of the table.
 
     Raises:
         HeadwayError: if it cannot be written.
@@ -229,14 +229,14 @@ def copy(source: Path, target: Path) -> None:
         target: the file; its folder is made.
 
     Raises:
-        HeadwayError: if it is no table, or cannot be written.
+        HeadwayError: if it is not a table, or cannot be written.
     """
     read(source)
     write(target, from_json(source.read_text(encoding="utf-8")))
 
 
 def checked(content: Any, name: str) -> Table:
-    """Returns a table of what a file says.
+    """Returns the table with the contents of a file.
 
     Args:
         content: the value of the JSON text.
@@ -245,19 +245,19 @@ def checked(content: Any, name: str) -> Table:
     Raises:
         ValueError: if it is not a table of this format.
     """
-    _need(isinstance(content, Mapping), "it is no object")
+    _need(isinstance(content, Mapping), "it is not an object")
     known = content.get("format", FORMAT)
     _need(known == FORMAT, f"its format is {_short(known)}, and this version reads {FORMAT}")
     given = content.get("rows", [])
-    _need(isinstance(given, list) and len(given) <= MOST_ROWS, f"rows is no list of at most {MOST_ROWS:,}")
+    _need(isinstance(given, list) and len(given) <= MOST_ROWS, f"rows is not a list of at most {MOST_ROWS:,}")
     fits, date = content.get("fits"), content.get("date", "")
     _need(_object(fits) and bool(fits) and all(map(_fact, fits.values())), "fits names no machine")
     for fact, values in fits.items():
         _need("name" not in fits or not isinstance(values, list), f"fits has a list for {_short(fact)}")
-    _need(_line(date) and (not date or _is_date(date)), "date is no date")
+    _need(_line(date) and (not date or _is_date(date)), "date is not a date")
     verified, failed = content.get("verified", {}), content.get("failed", {})
-    _need(_object(verified) and all(map(_texts, verified.values())), "verified is no object of lists")
-    _need(_object(failed) and all(map(_said, failed.values())), "failed is no object of texts")
+    _need(_object(verified) and all(map(_texts, verified.values())), "verified is not an object of lists")
+    _need(_object(failed) and all(map(_said, failed.values())), "failed is not an object of texts")
     return Table(
         name=name,
         fits=dict(fits),
@@ -270,14 +270,14 @@ def checked(content: Any, name: str) -> Table:
 
 
 def _row(given: Any) -> Row:
-    _need(isinstance(given, Mapping), "a row is no object")
+    _need(isinstance(given, Mapping), "a row is not an object")
     case, sizes, times = (given.get(key, {}) for key in ("case", "from", "times"))
     _need(all(isinstance(part, Mapping) for part in (case, sizes, times)) and bool(times), "a row lacks times")
     values = {name: [value] if isinstance(value, str) else value for name, value in case.items()}
-    _need(all(map(_texts, values.values())), "the case of a row is no object of texts")
-    _need(all(map(_number, sizes.values())), "a size of a row is no number")
+    _need(all(map(_texts, values.values())), "the case of a row is not an object of texts")
+    _need(all(map(_number, sizes.values())), "a size of a row is not a number")
     said = given.get("said", "")
-    _need(_line(said), "said is no text of one line")
+    _need(_line(said), "said is not a text of one line")
     least = {name: size for name, size in sizes.items() if size > 0}
     return Row({name: frozenset(value) for name, value in values.items()}, least, _times(times), said)
 

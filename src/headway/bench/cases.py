@@ -35,7 +35,7 @@ AUTO = "auto"
 """The kernel of a case for which headway chooses one."""
 MODEL_PARTS = ("encode", "prefill", "decode", "train", "memory", "step", "token")
 STEP_MODELS = {"learned": "learned", "RoPE": "rope", "ALiBi": "alibi", "T5 bias": "t5"}
-"""The language models of which a training step is measured, and their encodings."""
+"""The language models whose training step is measured, and their encodings."""
 TOKEN_MODELS = ("attention", "attention, RoPE", "layer, RoPE", "decoder, RoPE")
 """What writes a token after others."""
 

@@ -12,7 +12,7 @@ import torch
 from .cases import STATISTICS_MEMORY, Case
 
 WARM_UP = 64
-"""Tokens of a first call, which loads what is loaded once."""
+"""The tokens of a first call, which loads everything that is loaded only once."""
 LINES = 20
 """The last lines of a process that fails, which an error has."""
 

@@ -52,7 +52,7 @@ def bench_models(
     number. If ``fresh``, cases that are in the folder are measured again.
 
     Raises:
-        HeadwayError: if ``weights`` is no folder, or ``out`` cannot be written to.
+        HeadwayError: if ``weights`` is not a folder, or ``out`` cannot be written to.
     """
     watch, weights = watch or ProgressListener(), Path(weights)
     if not weights.is_dir():

@@ -28,7 +28,7 @@ LINES = (
     ("torch SDPA, dense bias", "t5", (DENSE, DENSE_GRADIENT), ORANGE, DASHED, "s"),
     ("FlexAttention, T5's table", "t5", (FLEX,), GREY, DASHED, "D"),
 )
-"""Name, encoding, the sides of which the first one measured is drawn, colour, dashes, marker."""
+"""Name, encoding, sides (the first measured one is drawn), colour, dashes, marker."""
 
 HEAD_DIM = 64
 

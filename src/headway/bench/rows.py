@@ -37,7 +37,7 @@ ROW: Kind = {
 
 TIMED: Kind = {"kernel": str, "ms": dict, "says": dict}
 SIZED: Kind = {"kernel": (str, ...), "extra_bytes": (float, ...), "bytes": (dict, ...)}
-"""What a row of attention has besides, by what was measured."""
+"""The further fields of a row of attention, by the kind of measurement."""
 
 
 class CaseStore(ResultStore):

@@ -44,7 +44,7 @@ HF_SDPA = "transformers, sdpa"
 HF_TABLE = "transformers, headway's bias table"
 
 Run = Callable[[], list[Tensor]]
-"""Runs one side; returns the output, or the gradients of q, k, v and of what is learned."""
+"""Runs one side; returns the output, or the gradients of q, k, v and the learned tensors."""
 
 
 @dataclass
@@ -181,7 +181,7 @@ class Inputs:
     ) -> Run:
         """Returns a side that calls ``run(q, k, v, **arguments)``: forward, or only backward on a graph built once.
 
-        ``learned`` has the tensors besides q, k and v that have a gradient. ``shaped`` maps q, k, v and the output to
+        ``learned`` holds the tensors with a gradient other than q, k and v. ``shaped`` maps q, k, v and the output to
         this side's shapes.
         """
         given = [self.q, self.k, self.v, self.upstream]

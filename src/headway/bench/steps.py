@@ -31,7 +31,7 @@ SIZES: dict[str, Any] = {"vocab_size": 256, "embed_dim": 512, "num_layers": 4, "
 THEIRS: dict[str, dict[str, Any]] = {
     "rope": {"rotary_pos_emb": True, "attn_flash": True},
     "alibi": {"alibi_pos_bias": True, "attn_flash": True},
-    "t5": {"rel_pos_bias": True},  # which its flash attention does not take
+    "t5": {"rel_pos_bias": True},  # its flash attention does not support this
 }
 """The arguments of x-transformers for an encoding."""
 
@@ -170,7 +170,7 @@ def measure(case: ModelCase, plan: ModelPlan) -> Row:
         if not all(x.isfinite().all() for x in results[name]):
             raise CheckError(f"{name} on {case}: the loss or a gradient is not finite")
     what = f"headway's and torch's linear maps on {case}"
-    # all gradients as one, since those of the keys' biases are 0 but for rounding
+    # compare all gradients together, since those of the keys' biases are 0 up to rounding
     agree_on_the_whole(what, case.dtype, *(_whole(results[name]) for name in (OURS, TORCHS_PRODUCTS)))
     results.clear()
     milliseconds, rounds = in_turn(runs, plan.seconds, plan.rounds, warm if warm > 1000.0 * len(runs) else None)

@@ -31,7 +31,7 @@ ZEN_5 = "family 26"
 """How the description of a processor names AMD's Zen 5."""
 
 PROCESSORS = {ZEN_5: "Zen 5"}
-"""What the processors are called on which targets were set."""
+"""The names of the processors for which targets were set."""
 
 BY_DISTANCE = ("alibi", "t5", "kerple")
 LEARNED = ("t5", "kerple")
@@ -45,7 +45,7 @@ class Target:
     """A target for the kernel on a processor with AVX-512, and with BF16 for bfloat16.
 
     Attributes:
-        what: what is compared, in words.
+        what: the comparison, in words.
         values: the values of a set of rows.
         wanted: the bound for each dtype.
         at_most: whether it is an upper bound.

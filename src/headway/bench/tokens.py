@@ -96,7 +96,7 @@ class DecoderByHand:
 
 
 def _call(encoding: PositionEncoding | None, n: int, dtype: torch.dtype) -> dict[str, Run]:
-    """One query after another, each of which sees n keys and more."""
+    """One query after another, each with n or more keys."""
     width = SIZES["embed_dim"] // SIZES["num_heads"]
     q = torch.randn(1, SIZES["num_heads"], 1, width, dtype=dtype)
     # the keys of each step are a new tensor, as torch.cat would make it

@@ -23,13 +23,13 @@ TOKENS = 333
 
 ZERO = 0.1
 """Differences are relative to at least this share of the largest value of all results. The gradient of a number that
-is added to all scores, such as FIRE's last bias, is 0 but for rounding."""
+is added to all scores, such as FIRE's last bias, is 0 up to rounding."""
 
 
 def failing(cases: Iterable[Case], doing: Callable[[str], None] = nobody) -> tuple[dict[str, str], str]:
     """Runs the kernels' own checks, and each case with few tokens against the reference kernel.
 
-    Returns the kernels that fail, each with its error, and what was checked, in words. ``doing`` is called with the
+    Returns the kernels that fail, each with its error, and a description of the checks. ``doing`` is called with the
     current check, in the language of the command.
     """
     small: dict[tuple[str, Case], None] = {}

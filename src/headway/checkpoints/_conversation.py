@@ -29,7 +29,7 @@ IN_METADATA = "tokenizer.chat_template"
 IN_GGUF = {"unk": "unknown", "sep": "seperator", "pad": "padding"}
 """The names of tokens in GGUF's keys, where they are others; "seperator" is the format's spelling."""
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")
-"""The names under which templates find what a model thought before it answered."""
+"""The names under which templates find a model's reasoning before its answer."""
 SECONDS, MEMORY, LONGEST = 10, 1 << 30, 10_000_000
 """What rendering a template may take: seconds, bytes of memory, and characters of its output."""
 SAFE = (3, 1, 6)

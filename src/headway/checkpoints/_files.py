@@ -136,7 +136,7 @@ def unpickle(folder: str | Path) -> Path:
         write_tensors(out, tensors, {"format": "pt"})
     except HeadwayError:
         raise
-    except (KeyError, ValueError) as error:  # for example a dtype that safetensors has no name for
+    except (KeyError, ValueError) as error:  # for example a dtype without a name in safetensors
         raise HeadwayError(f"{folder} cannot be written as safetensors ({error}): get the model as such") from error
     return out
 

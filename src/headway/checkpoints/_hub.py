@@ -205,7 +205,7 @@ def _incomplete(hub: Any, model: HubModel, folder: Path) -> HeadwayError:
     """The error for a repository without the files that are wanted."""
     try:
         names = _files_of(hub, model)
-    except Exception:  # the names are for the message alone
+    except Exception:  # only the message needs the names
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
     gguf = sorted(name for name in names if name.endswith(".gguf"))
     if gguf:

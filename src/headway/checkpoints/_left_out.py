@@ -156,7 +156,7 @@ def _near(tensor: Tensor, exact: Tensor, positions: int) -> bool:
 
 
 def check(ignored: Mapping[str, LeftOut], left_out: Mapping[str, Tensor], loaded: Loaded) -> None:
-    """Raises HeadwayError if a tensor that is not read differs from what headway uses in its place."""
+    """Raises HeadwayError if a skipped tensor differs from the one that headway uses in its place."""
     for name, tensor in left_out.items():
         kinds = [kind for pattern, kind in ignored.items() if fnmatch(name, pattern)]
         if any(kind.fits(tensor, loaded) for kind in kinds):

@@ -109,7 +109,7 @@ def limit_memory(size: int) -> None:
 
 
 def main() -> None:
-    """Answers what is asked on standard input."""
+    """Answers the requests on standard input."""
     asked = json.load(sys.stdin)
     sys.path[:] = asked["path"]
     limit_memory(asked["memory"])

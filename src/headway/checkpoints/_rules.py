@@ -103,7 +103,7 @@ class Fused(Change):
     """Theirs is the concatenation of ours along the outputs."""
 
     groups: int = 0
-    """If 0, ours are concatenated as a whole. If g > 0, the outputs are g groups, each of which has one g-th of each of
+    """If 0, ours are concatenated as a whole. If g > 0, the outputs are g groups, and each holds one g-th of each of
     ours, in their order (GPT-NeoX and BLOOM: as many groups as heads)."""
     transposed: bool = False
     """Whether theirs is [in, out]."""

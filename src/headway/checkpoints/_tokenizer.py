@@ -172,7 +172,7 @@ def _of_pairs(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
 
 
 def _cut(tokenizer: Tokenizer, before: str, path: Path) -> None:
-    """Sets how text is split into pieces, each of which is merged by itself."""
+    """Sets how text is split into pieces. Each piece is merged separately."""
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     if before in GPT2:

@@ -32,7 +32,7 @@ READERS = {
 """The readers of annotated texts by the endings of file names; any other file is plain text."""
 
 SENTENCES = 200
-"""Sentences of the manual on which roles are measured."""
+"""How many sentences of the manual roles are measured on."""
 
 
 @dataclass(frozen=True)

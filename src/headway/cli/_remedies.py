@@ -22,7 +22,7 @@ SUBJECT = re.compile(r"^([a-z][a-z_0-9]*)(?= (?:is|are|has|names|holds) )")
 """The argument that an error begins with."""
 NONE = re.compile(r",? or None\b(?: for all [a-z]+)?")
 OPTIONS = "options_of_command"
-"""The attribute of an error with options that its command has besides its parameters."""
+"""The attribute of an error that holds options of its command which are not parameters."""
 PARTS = re.compile(r"[\s,，、/]+")
 """What separates the parts of an input; a message may name only one of them."""
 PRIVATE = 0xF0000

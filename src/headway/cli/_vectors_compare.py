@@ -108,7 +108,7 @@ def compare(
 
 
 def split(text: str, name: str) -> list[str]:
-    """Returns names separated by commas; raises HeadwayError if there is none."""
+    """Returns names separated by commas; raises HeadwayError if there are none."""
     found = [one.strip() for one in text.split(",") if one.strip()]
     if not found:
         raise HeadwayError(f"{name} is {text!r}: give names separated by commas")

@@ -152,7 +152,7 @@ def _kept_training(made: Vectors, out: Path) -> Iterator[None]:
 
 
 def _option(method: type[Vectors], text: str) -> tuple[str, Any]:
-    """The name and the value of "name=value"; a value that is no Python literal is a string."""
+    """The name and the value of "name=value". A value that is not a Python literal is a string."""
     name, equals, value = text.partition("=")
     name = name.strip().replace("-", "_")
     known = method().options

@@ -106,7 +106,7 @@ def all_above(call: Call, threshold: float, counted: Tensor | None, head: int | 
         call = cut(call, "heads", first, first + group)
     (largest, total), (top, keys) = reduce(KERNELS, call, [RowStatistics(), TopKeys(min(call.k.shape[2], FEW))])
     parts = [entries_of(top, keys, threshold)]
-    unknown = (top[..., -1] >= threshold).any(-1).any(0)  # of these heads there may be more
+    unknown = (top[..., -1] >= threshold).any(-1).any(0)  # these heads may have more
     if top.shape[-1] < call.k.shape[2] and bool(unknown.any()):
         found = parts[0]
         parts = [tuple(x[~unknown[found[1]]] for x in found)]

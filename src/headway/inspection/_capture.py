@@ -31,7 +31,7 @@ from ._weights import dense_weights, refuse_above_limit, size_of
 
 KEEP = ("statistics", "qk", "qkv", "weights", "gradients")
 CAPTURED = (*DEFAULT, "pooled_map")
-"""The statistics of a capture that names none: those of a table, and what ``Seen.plot`` draws."""
+"""The default statistics of a capture: those of a table, and those that ``Seen.plot`` draws."""
 
 
 @contextmanager
@@ -179,7 +179,7 @@ class _Capture(Observer):
         return result, again
 
     def _filled(self, record: AttentionRecord, found: Found, site: Site) -> tuple[Any, Change | None]:
-        """Computes a call and keeps what ``keep`` asks for. Also returns the change for computing it again."""
+        """Computes a call and keeps the parts named by ``keep``. Also returns the change for recomputing it."""
         call = site.call
         with looking():
             if self.keep == "weights":

@@ -39,7 +39,7 @@ class HeadEffects(HeadScores):
         name: the name of the effect.
         totals: the sums of the changes of each text by layer, [texts, heads].
         counts: how many tokens they sum, likewise.
-        replacement: what the heads were replaced by.
+        replacement: the values that replaced the heads' outputs.
     """
 
     def __init__(self, name: str, totals: dict[str, Tensor], counts: dict[str, Tensor], replacement: str) -> None:
@@ -93,7 +93,7 @@ def head_effects(
     file: str | Path | None = None,
     watch: Callable[[int, int], None] | None = None,
 ) -> HeadEffects:
-    """Ablates each head by itself, and measures what that changes in a model's outputs.
+    """Ablates one head at a time, and measures how a model's outputs change.
 
         effects = head_effects(encoder, [{"ids": ids, "mask": padding}], "cosine")
         effects = head_effects(decoder, ids.split(4), "cross_entropy", file="effects.jsonl")
@@ -112,10 +112,10 @@ def head_effects(
 
     Args:
         model: the model, as ``capture`` takes it.
-        batches: what the model is called with, once for each: ids [rows, tokens] or another tensor, a tuple of
+        batches: the inputs of the model's calls, one for each call: ids [rows, tokens] or another tensor, a tuple of
             arguments, or a dictionary of named ones.
         effect: "cosine", "cross_entropy", or a function ``effect(whole, without, batch)``.
-        replacement: what ``ablate`` replaces a head's outputs by: "zero", or "mean" over the tokens of the batch.
+        replacement: the values that replace a head's outputs: "zero", or the "mean" over the tokens of the batch.
         layers: the layers whose heads are ablated, by name or number. Default: all. A module that attends several times
             in one call is ablated each time.
         file: a file of JSON lines. Each measurement is added to it, and the same call resumes from it. A function is
@@ -265,7 +265,7 @@ KNOWN = {
 
 
 def _refuse_known_answers(seen: Records) -> None:
-    """Raises HeadwayError if a layer attends to the token that is to be predicted."""
+    """Raises HeadwayError if a layer attends to the token that the model must predict."""
     for record in seen.records:
         if record.kind == "cross" or bool((record.statistics("next").next.nan_to_num() > 0).any()):
             raise HeadwayError(

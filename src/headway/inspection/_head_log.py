@@ -1,4 +1,4 @@
-"""A log of what a model's heads do during training: a file with a line every so many steps."""
+"""A log of what a model's heads do during training: a file with a line for every few steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS, REPEATED = 4, 32
 
 
 class HeadLog:
-    """Writes what each head of a model attends to, every so many steps of its training.
+    """Writes what each head of a model attends to, at regular steps of its training.
 
         log = headway.inspection.HeadLog(model, "heads.jsonl", every=500)
         for step in range(steps):
@@ -92,7 +92,7 @@ class HeadLog:
 
         Args:
             step: the number of the step.
-            inputs: what the model is called with: ids [rows, tokens] or another tensor, a tuple of arguments, or a
+            inputs: the inputs of the model: ids [rows, tokens] or another tensor, a tuple of arguments, or a
                 dictionary of named ones. The same inputs at each step make lines that can be compared.
 
         Raises:
@@ -134,7 +134,7 @@ class HeadLog:
         if ids is None or any(record.kind == "cross" for record in seen.records):
             raise HeadwayError(
                 "induction is measured on random tokens, and the inputs are not the ids [rows, tokens] of a model that "
-                "takes them alone: give vocab_size=0 to leave induction out"
+                "takes no other inputs: give vocab_size=0 to leave induction out"
             )
         length = min(REPEATED, ids.shape[1] // 2, self.vocab_size)
         if length < 1:

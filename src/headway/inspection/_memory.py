@@ -54,7 +54,7 @@ class Shape:
 
 @dataclass
 class Estimate:
-    """The memory that a capture of a call will take, by what the capture keeps."""
+    """The memory that a capture of a call will take, for each value of ``keep``."""
 
     model: str
     """The name of the model's class."""

@@ -45,7 +45,7 @@ def index_of(number: Any, count: int, what: str, *, negative: bool = False) -> i
 
 
 def slots_of(rows: slice | int | Sequence[int], n: int, what: str = "row") -> list[int]:
-    """The slots of tokens that are given by numbers, of which negative ones count from the end, or by a slice."""
+    """Returns the slots of tokens that are given by a slice or by numbers. Negative numbers count from the end."""
     if isinstance(rows, slice):
         return list(range(n))[rows]
     return [index_of(number, n, what, negative=True) for number in numbers_of(rows, f"{what}s")]

@@ -99,7 +99,7 @@ def _first_of(position: Tensor, total: int) -> Tensor:
 
 
 def _tokens(stack: Sequence[Frame], n: int, m: int) -> Tensor | None:
-    """The tokens that are not padding, [batch, n or more], of which the queries are the last; None if not known.
+    """The tokens that are not padding, [batch, n or more], ending with the queries; None if not known.
 
     The nearest module that was given a mask of tokens knows it. transformers has 1 for a token, torch True for padding.
     """

@@ -207,7 +207,7 @@ def _map(
 def _arrows(
     weights: Tensor, down: list[str], across: list[str], record: AttentionRecord, head: int, query: int | None
 ) -> Figure:
-    """Queries above, keys below, and an arrow from each query to what it attends to; the strongest have numbers.
+    """Queries above, keys below, and arrows from each query to the keys that it attends to; the strongest have numbers.
 
     With ``query`` the arrows of the other queries are grey.
     """
@@ -371,7 +371,7 @@ def _title(record: AttentionRecord, head: int) -> str:
 
 
 def _shown(token: str, fonts: list[str]) -> str:
-    """A token as it can be read: white space becomes visible, and what is too long is cut."""
+    """A token in readable form: white space becomes visible, and long tokens are cut."""
     text = "".join({"\n": "↵", "\t": "⇥", " ": "␣"}.get(x, x if x.isprintable() else f"U+{ord(x):04X}") for x in token)
     text = text[1:] if text.startswith("␣") and len(text) > 1 else text
     text = drawable(text, fonts) or "∅"
@@ -391,7 +391,7 @@ def _columns(text: str) -> int:
 
 
 def _without(view: View, hide: Sequence[int]) -> Tensor:
-    """The weights without the keys that are to be hidden."""
+    """The weights without the keys to hide."""
     if not hide:
         return view.weights
     if view.pooled:

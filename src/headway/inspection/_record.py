@@ -138,7 +138,7 @@ class AttentionRecord:
 
         Unlike the largest weights of each query, such a list is complete for keys too: to a key that is not in it,
         every query gives less. The weights of a softmax sum to 1 at most, so a query has at most 1/threshold of them.
-        Memory grows with what is found.
+        Memory grows with the number of weights that are found.
 
         Args:
             threshold: the least weight, above 0 and at most 1.

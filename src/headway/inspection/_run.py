@@ -205,7 +205,7 @@ def statistics_of(
 
 
 class Wanted:
-    """Statistics of a call that are to be computed, as reductions of its weights; ``queries`` are those that count.
+    """The statistics to compute for a call, as reductions of its weights. ``queries`` are those that count.
 
     Raises HeadwayError if a statistic does not fit the call.
     """

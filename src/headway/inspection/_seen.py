@@ -172,10 +172,10 @@ class Seen(Records):
             text: the text, as ``headway.inspection.texts.encode`` returns it, or as a string with ``offsets``.
             tokens: the names of the tokens. Default: those of the text; without a text, numbers.
             offsets: start and stop of each token in the text, in characters; equal for tokens that the model adds.
-            roles: what ``head_roles`` has measured of the model.
+            roles: the results of ``head_roles`` for the model.
             exact: heads whose weights must all be exact, as pairs of layer and head, the most important first. Default:
                 as many as fit, those with roles first.
-            name: what the model is called. Default: the name of its class.
+            name: the name of the model. Default: the name of its class.
             language: "en" or "zh". Default: the language of the reader.
             example: the row of the batch.
             call: the number of the model's call. Default: the only one.
@@ -219,8 +219,8 @@ class Seen(Records):
             text: the text, as for ``report``.
             tokens: the names of the tokens, likewise.
             offsets: likewise.
-            roles: what ``head_roles`` has measured of the model.
-            name: what the model is called. Default: the name of its class.
+            roles: the results of ``head_roles`` for the model.
+            name: the name of the model. Default: the name of its class.
             language: "en" or "zh". Default: the language of the reader.
             example: the row of the batch.
             call: the number of the model's call. Default: the only one.

@@ -56,7 +56,7 @@ changes = _Changes()
 
 @dataclass(eq=False)
 class Frame:
-    """A module of the model whose forward is running, with what it was given."""
+    """A module of the model whose forward is running, with its inputs."""
 
     name: str
     module: nn.Module
@@ -337,7 +337,7 @@ class Observer(Finder):
                     f"{_said(name)} is scripted, which does not show its attention: {purpose} takes the nn.Module"
                 )
             shard = getattr(module, "head_shard", None)
-            if isinstance(shard, HeadShard) and shard.count < shard.total:  # whose first head here is not head 0
+            if isinstance(shard, HeadShard) and shard.count < shard.total:  # its first head here is not head 0
                 raise HeadwayError(
                     f"{_said(name)} computes heads {shard.first} to {shard.first + shard.count - 1} of {shard.total}, "
                     f"and {purpose} counts those of whole layers: give the model as it was before parallelize_module"

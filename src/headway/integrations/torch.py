@@ -177,7 +177,7 @@ class HeadwayAttention(nn.MultiheadAttention):
             changes = own is not None and "values" in own.acts
             if changes or "RelativeValues" in explain(q, k, v, **arguments).terms:
                 raise HeadwayError(
-                    f"{type(own).__name__} changes the values, so dropped weights alone do not give the "
+                    f"{type(own).__name__} changes the values, so the dropped weights do not give the "
                     "output: give need_weights=False in training, or a layer without dropout"
                 )
             weights = F.dropout(weights, arguments["dropout"])

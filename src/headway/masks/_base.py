@@ -67,8 +67,8 @@ class Mask(Divisible):
         It is used if the class that defines it also defines ``allowed``, or is a subclass of the class that does.
 
         Args:
-            q: coordinates of the queries, of which there is at least one.
-            k: coordinates of the keys, of which there is at least one.
+            q: coordinates of the queries, at least one.
+            k: coordinates of the keys, at least one.
 
         Returns:
             The first key slot and the one after the last. Each is an int, a ``Slot`` that counts from the query's own,
@@ -81,9 +81,9 @@ class Mask(Divisible):
         return 0, m
 
     def plan_key(self) -> Hashable:
-        """Returns what the mask depends on besides coordinates; None if it holds tensors or is foreign.
+        """Returns the facts other than coordinates that the mask depends on; None if it holds tensors or is foreign.
 
-        Calls with an equal key share what was prepared for the first of them.
+        Calls with an equal key share the preparation of the first one.
         """
         kind, held = type(self), vars(self).values()
         if kind.foreign:
@@ -166,7 +166,7 @@ Allowed = Callable[[Any, Coordinates, Coordinates], Tensor]
 
 
 def _checked(allowed: Allowed) -> Allowed:
-    """Returns ``allowed`` of a foreign class, with a check of what it returns."""
+    """Returns ``allowed`` of a foreign class, with a check of its result."""
 
     @wraps(allowed)
     def checked(self: Mask, q: Coordinates, k: Coordinates) -> Tensor:

@@ -66,7 +66,7 @@ class Function(Mask):
         return self._of(q.index, k.index)
 
     def _of(self, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        """Returns what the function gives for numbers [b, n] and [b, m], with size 1 where it does not matter."""
+        """Calls the function with numbers [b, n] and [b, m]. Dimensions that do not matter have size 1."""
         device = q_idx.device
         count = max(q_idx.shape[0], kv_idx.shape[0])
         rows = torch.arange(count, device=device) if self.rows is None else self.rows.to(device)
@@ -134,7 +134,7 @@ class BlockFunction(Function):
             if counts is None:
                 continue
             listed = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
-            wide = blocks.new_zeros(*shape[:-1], shape[-1] + 1)  # a column for what is not listed
+            wide = blocks.new_zeros(*shape[:-1], shape[-1] + 1)  # a column for blocks that are not listed
             at = indices[..., : shape[-2], :].long().masked_fill(~listed[..., : shape[-2], :], shape[-1])
             blocks = torch.maximum(blocks, wide.scatter_(-1, at, kind)[..., :-1])
         blocks = blocks[(None,) * (4 - blocks.ndim)]

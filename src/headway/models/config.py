@@ -65,7 +65,7 @@ class TransformerConfig:
             raise HeadwayError(f"dropout is {self.dropout}: give at least 0 and less than 1")
         if isinstance(self.parts, str):
             raise HeadwayError(f"parts is {self.parts!r}: give a tuple, such as ({self.parts!r},)")
-        object.__setattr__(self, "parts", tuple(self.parts))  # which JSON gives as a list
+        object.__setattr__(self, "parts", tuple(self.parts))  # JSON has a list
 
 
 TransformerConfig.__init__ = right_call("TransformerConfig(vocab_size=1000)")(TransformerConfig.__init__)  # type: ignore[method-assign]

@@ -415,7 +415,7 @@ def _padded(name: str, given: TokenRows, vocab_size: int | None, device: torch.d
 
 
 def _source(model: EncoderDecoder, source: TokenRows, device: torch.device) -> _Padded:
-    """Returns the source of an encoder–decoder: padded ids, or a tensor of features as it is."""
+    """Returns the source of an encoder–decoder: padded ids, or an unchanged tensor of features."""
     embedding = model.embedding if model.source_embedding is None else model.source_embedding
     if isinstance(source, Tensor) and (source.ndim != 2 or source.is_floating_point()):
         if source.ndim < 2 or not source.numel():

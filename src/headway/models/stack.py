@@ -400,12 +400,12 @@ class Stack(nn.Module):
         return out if last is None or cuts else out[:, -last:]
 
     def _computes_last(self) -> bool:
-        """Returns whether the last layer and the norm compute some tokens alone as among all, unobserved."""
+        """Returns whether the last layer and the norm may compute only some of the tokens, with the same results."""
         if sharing_of(self) is not None or observers() or not self._block_of_layer:
             return False
         block: Any = self.blocks[self._block_of_layer[-1]]
         part, feed = block._modules.get("attention"), block._modules.get("feed_forward")
-        # what others have written may mix tokens
+        # modules of other authors may mix tokens
         for one, kind in ((block, Block), (part, MultiHeadAttention), (feed, FeedForward)):
             if not isinstance(one, kind) or type(one).forward is not kind.forward:
                 return False

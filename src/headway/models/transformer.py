@@ -131,7 +131,7 @@ class _OneStack(Transformer):
 
     @classmethod
     def of_parts(cls, embedding: nn.Module, stack: Stack, head: Head | None = None) -> Self:
-        """Returns a model of parts made elsewhere, which stay as they are.
+        """Returns a model of parts made elsewhere, which it does not change.
 
         Args:
             embedding: a module that computes [batch, n, width] from what the model is called with. With a tied head,
@@ -413,7 +413,7 @@ class EncoderDecoder(_Generating, Transformer):
         *,
         source_embedding: nn.Module | None = None,
     ) -> Self:
-        """Returns a model of parts made elsewhere, which stay as they are.
+        """Returns a model of parts made elsewhere, which it does not change.
 
         Args:
             embedding: computes [batch, n, width] from the ids of the target. With a tied head, its ``weight`` is the

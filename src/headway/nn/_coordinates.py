@@ -104,7 +104,7 @@ def cropped(coordinates: Coordinates, length: int) -> Coordinates | None:
         return stream(length, coordinates.start, total - removed, coordinates.index.device)  # type: ignore[arg-type, operator]
     if total is not None:
         total = _last(total)
-        if coordinates.padding and isinstance(total, Tensor):  # what is removed may be padding
+        if coordinates.padding and isinstance(total, Tensor):  # the removed tokens may be padding
             total = torch.minimum(total, coordinates.index[:, length - 1 : length] + 1)
         else:
             total = total - removed

@@ -1,4 +1,4 @@
-"""Decoding steps of an attention layer, which reuse what an earlier step has prepared.
+"""Decoding steps of an attention layer, which reuse the preparation of an earlier step.
 
 From one step to the next, hardly anything but the tensors and the number of keys changes. A step compares everything
 else that its result depends on. This takes a fraction of the time of making coordinates, arguments and the key of a
@@ -28,7 +28,7 @@ class PreparedSteps:
     """What later steps of a cache reuse of one step. Neither a copy nor a file of the cache has it.
 
     Args:
-        facts: what steps depend on besides their tensors and the number of keys.
+        facts: the facts, other than tensors and the number of keys, that steps depend on.
         keys: the storage of the keys.
         values: that of the values.
         plan: the plan of the steps, or the reason why they have none.
@@ -72,7 +72,7 @@ def step(
     scale: float | None,
     kernel: str,
 ) -> Tensor | None:
-    """Appends keys and values of the next tokens to a cache, and returns what each head computes of all keys.
+    """Appends keys and values of the next tokens to a cache, and returns each head's output over all keys.
 
     Args:
         q: the queries of the tokens, [batch, heads, n, head_dim].
@@ -127,13 +127,13 @@ def step(
 def _prepared(
     request: Request, k: Tensor, v: Tensor, facts: tuple[Any, ...], keys: TokenBuffer, values: TokenBuffer
 ) -> PreparedSteps | None:
-    """Returns what steps like this one have in common; None before the first of them, which makes the plan.
+    """Returns the facts that steps like this one share; None before the first one, which makes the plan.
 
     Args:
         request: the call of attention.
         k: the keys of the step's tokens.
         v: their values.
-        facts: what steps depend on.
+        facts: the facts that steps depend on.
         keys: the keys of the cache.
         values: its values.
     """

@@ -26,7 +26,7 @@ class Slots(NamedTuple):
         return torch.cat([first, last.expand(first.shape[0], *last.shape[1:])], dim)
 
     def first_of(self, x: Tensor, dim: int) -> Tensor:
-        """Returns a copy of the first tokens alone."""
+        """Returns a copy of only the first tokens."""
         if self.first.shape[0] == 1:
             return x.index_select(dim, self.first[0])
         shape = [1] * x.ndim
@@ -129,7 +129,7 @@ class TokenBuffer:
         too_large = self.capacity is None and self.storage.shape[-2] > 2 * length
         if self.before is not None or too_large or (count and not self._may_write(at)):
             storage = self.storage
-            # a copy frees a storage that is too large, and leaves what a rollback or a backward pass reads
+            # a copy frees a storage that is too large, and keeps the tokens that a rollback or a backward pass reads
             self.reset(slots.of(tokens, -2).clone())
             if self.before is not None and self.before[0] is storage:
                 _, start, before, _, _ = self.before
@@ -172,7 +172,7 @@ class TokenBuffer:
             self.reset(tokens)
 
     def reset(self, storage: Tensor | None) -> None:
-        """Replaces the tokens by those of ``storage``, all of which are in use."""
+        """Replaces the tokens by all tokens of ``storage``."""
         self.storage, self.start = storage, 0
         self.length = self.written = 0 if storage is None else storage.shape[-2]
         self.saved = storage is not None and storage.requires_grad
@@ -196,5 +196,5 @@ class TokenBuffer:
 
 def _of_inference_mode(storage: Tensor) -> bool:
     """Whether a tensor was created in inference mode, which has since ended."""
-    # torch.compile cannot trace is_inference, and what it compiles is for one mode
+    # torch.compile cannot trace is_inference, and compiles for one mode only
     return not torch.compiler.is_compiling() and storage.is_inference() and not torch.is_inference_mode_enabled()

@@ -60,7 +60,7 @@ class Transactional:
         self._filled_in = -1
         """The backward pass that has filled it; −1 if none has."""
         self._lengths: tuple[Tensor, int, Tensor, int] | None = None
-        """The lengths of the last call's ``Padding``, its writes, a copy of what it held, and the tokens of its keys.
+        """The lengths of the last call's ``Padding``, its writes, a copy of its contents, and the tokens of its keys.
         """
 
     def need_new_lengths(self, mask: AnyMask, held: int, new: int) -> None:

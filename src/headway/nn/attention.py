@@ -65,7 +65,7 @@ def coordinates_of_keys(
         given = Coordinates.of(key_positions, len(cache) + n, name="key_positions")
     if given is None or padded:
         all_keys = joined(past, new)
-        if given is not None:  # which say nothing of padding
+        if given is not None:  # given coordinates do not state padding
             all_keys = replace(all_keys, position=given.position)
         cache.coordinates = all_keys.as_given()
     else:
@@ -456,7 +456,7 @@ class MultiHeadAttention(nn.Module):
         """[batch, heads, n, head_dim] → [batch, n, embed_dim], by the parts and the projection of the output.
 
         Args:
-            out: what the heads compute.
+            out: the outputs of the heads.
             x: the layer's input for these tokens.
             v: their values, if queries are the tokens whose values are attended to.
         """
@@ -494,7 +494,7 @@ class MultiHeadAttention(nn.Module):
         cache: KeyValueCache,
         first: FirstValues | None,
     ) -> tuple[Tensor, Tensor, Tensor | Coordinates | None]:
-        """Returns the keys, values and positions of a context; later calls read from the cache what the first made."""
+        """Returns the keys, values and positions of a context. Later calls read those of the first from the cache."""
         cache.need_prepared_by(None)
         if len(cache) == 0:
             k, v = cache.append(*self._keys_and_values(key, value, first))
@@ -633,7 +633,7 @@ def _of_last(arguments: Arguments, last: int, n: int, encoding: PositionEncoding
         return arguments
     one_side, at = at is arguments["k_positions"], Coordinates.of(at, n, name="positions")
     if one_side and encoding is not None:
-        at = encoding.place(at)  # what is drawn for a token is drawn once
+        at = encoding.place(at)  # random numbers of a token are drawn once
         arguments = {**arguments, "k_positions": at}
     return {**arguments, "q_positions": at.rows(n - last, n)}
 

@@ -290,7 +290,7 @@ class Block(nn.Module):
         return self._residual(x, modules["feed_forward_norm"], feed)
 
     def _residual(self, x: Tensor, norm: nn.Module, part: Sublayer, before: Tensor | None = None) -> Tensor:
-        """Adds what a part computes from x, or from its last tokens, to them; ``before`` precedes x in its input."""
+        """Adds a part's output for x, or for its last tokens, to them. ``before`` precedes x in the part's input."""
         shown = x if before is None else torch.cat([before, x], dim=1)
         if self.norm_first:
             added = self._dropped(part(norm(shown)))

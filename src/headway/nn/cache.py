@@ -76,7 +76,7 @@ class KeyValueCache(Transactional):
         self._keys, self._values, self._inputs = self._parts
         self._coordinates: Coordinates | None = None
         self._counts = False
-        """Whether the tokens stand at 0, 1, 2 … in a stream that ends with them, of which no object is kept."""
+        """Whether the tokens stand at 0, 1, 2 … in a stream that ends with them and has no object."""
         self.prepared_by: PositionEncoding | None = None
         """The encoding that prepared the keys and values; None for keys and values as projected."""
         self.placed: Coordinates | None = None
@@ -339,7 +339,7 @@ def need_max_length(max_length: int | None) -> None:
 
 
 def need_room(held: int, n: int, max_length: int | None) -> None:
-    """Raises HeadwayError if n tokens do not fit beside those held."""
+    """Raises HeadwayError if there is no room for n more tokens."""
     if max_length is not None and held + n > max_length:
         raise HeadwayError(
             f"the cache holds {held} tokens of at most max_length={max_length} and {n} follow: give a larger "

@@ -47,7 +47,7 @@ def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
         and calls_forward_alone(layer)
         and nn.Linear.forward is _FORWARD
     ):
-        own: Any = layer._parameters  # since two attributes of a module take half as long as a small product
+        own: Any = layer._parameters  # looking up two attributes of a module takes half the time of a small product
         if "weight" in own and "bias" in own:
             short = products_for(x.numel(), layer.out_features, layer.in_features) is NO_PRODUCT
             return (F.linear if short else linear)(x, own["weight"], own["bias"])
@@ -100,7 +100,7 @@ def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
 
 
 class _Linear(torch.autograd.Function):
-    """A linear map, each of whose products is the faster one; it saves what ``F.linear`` saves."""
+    """A linear map that computes each product by the faster library. It saves the same tensors as ``F.linear``."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -144,7 +144,7 @@ def unprepack(model: M) -> M:
     """Restores the linear layers and norms of a prepacked model in place, so that it can be trained and saved.
 
     Args:
-        model: a model; layers that are not prepacked stay as they are.
+        model: a model. Layers that are not prepacked do not change.
 
     Returns:
         The same model.

@@ -116,7 +116,7 @@ class StackCache(Transactional):
     def count(self) -> bool:
         """Returns whether the layers count their tokens from now on, so that a step needs no coordinates.
 
-        They do if the tokens are those of a stream from its start, all of which every layer keeps.
+        They do if the tokens begin at the start of a stream and every layer keeps all of them.
         """
         if self._in_layers or not self.layers:
             return False
@@ -171,7 +171,7 @@ class StackCache(Transactional):
         """Checks that earlier tokens were computed in the same context as those that follow.
 
         Args:
-            shared: the context of several processes, of which each holds the keys of its tokens; None outside of one.
+            shared: the context of several processes, where each holds the keys of its tokens; None outside of one.
 
         Raises:
             HeadwayError: if they were not, or if a layer in a context would drop keys.

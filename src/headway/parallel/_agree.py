@@ -27,7 +27,7 @@ def agree(group: Group, facts: Mapping[str, object]) -> None:
 
     Args:
         group: the processes.
-        facts: what must be the same on every rank, by name.
+        facts: the facts that must be the same on every rank, by name.
 
     Raises:
         HeadwayError: on every rank, if one fact differs. The message names the ranks and the values.

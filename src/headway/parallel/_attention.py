@@ -41,7 +41,7 @@ SIDES = ("encoding", "terms", "mask", "q_positions", "k_positions", "q_input", "
 OPTIONS = ("scale", "dropout", "sink", "soft_cap", "head_shard")
 """The arguments of ``headway.attention`` that layers give: those that make a shared call, and its options."""
 LOCAL = "local"
-"""What stands for a method where every rank has all keys, and nothing is sent."""
+"""The name in place of a method if every rank has all keys and nothing is sent."""
 
 
 @refuses_others
@@ -88,7 +88,7 @@ def attention(
         method: "ring", "gather" or "heads", without a fallback, or "auto". "auto" takes the first method that can
             compute the call: gather if a rank has up to 1,024 tokens, otherwise ring, then heads, then gather.
         k_shards: which keys each rank has, in cross-attention. Default: ``shards``. If every rank has all keys, give
-            ``Shards.contiguous(m, None)``, the shards of this process alone: nothing is sent then.
+            ``Shards.contiguous(m, None)``, the shards of only this process: nothing is sent then.
         return_lse: whether to return the log-sum-exp too.
         encoding: as for ``headway.attention``.
         terms: further terms, of this rank's queries and keys.
@@ -142,7 +142,7 @@ def computed(
     Args:
         call: the call.
         name: the name of the method, or "auto".
-        note: is told the method and what it sends.
+        note: receives the method and what it sends.
 
     Returns:
         The output and the log-sum-exp, if the call wants it.
@@ -150,7 +150,7 @@ def computed(
     Raises:
         HeadwayError: if the method cannot compute the call, or the processes disagree on it.
     """
-    if observers():  # which watch by a mode of torch
+    if observers():  # observers use a mode of torch
         _need_method(name)
         return _observed_here(call, note)
     if watched() or forward_mode():
@@ -195,7 +195,7 @@ def _with_weights(call: SharedCall, facts: dict[str, object]) -> Call:
 
     Args:
         call: the call.
-        facts: what ranks must have in common besides the call, by name.
+        facts: further facts that must be the same on every rank, by name.
     """
     if call.group.size == 1:
         return as_one_call(call)
@@ -215,7 +215,7 @@ def call_with_weights(
         k: this rank's keys.
         v: this rank's values.
         shards: which tokens each rank has.
-        wanted: the names of what is computed of the weights, the same on every rank.
+        wanted: the names of the reductions of the weights, the same on every rank.
         kernel: "auto", or the name of a kernel.
         arguments: the other arguments of ``headway.attention``, as ``attention`` of this room takes them.
 
@@ -271,7 +271,7 @@ def _in_order(call: SharedCall) -> Sequence[Method]:
 
 
 def _facts(call: SharedCall, method: Method) -> dict[str, object]:
-    """Returns what all ranks of a call must have in common, by name."""
+    """Returns the facts of a call that must be the same on every rank, by name."""
     shard: HeadShard | None = call.options["head_shard"]
     facts: dict[str, object] = {
         "version": __version__,
@@ -320,7 +320,7 @@ def _contents(call: SharedCall) -> dict[str, object]:
         ("numbers in the mask", call.mask),
     ):
         tensors = list[Tensor]()
-        if not (isinstance(held, Coordinates) and held.is_stream):  # which start and length tell
+        if not (isinstance(held, Coordinates) and held.is_stream):  # start and length describe a stream
             flatten(held, tensors)
         small = [x for x in tensors if x.is_cpu and x.nbytes <= READ]
         facts[name] = _checksum(call, small) if small else None
@@ -341,7 +341,7 @@ def _checksum(call: SharedCall, tensors: Sequence[Tensor]) -> str:
 
 
 def _requiring(call: SharedCall) -> list[str]:
-    """The names of the inputs that require a gradient, on which the messages of the backward pass depend."""
+    """The names of the inputs that require a gradient. The messages of the backward pass depend on them."""
     named: dict[str, Tensor | None] = {"q": call.q, "k": call.k, "v": call.v}
     if call.encoding is not None:
         named |= dict(call.encoding.named_parameters())
@@ -435,7 +435,7 @@ def whole_coordinates(
         positions: those of this rank's tokens; None for 0 … n − 1 over the whole sequence.
         shards: which tokens each rank has.
         device: where the tokens are.
-        name: what messages call the positions.
+        name: their name in messages.
 
     Raises:
         HeadwayError: for coordinates that belong to no shard or to other shards, or were changed after they were taken.
@@ -459,7 +459,7 @@ def whole_coordinates(
     return whole_at
 
 
-# ---------------------------------------------------------------- what a call would do
+# ---------------------------------------------------------------- explaining a call
 
 
 @dataclass(frozen=True)
@@ -468,7 +468,7 @@ class Explanation:
 
     Attributes:
         method: the name of the method; None if the requested one cannot compute the call, or none can.
-        traffic: what this rank sends, for each method that can compute the call.
+        traffic: the bytes that this rank sends, for each method that can compute the call.
         reasons: why each other method cannot compute it.
         shards: the shards of the queries.
     """
@@ -490,7 +490,7 @@ class Explanation:
 
 
 def spoken(traffic: Traffic) -> str:
-    """Returns what a rank sends, in words.
+    """Describes what a rank sends.
 
     Args:
         traffic: what it sends.

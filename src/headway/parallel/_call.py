@@ -44,7 +44,7 @@ class SharedCall:
         kernel: "auto", or the name of the kernel.
         wants_lse: whether the log-sum-exp is wanted.
         given_mask: the mask as it was given, under which facts about it are stored.
-        seed: decides what the encoding draws in training, the same on every rank.
+        seed: the seed of the encoding's random numbers in training, the same on every rank.
         layer: the name of the layer that calls; empty without one.
         number: how many contexts this process has entered, the layer's included; 0 outside of contexts.
     """

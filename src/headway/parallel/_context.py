@@ -145,7 +145,7 @@ class Context:
         context_shards: which tokens of the context in cross-attention each process has; None if it has all of them.
 
     Attributes:
-        rows: for each layer that has been called, by its name, the method of its first call and what it sends.
+        rows: the method of the first call of each layer by its name, and what the call sends.
     """
 
     def __init__(self, shards: Shards, method: str, context_shards: Shards | None) -> None:
@@ -162,7 +162,7 @@ class Context:
         lines += [f"  {name:{width}}  {method}: {spoken(traffic)}" for name, (method, traffic) in self.rows.items()]
         return "\n".join(lines)
 
-    # ------------------------------------------------------------ what layers ask; see ``Sharing``
+    # ------------------------------------------------------------ answers to layers; see ``Sharing``
 
     def attention(self, layer: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, cross: bool, **arguments: Any) -> Tensor:
         """Returns the attention of this rank's queries, as ``headway.attention`` does for the whole sequence.
@@ -366,7 +366,7 @@ class Context:
         self._number = group.contexts
 
     def _left_by(self, error: BaseException) -> None:
-        """Tells the other processes of an error, and adds to it what they have told."""
+        """Tells the other processes of an error, and adds their errors to it."""
         group = self.shards.group
         group.tell(error)
         # one of torch's own exchanges, such as those of data parallelism, says nothing of its cause
@@ -486,7 +486,7 @@ def _apart(model: nn.Module, parts: set[int], name: str = "") -> Iterator[tuple[
 
 
 Held = list[tuple[nn.Module, "Context"]]
-"""The modules of a context, each with what it asks."""
+"""Modules, each with the context that it asks."""
 
 
 def _need_one_thread(held: Held) -> None:

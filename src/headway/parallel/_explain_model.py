@@ -63,7 +63,7 @@ def explain_model(
     Args:
         model: the model, or one layer.
         shards: which tokens each process has.
-        *inputs: what the model is called with in a ``context``.
+        *inputs: the inputs of the model in a ``context``.
         method: "auto", or the name of a method.
         context_shards: as for ``context``.
         **arguments: further arguments of the model.

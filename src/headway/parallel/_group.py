@@ -54,7 +54,7 @@ class Place:
 
 
 def backward_of(place: Place | None) -> Place:
-    """Returns the place of the backward pass of what was computed at a place."""
+    """Returns the place of the backward pass of the computation at a place."""
     return replace(place or Place(), backward=True, step="")
 
 
@@ -69,9 +69,9 @@ class Group:
         rank: the number of this process in the group.
         size: the number of processes.
         sent: the bytes that this process has sent to others, without those of the check that ranks agree on a call.
-        agreed: signatures of calls on which all ranks are known to agree, for devices on which not each call is
+        agreed: signatures of calls on which all ranks are known to agree, for devices where not every call is
             checked.
-        place: what this process computes; None outside of calls.
+        place: the computation of this process; None outside of calls.
         exchanges: the number of exchanges so far, the same on every rank at the same place of a program.
         contexts: the number of contexts that were entered.
     """
@@ -94,7 +94,7 @@ class Group:
             return
         self.ranks = dist.get_process_group_ranks(group)
         # messages of a ring and of data parallelism must not mix, and the latter often uses the group of all processes.
-        # A smaller group is used as it is: torch cannot make another one unless all processes take part.
+        # A smaller group is used directly: torch cannot make another one unless all processes take part.
         everyone = self.size == dist.get_world_size()
         backend = dist.get_backend_config(group)  # the default would be the backend of all processes, which may differ
         own = dist.new_group(timeout=timeout_of(group), backend=backend) if everyone else None
@@ -170,7 +170,7 @@ class Group:
         """A block that computes something of a sequence; if an error leaves the block, the other processes are told.
 
         Args:
-            place: what it computes.
+            place: its computation.
         """
         before, self.place = self.place, place
         try:
@@ -502,7 +502,7 @@ def summed_over(group: Group, x: Tensor) -> Tensor:
 
 
 def bytes_of_gathered(of_one: int, counts: Sequence[int], rank: int) -> tuple[int, int]:
-    """Returns what a rank sends when a whole tensor is gathered, and in the backward pass of that.
+    """Returns the bytes that a rank sends to gather a whole tensor, and in the backward pass of that.
 
     Args:
         of_one: the bytes of one token.
@@ -513,7 +513,7 @@ def bytes_of_gathered(of_one: int, counts: Sequence[int], rank: int) -> tuple[in
 
 
 def bytes_by_heads(of_one: int, counts: Sequence[int], rank: int) -> tuple[int, int]:
-    """Returns what a rank sends, forward and backward, when each rank gets all tokens of its share of the heads.
+    """Returns the bytes that a rank sends, forward and backward, if each gets all tokens of its share of the heads.
 
     Args:
         of_one: the bytes of one token of all heads, which divide by the ranks.

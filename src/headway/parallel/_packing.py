@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 ALIGNED = 64
-"""The bytes at a multiple of which each tensor begins."""
+"""Each tensor begins at a multiple of this number of bytes."""
 
 
 @dataclass(frozen=True)

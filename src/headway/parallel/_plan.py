@@ -34,7 +34,7 @@ def parse_size(text: int | str, name: str = "tokens") -> int:
     """Returns a number of tokens, such as 32768, "32k" (1,024 times 32) or "1M" (1,024² tokens), rounded.
 
     Args:
-        text: the number, or what was written.
+        text: the number, or the text as given.
         name: the name of the argument, as in messages.
 
     Raises:
@@ -47,7 +47,7 @@ def parse_rate(text: float | str, name: str) -> float:
     """Returns a rate in units per second, such as 4e14, "400T" or "50G", where k, M, G and T are powers of 1,000.
 
     Args:
-        text: the number, or what was written.
+        text: the number, or the text as given.
         name: the name of the argument, as in messages.
 
     Raises:
@@ -195,7 +195,7 @@ def in_seconds(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class _Rank:
-    """The bytes of one layer on the rank with the most tokens, and what it sends and needs with each method.
+    """The bytes of one layer on the rank with the most tokens, and its traffic and memory with each method.
 
     A rank needs the memory that torch has allocated at the peak of forward and backward, with the output and all
     gradients. On a CPU a ring needs less for long shards, since it computes some of the heads at a time.
@@ -234,7 +234,7 @@ class _Rank:
 
     def gather(self) -> tuple[int, int, int]:
         others, gathered = self.ranks - 1, self.kv + self.read
-        # all keys, and their gradients from the two runs of queries, of which the first sees a part
+        # all keys, and their gradients from the two runs of queries; the first run sees only a part of the keys
         seen = others / (2 * self.ranks) if self.causal else 1
         memory = 3 * self.q + (2 + seen) * self.ranks * gathered
         return others * gathered, others * gathered, round(memory)

@@ -46,7 +46,7 @@ def unreached(model: nn.Module, without: Collection[int] = ()) -> tuple[int, lis
 
 
 def _mixing(module: nn.Module) -> str | None:
-    """Returns how a layer mixes tokens besides attention; None if it does not."""
+    """Returns how a layer mixes tokens other than by attention; None if it does not."""
     if isinstance(module, nn.RNNBase):
         return "carries a state from token to token: leave it out of the context"
     if isinstance(module, nn.Conv1d) and module.kernel_size != (1,):

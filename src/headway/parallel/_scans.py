@@ -67,7 +67,7 @@ def _last(run: Tensor, count: int) -> Tensor:
 
 
 class ScanBytes:
-    """Scans over a few tokens of a shard; count what scans over all of its tokens would send, and send nothing.
+    """Scans a few tokens of a shard. It counts the bytes that a scan of all tokens would send, and sends nothing.
 
     Args:
         shards: which tokens each rank has.

@@ -1,4 +1,4 @@
-"""Plans a ring: how far keys travel, to the last rank whose queries may attend to them, and what one call computes."""
+"""Plans a ring: how far keys travel (to the last rank whose queries may attend to them), and what one call computes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def schedule_of(call: SharedCall) -> Schedule:
         call: the call.
     """
     mask, tensors = call.mask, list[Tensor]()
-    if mask is not None and is_python(mask):  # what a user's mask depends on is not known
+    if mask is not None and is_python(mask):  # a user's mask may depend on anything
         return _schedule(call)
     flatten((mask, call.q_at.facts(), call.k_at.facts()), tensors)
     if any(x.is_inference() for x in tensors):  # writing into them leaves no trace

@@ -138,7 +138,7 @@ class Shards:
             total[rank] += cost[number]
         return cls([_joined(runs) for runs in held], mesh)
 
-    # ------------------------------------------------------------ what they are
+    # ------------------------------------------------------------ properties
 
     @property
     def runs(self) -> Runs:
@@ -232,7 +232,7 @@ class Shards:
         Args:
             x: the tensor.
             dim: the dimension of the tokens.
-            name: what messages call it.
+            name: its name in messages.
 
         Raises:
             HeadwayError: if not.
@@ -257,7 +257,7 @@ class Shards:
         """Returns a fact about calls on these shards that is computed once for the objects that it is about.
 
         Args:
-            key: what the fact depends on.
+            key: the key of the fact.
             about: the objects whose identity is in the key; they are kept alive.
             compute: computes it.
         """

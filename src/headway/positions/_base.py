@@ -119,7 +119,7 @@ class EncodingSizes(NamedTuple):
 class PositionEncoding(nn.Module):
     """The base class of position encodings.
 
-    An encoding acts through five hooks, each of which does nothing by default:
+    An encoding acts through five hooks. By default, each does nothing:
 
     - ``locate`` changes the positions of tokens.
     - ``embed`` adds to the token embeddings at the model's input.
@@ -139,7 +139,7 @@ class PositionEncoding(nn.Module):
     kind: ClassVar[str] = "encoding"
     """One of ``KINDS``."""
     evidence: ClassVar[str] = "unknown"
-    """One of ``EVIDENCE``: what this implementation was compared with, besides the paper's formula."""
+    """One of ``EVIDENCE``: what this implementation was compared with, in addition to the paper's formula."""
     same_function_as: ClassVar[str | None] = None
     """The name of another row of the table that computes the same function, if there is one."""
     extrapolates: ClassVar[bool] = False
@@ -157,7 +157,7 @@ class PositionEncoding(nn.Module):
     reads_input: bool = False
     """Whether ``relocate`` or ``terms`` read q_input and k_input."""
     across_shards: ClassVar[bool] = False
-    """Whether ``relocate`` and ``terms`` take what they need of other tokens through the functions that cross shards.
+    """Whether ``relocate`` and ``terms`` read other tokens only through the functions that cross shards.
 
     Or they need nothing of others. Processes which share a sequence may then each call them for their own tokens. A
     class says so for itself: it is not inherited."""
@@ -166,7 +166,7 @@ class PositionEncoding(nn.Module):
     foreign: bool = False
     """Whether the class, or that of a part, is not headway's own, or a method is replaced in this object.
 
-    The steps of such a class check what its hooks do."""
+    The steps of such a class check its hooks."""
     _acts: ClassVar[frozenset[str]] = frozenset()
     _rotates: ClassVar[frozenset[str]] = frozenset()
     """The hooks, of "prepare" and "values", that ``rotation`` or ``split`` describes."""
@@ -208,9 +208,9 @@ class PositionEncoding(nn.Module):
             self._changed()
 
     def plan_key(self) -> Hashable:
-        """Returns what results depend on besides the inputs and tensors of a call; None if that is not known.
+        """Returns the facts, other than inputs and tensors of a call, that results depend on; None if unknown.
 
-        Calls with an equal key share what was prepared for the first of them. There is no key for encodings that are
+        Calls with an equal key share the preparation of the first one. There is no key for encodings that are
         ``foreign`` or read the layer's input, and in training for those that may draw positions.
         """
         if self.foreign or self.reads_input:
@@ -304,7 +304,7 @@ class PositionEncoding(nn.Module):
 
         Args:
             side: "query" or "key" for ``prepare``, "value" for ``prepare_value``, "output" for ``restore_output``.
-            x: what is rotated, [batch, heads, n, head_dim]; only its shape and dtype are read.
+            x: the queries, keys or values, [batch, heads, n, head_dim]. Only the shape and dtype are read.
             coordinates: where the tokens are, placed.
 
         Returns:
@@ -400,7 +400,7 @@ class PositionEncoding(nn.Module):
     def _split_output_of(self, out: Tensor, at: Coordinates) -> tuple[Rotation | None, Restore | None]:
         return self.split_output(out, at)
 
-    # ------------------------------------------------------------ what follows from the hooks
+    # ------------------------------------------------------------ derived from the hooks
 
     def split(self, side: str, x: Tensor, coordinates: Coordinates) -> tuple[Tensor, Rotation | None]:
         """Applies a hook of queries, keys or values except for a last rotation, and returns that if there is one.
@@ -421,7 +421,7 @@ class PositionEncoding(nn.Module):
         """Returns ``restore_output`` as a first rotation and a function of the rest, each None if there is none.
 
         Args:
-            out: the output, of which only the shape and dtype are read.
+            out: the output. Only its shape and dtype are read.
             coordinates: where the queries are, placed.
         """
         rotation = self.rotation("output", out, coordinates) if "values" in self._rotates else None
@@ -431,7 +431,7 @@ class PositionEncoding(nn.Module):
         """Places coordinates: locates them and computes their tables.
 
         Coordinates that this encoding has placed are not located again; those that another encoding has placed are
-        placed anew, from where they were given. An encoding without ``locate`` and tables returns them as they are.
+        placed again, from the given ones. An encoding without ``locate`` and tables returns them unchanged.
 
         Args:
             coordinates: where the tokens are.
@@ -555,7 +555,7 @@ class PositionEncoding(nn.Module):
         return measure(self)
 
     def arguments(self) -> dict[str, Any]:
-        """Returns the constructor's arguments that are literals: attributes of their names, or else what was given."""
+        """Returns the constructor's literal arguments: the attributes of their names, or else the given values."""
         arguments: dict[str, Any] = {}
         for name in inspect.signature(type(self)).parameters:
             for value in (vars(self).get(name, ...), _given(self).get(name, ...), getattr(self, name, ...)):
@@ -631,7 +631,7 @@ def _record(encoding: PositionEncoding, init: Callable[..., None], values: Any, 
     try:
         bound = signature.bind(encoding, *values, **named)
     except TypeError:
-        return  # which ``init`` says itself
+        return  # ``init`` raises its own error
     bound.apply_defaults()
     given: dict[str, Any] = {}
     for parameter in list(signature.parameters.values())[1:]:
@@ -646,12 +646,12 @@ def _record(encoding: PositionEncoding, init: Callable[..., None], values: Any, 
 
 
 def _given(part: nn.Module) -> dict[str, Any]:
-    """Returns the arguments that the constructors of ``part`` were given, with ... for those that are no literals."""
+    """Returns the arguments that the constructors of ``part`` were given, with ... for all except literals."""
     arguments: dict[str, Any] = vars(part).get("_given", {})
     return arguments
 
 
-# ---------------------------------------------------------------- what several encodings need
+# ---------------------------------------------------------------- shared by several encodings
 
 
 def need_base(base: float) -> None:
@@ -721,7 +721,7 @@ def normal(*shape: int) -> nn.Parameter:
 
 
 def whole(positions: Tensor) -> Tensor:
-    """Returns ⌊positions⌋ in int64; whole numbers are left as they are, which ONNX does not round."""
+    """Returns ⌊positions⌋ in int64. Integers are not rounded, since ONNX cannot round them."""
     return (positions.floor() if positions.is_floating_point() else positions).long()
 
 

@@ -225,13 +225,13 @@ class Compose(PositionEncoding):
         return coordinates
 
     def oracle(self, pair: Pair) -> float:
-        """Returns s·⟨q, k⟩ plus what each part changes, the score if at most one part transforms q and k.
+        """Returns s·⟨q, k⟩ plus each part's change: the score, if at most one part transforms q and k.
 
         Raises:
             HeadwayError: if several parts transform queries and keys.
         """
         if sum("prepare" in part.acts for part in self.each) > 1:
-            raise HeadwayError("two parts transform queries and keys: no pair's score is a sum of what each part gives")
+            raise HeadwayError("two parts transform queries and keys: scores of pairs are not sums over the parts")
         sharper = [part for part in self.each if isinstance(part, Scaling)]
         for part in sharper:
             pair = replace(pair, scale=pair.scale * part.oracle_temperature(self._seen_by(part, pair)))
@@ -248,7 +248,7 @@ class Compose(PositionEncoding):
         changing = [part for part in self.each if type(part).oracle_value is not PositionEncoding.oracle_value]
         if len(changing) > 1 and "values" in self.acts:
             raise HeadwayError(
-                "one part transforms values and another changes them: no pair's value is a sum of what each part gives"
+                "one part transforms values and another changes them: values of pairs are not sums over the parts"
             )
         plain = super().oracle_value(pair, v)
         return reduce(torch.add, (part.oracle_value(self._seen_by(part, pair), v) - plain for part in self.each), plain)

@@ -135,7 +135,7 @@ class _Run:
 
 
 def _runs(x: Tensor, at: Coordinates, count: int) -> list[_Run]:
-    """The runs of tokens of x [batch, m, …], each after the ``count`` tokens before it; one if ``at`` is no shard."""
+    """The runs of tokens of x [batch, m, …], each behind the ``count`` tokens before it; one without a shard."""
     if at.shard is None:
         front = x.new_zeros(x.shape[0], count, *x.shape[2:])
         return [_run(front, x, at, 0, x.shape[1])]

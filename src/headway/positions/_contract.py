@@ -164,7 +164,7 @@ def _split_output_of(self: Any, out: Tensor, at: Coordinates) -> tuple[Rotation 
 CHECKED: dict[str, Callable[..., Any]] = {
     one.__name__: one for one in (_located, tables_of, _relocated, _terms_of, _split_of, _split_output_of)
 }
-"""The steps of ``PositionEncoding`` with checks of what the hooks return and of what they write into."""
+"""The steps of ``PositionEncoding`` with checks of the hooks' results and of writes into their arguments."""
 
 
 def _need_unwritten(encoding: Any, at: Coordinates, before: int) -> None:
@@ -183,7 +183,7 @@ def _need_unwritten_in_a_call(encoding: Any, given: list[Tensor], before: int) -
 
 
 def _need_transformed(encoding: Any, hook: str, x: Tensor, made: Tensor, at: Coordinates, before: int) -> None:
-    """Checks that a hook of values has kept shape and dtype and has written into none of its arguments."""
+    """Checks that a hook of values has kept shape and dtype, and has not written into its arguments."""
     if made.shape != x.shape or made.dtype != x.dtype:
         raise HeadwayError(
             f"{encoding.known_as} makes {made.dtype} of shape {tuple(made.shape)} in {hook} of {x.dtype} of shape "

@@ -84,7 +84,7 @@ def from_rope_parameters(
 
     Raises:
         HeadwayError: if rope_type is unknown, keys are missing, wrong or not read by that type, or the dictionary
-            contains dictionaries, each of which is for one kind of layer.
+            contains dictionaries, one for each kind of layer.
     """
     given = {key: value for key, value in (parameters or {}).items() if value is not None}
     nested = [key for key, value in given.items() if isinstance(value, Mapping)]
@@ -153,7 +153,7 @@ def to_rope_parameters(encoding: PositionEncoding) -> dict[str, Any]:
 
 
 def _fill(name: str, given: dict[str, Any], longest: int | None) -> None:
-    """Adds what follows from max_position_embeddings, as transformers does."""
+    """Adds the keys that transformers derives from max_position_embeddings."""
     if name in ("yarn", "llama3") and longest is not None:
         given.setdefault(LENGTH, longest)
     original = given.get(LENGTH)

@@ -54,7 +54,7 @@ def multimodal_positions(
 
     Shape:
         Output: [tokens, axes], with three axes (time, row, column), one for "v2pe", four for "vrope"; int64, or float64
-            if some are no whole numbers
+            if some are not integers
 
     Raises:
         HeadwayError: if scheme is unknown, a part is neither a number of tokens nor three sizes, or a number is out of

@@ -42,7 +42,7 @@ def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
 
     Args:
         spec: a name of ``ENCODINGS``, ``file.py:Class`` (or ``file.py``, if it has one encoding) or ``module:Class``,
-            each with or without arguments in brackets; a class; or an encoding, which is returned as it is. A label in
+            each with or without arguments in brackets; a class; or an encoding, which is returned unchanged. A label in
             the brackets, as in "rope(base=5000, label='RoPE 5k')", names the encoding in the tables of a comparison,
             even if it is part of a composition.
         **sizes: arguments of the constructor. num_heads, head_dim, embed_dim, max_length and bidirectional are passed
@@ -88,7 +88,7 @@ def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
 _shared: dict[tuple[str, int, int], PositionEncoding] = {}
 MOST_SHARED = 64
 LABEL = "label"
-"""The argument in brackets that is no argument of an encoding: what tables call it."""
+"""An argument in brackets that is not passed to the encoding: its name in tables."""
 
 
 def shared_encoding(spec: str, num_heads: int, head_dim: int) -> PositionEncoding:

@@ -10,13 +10,13 @@ from .._common.language import padded, said
 
 @dataclass(frozen=True)
 class Property:
-    """One property: whether it holds, the number behind that, and what the number is.
+    """One property: whether it holds, the number behind the answer, and the meaning of the number.
 
     Attributes:
-        demand: what is demanded.
+        demand: the demand.
         verdict: "yes", "no", "not its job" or "unknown".
         number: the measured number.
-        measured: what the number is.
+        measured: the meaning of the number.
     """
 
     demand: str

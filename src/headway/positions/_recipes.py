@@ -56,7 +56,7 @@ def llama4(
 def smollm3(num_layers: int, head_dim: int, interval: int = 4, base: float = 2_000_000.0) -> Recipe:
     """Returns RoPE, and no positions in every interval-th layer.
 
-    There are no masks besides the causal one. The released code can use a window in the layers without positions, while
+    The only mask is the causal one. The released code can use a window in the layers without positions, while
     ``rnope_swa`` has it in the others.
 
     Args:
@@ -137,7 +137,7 @@ def drop_positions(model: nn.Module, kinds: tuple[type[PositionEncoding], ...] =
 
     DroPE: a causal model learns faster with rotary positions than without, and generalizes to longer sequences without
     them. Train it with them, drop them, and continue training for a while (0.5 to 2 % of the tokens) at the old length,
-    which restores the loss. Caches that hold prepared keys have to be started anew. The parts of a Compose are replaced
+    which restores the loss. Caches that hold prepared keys must be started again. The parts of a Compose are replaced
     one by one.
 
     Args:
@@ -154,7 +154,7 @@ def drop_positions(model: nn.Module, kinds: tuple[type[PositionEncoding], ...] =
     places = [
         (holder, name)
         for holder, name, held in children
-        if isinstance(held, kinds) and not isinstance(holder, RotaryValues)  # which is nothing without its rotation
+        if isinstance(held, kinds) and not isinstance(holder, RotaryValues)  # RotaryValues needs its rotation
     ]
     if not places:
         said = ", ".join(kind.__name__ for kind in kinds)

@@ -91,7 +91,7 @@ class Extension(ExtensionResults):
         return render("extension.md", extension=self)
 
     def files(self) -> Files:
-        """Returns the files of the report by name, with what makes each."""
+        """Returns the files of the report by name, each with the function that makes it."""
         return {"extension.md": self.markdown, "extension.png": lambda: draw(self)}
 
 

@@ -21,7 +21,7 @@ MOST_LISTED = 4
 
 
 class SuiteResults(SuiteNumbers):
-    """The results of ``measure``, and what they show."""
+    """The results of ``measure``, and conclusions from them."""
 
     def labelled(self) -> SuiteResults:
         """Returns the same results with the labels of encodings in place of their names, for tables and pictures."""
@@ -30,11 +30,11 @@ class SuiteResults(SuiteNumbers):
         return SuiteResults(rows, self.settings, [labels.get(name, name) for name in self.encodings])
 
     def summary(self) -> list[str]:
-        """Returns three sentences: what is best at the trained length, what beyond it, and what is not separated."""
+        """Returns three sentences: the best at the trained length, the best beyond it, and the pairs not separated."""
         return [self._at_the_trained_length(), self._beyond(), self._not_separated()]
 
     def conclusions(self) -> list[str]:
-        """Returns what may be concluded of each task, in sentences."""
+        """Returns the conclusions for each task, in sentences."""
         return [self._of_task(task) for task in self.tasks]
 
     def protocol(self) -> list[str]:
@@ -161,7 +161,7 @@ class SuiteResults(SuiteNumbers):
         )
 
     def files(self) -> Files:
-        """Returns the files of the report by name, with what makes each."""
+        """Returns the files of the report by name, each with the function that makes it."""
         shown = self.labelled()
         pictures = {f"suite.{kind}": partial(draw, shown) for kind in ("png", "svg")}
         return {"suite.html": shown.html, "suite.md": shown.markdown, **pictures}
@@ -175,7 +175,7 @@ class SuiteResults(SuiteNumbers):
         write_report(self.files(), out)
 
     def task_in_words(self, name: str) -> str:
-        """Returns what is asked in the task of a ``name``, with its measures of reference."""
+        """Returns the question of the task of a ``name``, with its measures of reference."""
         task = sequence_task(name)
         return (
             f"{first_sentence(type(task))} Trained up to {task.trained} {task.counts}; scored: {task.scored}. Guessing "

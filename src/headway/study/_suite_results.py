@@ -1,4 +1,4 @@
-"""What ``suite`` measured: which models learned a task, how they do at longer lengths, and what the seeds separate."""
+"""The results of ``suite``: which models learned a task, their longer lengths, and what the seeds separate."""
 
 from __future__ import annotations
 

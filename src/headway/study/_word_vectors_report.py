@@ -104,7 +104,7 @@ class Comparison(WordVectorResults):
                 nearest.setdefault(word, {})[method] = _near(near)
         return nearest
 
-    # ---------------------------------------------------------------- what may be read off
+    # ---------------------------------------------------------------- conclusions
 
     def conclusions(self) -> list[str]:
         """Returns the conclusions that the results support, in sentences."""
@@ -207,14 +207,14 @@ class Comparison(WordVectorResults):
         return render("vectors.md", comparison=self)
 
     def crossed(self, nearest: dict[str, dict[str, str]]) -> Table:
-        """Returns the table of what each method says of each word, of ``nearest``: texts by word and method."""
+        """Returns a table of texts from ``nearest`` by word and method."""
         methods = [method for method in self.methods if any(method in its for its in nearest.values())]
         return Table(
             ["method", *nearest], [[method, *(its.get(method, "—") for its in nearest.values())] for method in methods]
         )
 
     def files(self) -> Files:
-        """Returns the files of the report by name, with what makes each."""
+        """Returns the files of the report by name, each with the function that makes it."""
         return {
             "vectors.md": self.markdown,
             "vectors-scores.png": lambda: draw_scores(self),

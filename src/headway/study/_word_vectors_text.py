@@ -18,7 +18,7 @@ WIKIPEDIA = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz
 FEWEST_WORDS = 10
 """A paragraph of Wikipedia with fewer words is a heading or a remainder of markup."""
 HELD_OUT = 10
-"""Of so many documents, the last is held out."""
+"""The last of every group of this many documents is held out."""
 
 
 @dataclass(frozen=True)

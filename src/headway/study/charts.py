@@ -34,7 +34,7 @@ GREY_DASHES = ((0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 COUNTED_DASHES = ((0, (1, 1.6)), (0, (6, 1.5, 1, 1.5)))
 """The lines of n-gram models."""
 CHARACTERS = 25
-"""The characters of a name that there is room for beside the axes."""
+"""The most characters of a name that fit beside the axes."""
 INCHES = 0.072
 """The width of a character of a name."""
 FULL_WIDTH = 0x2E80

@@ -202,7 +202,7 @@ class _Comparison:
         self.paces: dict[str, Pace] = {}
 
     def go(self, out: Path, reports: bool) -> ComparisonResults:
-        """Trains and measures what is not in the folder yet, and writes the report there if asked to."""
+        """Trains and measures the models that are not in the folder yet, and writes the report there if asked to."""
         with Store(out, kind=ROW) as store:
             minutes = self.protocol.minutes
             if minutes is not None:
@@ -250,7 +250,7 @@ class _Comparison:
         self.watch.expected(self._expected(self.protocol, missing))
 
     def _choose_pool(self, missing: Sequence[Planned], seconds: float) -> None:
-        """Chooses the trainings at once for work that takes so many seconds without others at its side."""
+        """Chooses how many trainings run at once, for work that takes this many seconds by itself."""
         jobs = self.where.jobs
         if jobs is None:
             cpu = self.protocol.device == "cpu"
@@ -287,7 +287,7 @@ class _Comparison:
         return pace.expected(works, self.paces, language, protocol, self.pool.at_once)
 
     def _steps_within(self, seconds: float) -> int:
-        """The most steps with which everything takes at most so long."""
+        """Returns the most steps with which everything takes at most a given time."""
         gone = time.perf_counter()
 
         def needed(steps: int) -> float:

@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 KEYS = ("method", "window", "length")
-"""What tells rows apart: the method, the number of the window of text, and its tokens."""
+"""The fields that identify a row: the method, the number of the window of text, and its tokens."""
 ROW: Kind = {
     "method": str,
     "window": int,
@@ -217,7 +217,7 @@ def _measured(
 
 
 def _cut(tokens: Sequence[int], length: int, windows: int, first: Sequence[int]) -> list[Tensor]:
-    """Windows of length + 1 tokens, of which the last is only predicted."""
+    """Windows of length + 1 tokens. The last token is only predicted."""
     need_positive(length=length, windows=windows)
     own = length + 1 - len(first)
     if len(tokens) < own:

@@ -61,7 +61,7 @@ class HeadWatch(Companion):
             self._log = HeadLog(self._model, self._path)
 
     def summary(self) -> dict[str, float | None] | None:
-        """Returns what the heads do at the end of the training; None if the log does not reach it.
+        """Returns the roles of the heads at the end of the training; None if the log does not reach it.
 
         "normalized_entropy" and "first" are means of all heads, "previous_token" and "induction" those of the head that
         does it most. A number is None if the training diverged.

@@ -103,7 +103,7 @@ class Difference:
         return self.half is not None and abs(self.mean) > self.half
 
     def number(self) -> str:
-        """Returns the mean with its interval, as sentences have it."""
+        """Returns the mean with its interval, in the form for sentences."""
         if self.half is None:
             return said("{mean} (one seed)", mean=signed(self.mean, "+.3f"))
         low, high = (signed(bound, "+.3f") for bound in (self.mean - self.half, self.mean + self.half))
@@ -130,7 +130,7 @@ class Interval(NamedTuple):
 
 
 MOST_RESAMPLES = 4096
-"""All resamples are taken if there are no more; else as many are drawn."""
+"""The most resamples. If there are fewer in all, each is taken; otherwise this many are drawn."""
 
 
 def bootstrap(values: Sequence[float], level: float = LEVEL) -> Interval | None:

@@ -32,7 +32,7 @@ OF_THE_RUN = (
 
 
 class _Folder(NamedTuple):
-    """The results in a folder, and what kind of comparison they are of."""
+    """The results in a folder, and the kind of comparison that they belong to."""
 
     path: Path
     settings: dict[str, Any]

@@ -79,7 +79,7 @@ def measured(
 
 @dataclass(frozen=True)
 class Work:
-    """A training that is to be done, of a model whose ``rows`` are measured, with so many learning ``rates``.
+    """A planned training of a model, with the number of its learning ``rates`` and of the ``rows`` to measure.
 
     A model ``by_the_clock`` is trained for as long as the median Transformer, and only on the language.
     """
@@ -131,7 +131,7 @@ def expected(
 
 
 def _until_the_last(seconds: Sequence[float], at_once: int) -> float:
-    """The time until the last job is done, if each begins as soon as one of so many workers is free."""
+    """The time until the last job is done, if each begins as soon as one of the workers is free."""
     free = [0.0] * at_once
     for one in seconds:
         heapq.heapreplace(free, free[0] + one)

@@ -33,7 +33,7 @@ HEADS = 4
 FLAT = 1e-3
 """Scores that differ by less between all pairs are the same."""
 FARTHEST = 20
-"""A factor of scores that depends on the query alone is drawn at positions 1, 2, 4 … 2²⁰."""
+"""A factor of scores that depends only on the query is drawn at positions 1, 2, 4 … 2²⁰."""
 NOTHING = -999.0
 """Scores below stand for −∞."""
 ACROSS = 3
@@ -90,7 +90,7 @@ class _Sitter:
         self.content = torch.ones(self.head_dim, dtype=torch.float64)
 
     def settle(self, untrained: bool) -> list[str]:
-        """Draws what would hide the encoding: parameters, if it is untrained, and the content of queries and keys."""
+        """Draws random numbers for the parameters, if the encoding is untrained, and for the content of q and k."""
         notes, seed = [], "at random, as it is untrained (seed 0)"
         drawable = {n: p for n, p in self.encoding.named_parameters() if p.is_floating_point() and p.numel()}
         equal = [name for name, p in drawable.items() if p.numel() > 1 and bool((p == p.flatten()[0]).all())]

@@ -38,7 +38,7 @@ def write(results: ComparisonResults, out: Path) -> None:
 
 
 def files(results: ComparisonResults) -> Files:
-    """Returns the files of the report of a comparison, the page first, with what makes each."""
+    """Returns the files of the report of a comparison, the page first, each with the function that makes it."""
     if not results.rows:
         return {}
     results = results.labelled()
@@ -81,7 +81,7 @@ def page(results: ComparisonResults) -> str:
 
 
 LAYOUTS = {"wide": charts.WIDE, "narrow": charts.NARROW}
-"""The layouts of a picture, of which the page shows the one that fits the screen."""
+"""The layouts of a picture. The page shows the one that fits the screen."""
 
 
 def _svg(figure: Figure, name: str) -> Markup:

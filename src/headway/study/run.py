@@ -63,8 +63,8 @@ class Outcome:
     """The outcome of a training.
 
     Attributes:
-        fields: what was measured, by row and length.
-        facts: what is known of the model and its training; of a trial, its loss and memory.
+        fields: the measurements, by row and length.
+        facts: facts of the model and its training; for a trial, its loss and memory.
         head_log: the text of the log of its heads; None if there is none.
     """
 
@@ -108,7 +108,7 @@ def outcome(
         text: the text.
         protocol: the settings.
         threads: the threads to compute with; those of this process if None.
-        language: the language of what is told, since an engine may call this in another process.
+        language: the language of messages, since an engine may call this in another process.
     """
     with thread_count(threads), speaking(language):
         return _Run(job, tell, state, text, protocol).outcome()
@@ -255,7 +255,7 @@ def rows_of(
         candidate: the model.
         seed: the seed.
         outcomes: the outcomes of its trainings, the one for the text first.
-        facts: what is known beside their facts.
+        facts: further facts.
         lengths: the lengths.
     """
     rows = []

@@ -18,7 +18,7 @@ from ..errors import HeadwayError
 from ..positions._naming import split_outside
 
 KEYS = ("encoding", "seed", "length")
-"""What tells the rows of ``compare`` apart; the last is one of the lengths in the settings."""
+"""The fields that identify a row of ``compare``. The last is one of the lengths in the settings."""
 NUMBER: Kind = (float, None, ...)
 ROW: Kind = {
     "encoding": str,
@@ -68,7 +68,7 @@ class Store(ResultStore):
             store.agree(settings)
             store.add(rows)
 
-    ``keys`` are the names of the fields that tell rows apart, the length last.
+    ``keys`` are the names of the fields that identify a row, the length last.
 
     Raises:
         HeadwayError: on entering, if the folder cannot be written to, is in use, or has a damaged file.

@@ -39,7 +39,7 @@ from .train import schedule, thread_count, train
 __all__ = ["SUITES", "Suite", "SuiteProtocol", "SuiteResults", "measure"]
 
 KEYS = ("task", "encoding", "seed", "times")
-"""What tells rows apart; the last is a multiple of the trained length."""
+"""The fields that identify a row. The last is a multiple of the trained length."""
 ROW: Kind = {
     **dict.fromkeys(("task", "encoding"), str),
     **dict.fromkeys(("seed", "times", "length", "trained", "steps", "parameters", "threads"), int),
@@ -222,7 +222,7 @@ class Cooling(Companion):
         self.validation, self.begin, self.end = 0.0, training.steps, training.steps
 
     def after(self, step: int, loss: float, seconds: float) -> None:
-        """Validates every so many steps; see ``Companion``."""
+        """Validates at regular steps; see ``Companion``."""
         if step % BETWEEN_VALIDATIONS == 0 and step < self.begin:
             self.validation = self.validate()
             if self.validation >= self.enough:
@@ -234,7 +234,7 @@ class Cooling(Companion):
         return left * schedule(step, self.training)
 
     def over(self, step: int) -> bool:
-        """Returns whether the training ends after so many steps."""
+        """Returns whether the training ends after ``step`` steps."""
         last = self.training.steps
         if self.end <= step < last:
             self.validation = self.validate()

@@ -21,7 +21,7 @@ HEADS = {
     "previous_token": "{} before",
     "induction": "induction",
 }
-"""The titles of what heads do; a byte or a token takes the place of the braces."""
+"""The titles of the roles of heads. A byte or a token takes the place of the braces."""
 
 
 def losses(results: ComparisonResults, field: str = "bits_per_byte", *, spread: bool = True) -> Table:
@@ -152,7 +152,7 @@ def recall(results: ComparisonResults, *, spread: bool = True) -> Table:
 
 
 def heads(results: ComparisonResults) -> Table:
-    """Returns the table of what heads do; it has no rows if that is not known."""
+    """Returns the table of the heads' roles, without rows if they are not known."""
     rows = {}
     for name in results.encodings:
         facts = [row["heads"] for row in results.rows if row["encoding"] == name and row["heads"]]

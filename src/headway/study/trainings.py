@@ -45,7 +45,7 @@ class Trainings:
         models: all models.
         protocol: the settings.
         measured_tokens: the tokens that go through a language model to measure it.
-        store: receives the rows, and what was tried.
+        store: receives the rows and the trials.
         watch: receives the progress.
         done: how many models have rows already.
     """
@@ -162,7 +162,7 @@ class Trainings:
         return self.store.checkpoint(job.candidate.name, job.seed, job.task, self._rate_in_name(job))
 
     def _keep(self, job: Job, outcome: Outcome) -> None:
-        """Writes the facts of an outcome beside the rows."""
+        """Writes the facts of an outcome to the store."""
         name, rate = job.candidate.name, self._rate_in_name(job)
         if outcome.head_log:
             write_text(self.store.head_log(name, job.seed, rate), outcome.head_log)

@@ -44,7 +44,7 @@ from .train import train
 __all__ = ["Comparison", "Protocol", "chosen_methods", "compare", "make", "methods"]
 
 KEYS = ("method", "seed", "length")
-"""What tells rows apart."""
+"""The fields that identify a row."""
 REASON: Kind = {"reason": str}
 FACT: Kind = (float, {"value": float, "used": (int, ...), "pairs": (int, ...)}, REASON, None, ...)
 NEAR: Kind = ({str: (REASON, [[str, float]])}, None, ...)

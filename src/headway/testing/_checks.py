@@ -36,7 +36,7 @@ def _said(error: Exception) -> str:
     """An error in a line, with the line of a user's file where it arose."""
     where, lines = raised_at(error), str(error).strip().split("\n")
     said = lines[0] if isinstance(error, HeadwayError) else f"{type(error).__name__}: {lines[0]}"
-    explained = [line.strip() for line in lines if line.strip().startswith("Explanation: ")]  # of torch's compiler
+    explained = [line.strip() for line in lines if line.strip().startswith("Explanation: ")]  # from torch's compiler
     if explained:
         said += ": " + explained[0].removeprefix("Explanation: ")
     return f"{said}; at {in_words(where)}" if where else said

@@ -41,7 +41,7 @@ def raised_at(error: BaseException) -> Where | None:
 
 
 Operation = tuple[Where, str, int]
-"""A line, the name of an operation in it, and how many of that name came before it there."""
+"""A line, the name of an operation in it, and how many operations of that name came before it in the line."""
 CASTS = ("_to_copy", "copy_", "clone", "detach", "empty", "zeros", "ones")
 
 

@@ -151,7 +151,7 @@ def compare(ours: Any, theirs: Any) -> Difference:
     expected = list(reference.get("hidden_states") or ())
     if expected == [] and "encoder_hidden_states" in reference:
         expected = [*reference["encoder_hidden_states"], *reference["decoder_hidden_states"]]
-    # each of their states must be one of ours, but for inputs of a first block, which the hooks do not see
+    # each of their states must be one of ours, except inputs of a first block, which the hooks do not see
     layers = [state for state in expected if any(state.shape == own.shape for own in states)]
     apart = [min(distance(own, state) for own in states) for state in layers if not _first(state, expected, reference)]
     first = _output(reference)

@@ -43,10 +43,10 @@ def check_encoding(encoding: PositionEncoding) -> list[str]:
         encoding: an encoding of any class, with small sizes. It is not changed.
 
     Returns:
-        The names of the checks, all of which it passed.
+        The names of the checks that it passed, which are all of them.
 
     Raises:
-        HeadwayError: if it is no object of an encoding.
+        HeadwayError: if it is not an encoding.
         AssertionError: at the first check that fails or in which the encoding raises an error. The message names the
             check, its result, and the line.
     """
@@ -166,7 +166,7 @@ ORACLES = {
     "terms": ("oracle", "oracle_weights", "oracle_value"),
     "values": ("oracle_value",),
 }
-"""The methods of which an encoding that acts through a hook overrides one."""
+"""The methods of each hook. An encoding that acts through a hook overrides one of its methods."""
 
 
 def _has_an_oracle(encoding: PositionEncoding) -> None:
@@ -207,7 +207,7 @@ def _need_tensor(hook: str, returned: Any, x: Tensor) -> None:
 
 
 def _hooks(layer: Layer, x: Tensor, coordinates: Coordinates) -> Callable[[], Any]:
-    """Calls every hook of the encoding, and returns what they return."""
+    """Calls every hook of the encoding, and returns their results."""
     own, (q, k, v) = layer.encoding, layer.project(x)
 
     def hooks() -> Any:
@@ -221,7 +221,7 @@ def _hooks(layer: Layer, x: Tensor, coordinates: Coordinates) -> Callable[[], An
 
 @contextmanager
 def _hint(find: Callable[..., str], *arguments: Any) -> Iterator[None]:
-    """Adds what ``find`` returns to the message of an AssertionError."""
+    """Adds the result of ``find`` to the message of an AssertionError."""
     try:
         yield
     except AssertionError as error:
@@ -467,7 +467,7 @@ def decoding_equals_a_full_pass(encoding: PositionEncoding) -> None:
 
 
 def packed_equals_separate(encoding: PositionEncoding) -> None:
-    """Checks that documents packed into one row give the same results as each document alone."""
+    """Checks that documents packed into one row give the same results as each document by itself."""
     layer = _layer(encoding)
     lengths = [4, 1, 6]
     x = _x(layer, 1, sum(lengths))
@@ -739,7 +739,7 @@ def is_documented(encoding: PositionEncoding) -> None:
     """Checks that the class has a docstring and that its sizes are consistent."""
     assert (type(encoding).__doc__ or "").strip(), f"{type(encoding).__name__} has no docstring"
     sizes = CheckSizes.of(encoding)
-    assert sizes.embed_dim % sizes.heads == 0, f"{sizes} do not fit: embed_dim is no multiple of heads"
+    assert sizes.embed_dim % sizes.heads == 0, f"{sizes} do not fit: embed_dim is not a multiple of heads"
 
 
 ENCODING_CHECKS: dict[str, Check] = by_name(

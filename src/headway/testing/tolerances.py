@@ -118,7 +118,7 @@ def assert_close(name: str, actual: Tensor, expected: Tensor, tolerance: float) 
     Args:
         name: the name of the result, for messages.
         actual: the result.
-        expected: what it should be, of the same shape.
+        expected: the correct result, of the same shape.
         tolerance: the largest difference allowed.
 
     Raises:

@@ -41,7 +41,7 @@ def check_vectors(kind: type[Vectors], texts: Sequence[str], **options: Any) -> 
         **options: the arguments of the class.
 
     Returns:
-        The names of the checks, all of which it passed.
+        The names of the checks that it passed, which are all of them.
 
     Raises:
         AssertionError: at the first check that fails; the message names the check and its result.
@@ -160,7 +160,7 @@ def tells_how_far_it_is(trial: Trial) -> None:
 
 
 def gives_each_word_a_vector(trial: Trial) -> None:
-    """Checks that each word has a finite float32 vector [dim] that is not zero, alone and by ``rows``."""
+    """Checks that each word has a finite float32 vector [dim] that is not zero, by itself and by ``rows``."""
     vectors = trial.fitted
     assert vectors.dim >= 1, f"dim is {vectors.dim}"
     rows = vectors.rows(torch.tensor([vectors.index[word] for word in trial.sample]))
@@ -225,7 +225,7 @@ def sums_up_a_document(trial: Trial) -> None:
 
 
 def finds_the_nearest(trial: Trial) -> None:
-    """Checks ``most_similar`` and ``similarity`` against cosines in float64; a word is no neighbour of itself.
+    """Checks ``most_similar`` and ``similarity`` against cosines in float64; a word is not its own neighbour.
 
     A class without them must raise HeadwayError.
     """

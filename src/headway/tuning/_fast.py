@@ -82,7 +82,7 @@ def cells(device: str) -> Iterator[Cell]:
 class Sides:
     """The kernels of a cell as functions of nothing.
 
-    They are called as models call them, by which short calls, and calls on a GPU, find what was computed for the first.
+    They are called like calls of a model: short calls, and calls on a GPU, reuse the preparation of the first one.
 
     Attributes:
         runs: the functions, by the names of kernels.
@@ -126,7 +126,7 @@ class Sides:
     def _able(self, problem: Problem, kernels: tuple[str, ...]) -> list[str]:
         able = [name for name in kernels if not KERNELS[name].why_not(problem)]
         others = {name: kernel for name, kernel in KERNELS.items() if name not in kernels}
-        instead = choose(others, problem).kernel  # what auto takes without these kernels
+        instead = choose(others, problem).kernel  # the choice of "auto" without these kernels
         return able if instead is None or not able else [*able, instead]
 
     def _run(self, kernel: str) -> Callable[[], object]:
@@ -198,7 +198,7 @@ def _run_once(job: tuple[Cell, str, tuple[str, ...]]) -> Outcome:
                 runs[name]()
         if device != "cpu":
             torch.cuda.synchronize(device)
-    except Exception as error:  # measuring says what it is
+    except Exception as error:  # measuring reports it
         if "CUDA error" in str(error):  # after which nothing runs in this process
             os._exit(1)
         return Outcome(type(error).__name__, str(error))

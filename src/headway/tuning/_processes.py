@@ -39,7 +39,7 @@ def outcomes(
     """Returns the outcome of each item; None for those that there was no time for.
 
     Args:
-        workers: what computes an item, each one after another.
+        workers: the workers. Each computes one item after another.
         items: the items, in the order in which they are begun.
         seconds: the time for all of them. Items that still run at its end are stopped, and count as not begun.
         watch: is told of progress.

@@ -36,7 +36,7 @@ class Verified:
 
     Attributes:
         right: the names of parts that are right, as ``kernels._tuned.part`` writes them.
-        wrong: what is wrong, and how, with the call that shows it.
+        wrong: the wrong parts, each with its error and the call that shows it.
         refused: how many checks the kernel refuses.
         left: how many checks there was no time for.
     """

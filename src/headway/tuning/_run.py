@@ -32,11 +32,11 @@ TUNED = {"cpu": {"cpu": 0.5}, "cuda": {"triton": 0.35, "flex": 0.5}}
 """The kernels that are verified and measured on each type of device, and the part of the time when each is verified."""
 MINUTES = {"cpu": 3.0, "cuda": 5.0}
 COMPILED = 0.8
-"""The part of the time when, on a GPU, the programs of what is measured are compiled."""
+"""On a GPU, the part of the time that is for compiling the programs of the measurements."""
 LINEAR = 0.15
-"""The part of the time, at most, for linear maps; attention is measured in what is left."""
+"""The most of the time that linear maps may take. Attention is measured in the rest."""
 LEAST_FOR_LINEAR = 5.0
-"""Seconds; in less, linear maps cannot be told apart."""
+"""Seconds. In less time, measurements of linear maps cannot be distinguished."""
 WORK = tuple(1 << bits for bits in (18, 20, 22, 24, 25, 26, 28))
 """Multiply-adds of each thread, of the linear maps that are measured."""
 ROWS, WIDTH = 128, 64
@@ -49,7 +49,7 @@ class Tuned:
 
     Attributes:
         file: the table that was written.
-        content: what it says.
+        content: its content.
         refused: how many checks each kernel refused.
         left: how many checks and measurements there was no time for.
     """

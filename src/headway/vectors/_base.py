@@ -82,14 +82,14 @@ class Vectors(ABC):
 
     @abstractmethod
     def _fit(self, corpus: WordCorpus, watch: Share) -> None:
-        """Learns what ``rows`` reads."""
+        """Learns the tables that ``rows`` reads."""
 
     def _take(self, words: Sequence[str], counts: Tensor | None = None) -> None:
         self.words, self.counts = tuple(words), counts
         self.index = index_of(self.words)
         self._chance = None
 
-    # ---------------------------------------------------------------- what is known
+    # ---------------------------------------------------------------- words and vectors
 
     @property
     @abstractmethod
@@ -275,7 +275,7 @@ class Vectors(ABC):
     def _neighbours(self, word: str, count: int) -> Neighbours:
         if word not in self:
             return Neighbours(word, (), spellings=tuple(self.spellings(word)))
-        nearest = self.most_similar(word, max(count, TENTH) if count > 0 else count)  # which refuses 0
+        nearest = self.most_similar(word, max(count, TENTH) if count > 0 else count)  # it refuses 0
         if not nearest:  # it is the only word
             return Neighbours(word, ())
         if self._chance is None:
@@ -298,7 +298,7 @@ class Vectors(ABC):
 
         Args:
             a: a word, such as "man".
-            b: what a is related to, such as "king".
+            b: the word that a is related to, such as "king".
             c: the word that is asked about, such as "woman".
             count: the number of words to return.
             keep_question: whether a, b and c may be answers too.
@@ -400,11 +400,11 @@ class Vectors(ABC):
 
     @abstractmethod
     def _tensors(self) -> dict[str, Tensor]:
-        """Returns the tensors that a file holds besides words, counts and options."""
+        """Returns the tensors that a file holds in addition to words, counts and options."""
 
     @abstractmethod
     def _restore(self, tensors: dict[str, Tensor]) -> None:
-        """Restores what ``_tensors`` returned, after ``words``. Raises HeadwayError if it does not fit."""
+        """Restores the tensors of ``_tensors``, after ``words``. Raises HeadwayError if they do not fit."""
 
 
 class MatrixVectors(Vectors):

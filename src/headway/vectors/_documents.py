@@ -27,7 +27,7 @@ class Documents(Vectors):
 
     @abstractmethod
     def _learn(self, counts: Any) -> None:
-        """Computes what ``_weigh`` needs from the counts of a corpus, float64 [documents, words]."""
+        """Computes the inputs of ``_weigh`` from the counts of a corpus, float64 [documents, words]."""
 
     @abstractmethod
     def _weigh(self, counts: Any) -> Any:

@@ -20,7 +20,7 @@ PAIRS = 256
 NUMBERS = 2**24
 """The cosines computed at once."""
 NEAREST = 5
-"""The number of words nearest to b − a + c; the first that is none of the three, whatever the case, is the answer."""
+"""The number of words nearest to b − a + c. The first that is not one of the three, in any case, is the answer."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def _fours(questions: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
     return fours
 
 
-# ---------------------------------------------------------------- what they share
+# ---------------------------------------------------------------- shared
 
 
 def _index(vectors: Vectors, limit: int | None) -> dict[str, int]:

@@ -30,7 +30,7 @@ LONGEST_LINE = 2**25
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Says of which file an error is."""
+    """Adds the name of the file to errors."""
     try:
         yield
     except HeadwayError as error:
@@ -48,7 +48,7 @@ class WordRows(NamedTuple):
 
 
 def header_of(line: bytes) -> tuple[int, int] | None:
-    """How many words and how many numbers each, where the line says so and nothing else."""
+    """The number of words and of numbers each, if the line holds only these two."""
     fields = line.split()
     if len(fields) != 2 or not all(field.isdigit() and len(field) < 20 for field in fields):
         return None
@@ -143,7 +143,7 @@ def _parse(lines: Sequence[tuple[int, bytes]], dim: int) -> tuple[list[bytes], n
     parts = [line.partition(b" ") for _, line in lines]
     if all(word and numbers.count(b" ") == dim - 1 for word, _, numbers in parts):
         try:
-            with warnings.catch_warnings():  # older versions of numpy only warn of what they leave unread
+            with warnings.catch_warnings():  # older versions of numpy only warn if they leave a part unread
                 warnings.simplefilter("error", DeprecationWarning)
                 floats = np.fromstring(b" ".join(numbers for _, _, numbers in parts), dtype=np.float32, sep=" ")
         except (ValueError, DeprecationWarning):  # a field is not a number
@@ -252,7 +252,7 @@ def write_binary(vectors: WordRows, stream: IO[bytes]) -> None:
         )
 
 
-# ---------------------------------------------------------------- what they share
+# ---------------------------------------------------------------- shared
 
 
 class _GrowingMatrix:
@@ -277,7 +277,7 @@ class _GrowingMatrix:
 
 
 def check_finite(block: np.ndarray, whose: Callable[[int], str]) -> None:
-    """Raises HeadwayError where a number is not finite; ``whose`` says what the row is."""
+    """Raises HeadwayError if a number is not finite. ``whose`` names the row."""
     import numpy as np
 
     if not np.isfinite(block).all():

@@ -18,7 +18,7 @@ from ._text import Tokenizer, WordCorpus, Words
 class Pretrained(MatrixVectors):
     """Words and their vectors, found by any method.
 
-    ``counts`` is None. Unless a tokenizer is given, texts are read in lower case, or as they are if more than one word
+    ``counts`` is None. Unless a tokenizer is given, texts are read in lower case, or unchanged if more than one word
     in ten has a capital.
 
     Args:

@@ -29,7 +29,7 @@ class TooRareError(HeadwayError):
 
 _SHORT = re.compile(rf"[{HAN}{KANA}]")
 _NUMERAL = re.compile("([一二三四五六七八九]*〇[〇一二三四五六七八九]*)")
-"""A number by its digits, such as 二〇二四, of which jieba knows no zero."""
+"""A number by its digits, such as 二〇二四. jieba does not know this zero."""
 _REPEATED = re.compile(f"([{HAN}])々")
 _WIDE = {0xFF01 + i: 0x21 + i for i in range(94) if chr(0x21 + i).isalnum()}
 """Letters and digits of full width."""
@@ -80,7 +80,7 @@ class Words:
         if self.chinese == "characters" or not has_han(text):
             return list(words_in(text, signs=False))
         spans: list[Span] = []
-        at = rest = 0  # the rest is what stands between words of Chinese
+        at = rest = 0  # the rest is the text between Chinese words
         for piece in _jieba(text):
             if has_han(piece):
                 spans += _between(text, rest, at)

@@ -113,7 +113,7 @@ def train_bert(
 
     Pieces of words are learned from the texts (WordPiece, in lower case without accents, Chinese character by
     character). The texts are joined with [SEP] between them; a row is [CLS], length − 2 tokens from anywhere in
-    them, [SEP]. 15 % of its tokens are to be predicted: 80 % of those are replaced by [MASK], 10 % by another token
+    them, [SEP]. The model must predict 15 % of its tokens: 80 % of those are replaced by [MASK], 10 % by another token
     at random, 10 % are kept. One row of twenty is held out. The optimizer is AdamW with a weight decay of 0.01 for
     matrices only; the learning rate rises linearly for a tenth of the steps and falls linearly to 0; gradients are
     clipped at 1.
@@ -180,9 +180,9 @@ def train_bert(
 
 
 def hide(ids: Tensor, vocab_size: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows of ids with some hidden, int64 [batch, n], and which are to be guessed, bool [batch, n].
+    """Rows of ids with some hidden, int64 [batch, n], and which ones the model must guess, bool [batch, n].
 
-    15 % are to be guessed, never special tokens. Of these, 80 % become [MASK], and 10 % another token that is not
+    It must guess 15 %, never special tokens. Of these, 80 % become [MASK], and 10 % another token that is not
     special.
 
     References:
@@ -195,7 +195,7 @@ def hide(ids: Tensor, vocab_size: int, draws: torch.Generator) -> tuple[Tensor, 
     return torch.where(chosen, changed, ids), chosen
 
 
-# -------------------------------------------------------------------- what is trained on
+# -------------------------------------------------------------------- training data
 
 
 def _texts(texts: Iterable[str]) -> list[str]:

@@ -26,7 +26,7 @@ class Lookup(Protocol):
         """Returns the words of the vocabulary that are spelt most like a ``word``."""
 
     def _remedy(self, word: str) -> str:
-        """Returns what else to do about a ``word`` without a vector."""
+        """Returns further advice about a ``word`` without a vector."""
 
 
 class UnknownWordError(HeadwayError):

@@ -30,7 +30,7 @@ from ._text import SubWords, Tokenizer, WordCorpus, Words, described, need_texts
 from ._train_bert import Settings, train_bert
 
 TABLE, OPTIONS = "vectors.safetensors", "vectors.json"
-"""The files of a saved folder besides those of the checkpoint."""
+"""The files of a saved folder that do not belong to the checkpoint."""
 LONGEST = 512
 """The most tokens of a window, even if the model has more positions."""
 OVERLAP = 4
@@ -50,7 +50,7 @@ class Bert(MatrixVectors):
         v(w)       = mean over the occurrences of w in the fitted texts of v(w, text)
 
     The encoder reads the text unchanged. The tokenizer finds the words in it, and each word gets the mean of the pieces
-    that stand where it stands. Pieces unknown to the encoder's tokenizer do not count, and a word that consists only of
+    at its place. Pieces unknown to the encoder's tokenizer do not count, and a word that consists only of
     these has no vector. ``vector`` returns v(w) for words of the vocabulary, and v(w, w) for any other word.
     ``document`` is the mean over all tokens, special ones included, which sentence encoders are trained for. A text
     longer than the model reads is cut into windows that overlap by a quarter. Each token comes from the window in which
@@ -230,7 +230,7 @@ class Bert(MatrixVectors):
         self._set(sums[kept] / read[kept, None])
         watch(1.0)
 
-    # ---------------------------------------------------------------- what is known
+    # ---------------------------------------------------------------- words and vectors
 
     def __contains__(self, word: object) -> bool:
         """Whether the word is in the vocabulary or has a piece that the encoder knows."""
@@ -261,7 +261,7 @@ class Bert(MatrixVectors):
         """Returns the vector that a word has in a text.
 
         Args:
-            word: a word as the text has it, or several in a row, whose pieces are averaged.
+            word: a word as written in the text, or several in a row, whose pieces are averaged.
             text: the text.
             occurrence: the number of the occurrence of the word in the text, from 0 on.
 
@@ -279,7 +279,7 @@ class Bert(MatrixVectors):
             times = f"{len(starts)} times" if starts else "nowhere"
             raise HeadwayError(
                 f"the word {word!r} stands {times} among the {len(words)} words of the text, and occurrence "
-                f"{occurrence} is wanted: give a word as the text has it"
+                f"{occurrence} is wanted: give a word as written in the text"
             )
         its = [piece for of_word in pieces[starts[occurrence] :][: len(wanted)] for piece in of_word]
         if not its:
@@ -325,7 +325,7 @@ class Bert(MatrixVectors):
         return "and the encoder's tokenizer knows none of its pieces: give another word"
 
     def _vectors(self, tokens: Sequence[str]) -> Tensor:
-        """Returns the vectors of words, [n, dim]: from the table, or else of each word alone."""
+        """Returns the vectors of words, [n, dim]: from the table, or else of each word by itself."""
         out = super()._vectors(tokens)
         asked = []
         for n, token in enumerate(tokens):
@@ -336,7 +336,7 @@ class Bert(MatrixVectors):
         return out
 
     def _known(self, word: str) -> list[int]:
-        """Returns the ids of the known pieces of a word alone."""
+        """Returns the ids of the known pieces of a word by itself."""
         ids = self._pieces.encode(word, add_special_tokens=False).ids
         return [number for number, piece in enumerate(ids) if piece != self._unknown]
 

@@ -304,7 +304,7 @@ def ngrams_of(words: Sequence[str], min_n: int, max_n: int) -> tuple[Tensor, Ten
         at_end = here == ends[word]
         whole = at_end | ~inside[here.clamp(max=len(joined) - 1)]
         letters = letters + whole
-        keep = whole & (letters >= min_n) & ~((letters == 1) & (first | at_end))  # "<" or ">" alone is not an n-gram
+        keep = whole & (letters >= min_n) & ~((letters == 1) & (first | at_end))  # a single "<" or ">" is not an n-gram
         kept.append((word[keep], hashed[keep]))
         on = ~at_end & ~(whole & (letters == max_n))
         here, word, first, hashed, letters = here[on], word[on], first[on], hashed[on], letters[on]

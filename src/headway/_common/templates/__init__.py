@@ -9,7 +9,7 @@ from ..extras import need
 
 
 def need_reports() -> None:
-    """Checks that what reports are made with is installed, before the work that they are about.
+    """Checks that the packages for reports are installed, before the work that they report begins.
 
     Raises:
         HeadwayError: if jinja2 or matplotlib is not installed.

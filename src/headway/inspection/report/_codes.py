@@ -18,7 +18,7 @@ CELL_STEPS, CELL_LARGEST = 10, 255
 RECEIVED_STEPS, RECEIVED_ONE = 1024, 32768
 ENTROPY_STEPS = 4096
 HIDDEN, NAN, SMALLEST = 0, 1, 2
-"""The codes of what is hidden, of NaN, and of the smallest number."""
+"""The codes of hidden weights, of NaN, and of the smallest number."""
 HALF = 2047
 """The largest integer of a vector."""
 

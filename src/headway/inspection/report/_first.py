@@ -67,7 +67,7 @@ def opening(
     Args:
         links: the strongest links of each head, without keys that are the first token or no text.
         telling: the heads with a role that depends on words.
-        silent: the heads with other roles alone.
+        silent: the heads that have only other roles.
         content: the tokens of content words, with the number of the word of each.
         whole: those of them that are a word by themselves.
     """

@@ -1,4 +1,4 @@
-"""Answers what a report in a notebook asks of its kernel: chunks, and the weights that the reader looks at."""
+"""Answers the requests of a report in a notebook: chunks, and the weights that the reader looks at."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ HEIGHT = 760
 
 
 class Live:
-    """Answers what a viewer asks for, from the queries and keys of a capture.
+    """Answers the requests of a viewer from the queries and keys of a capture.
 
     Args:
         report: the report.
-        subject: what it is about.
+        subject: the capture that the report shows.
     """
 
     def __init__(self, report: Report, subject: Subject) -> None:
@@ -62,11 +62,11 @@ class Live:
         return octets_of(line(head, int(asked["token"])))
 
     def row(self, head: int, token: int) -> Tensor:
-        """Returns what a query gives to each key, [n] in float32."""
+        """Returns the weights of a query, [n] in float32."""
         return self._computed_strip(head, token, 1, 1)[0]
 
     def column(self, head: int, token: int) -> Tensor:
-        """Returns what each query gives to a key, [n] in float32."""
+        """Returns the weights that each query gives to a key, [n] in float32."""
         call, own = self._call(head)
         n = self.subject.n
         keys = torch.full((1, n, 1), token, device=call.q.device)
@@ -111,7 +111,7 @@ def widget(subject: Subject, language: str | None, height: int, tell: Tell) -> A
 
 
 def answering(kernel: Live) -> Callable[[Any, Mapping[str, Any], Any], None]:
-    """Returns what answers the messages of a widget: each has a number, ``ask``, that its reply repeats."""
+    """Returns the function that answers a widget's messages. Each has a number, ``ask``, that its reply repeats."""
 
     def answer(widget: Any, asked: Mapping[str, Any], buffers: Any) -> None:
         try:

@@ -197,7 +197,7 @@ def _coded_cells(mass: Tensor, largest: Tensor, seen: Tensor) -> tuple[Tensor, f
 
 
 def _binned(values: Tensor, counted: Tensor) -> Tensor:
-    """The means [heads, bins] of numbers [heads, n] over what counts."""
+    """The means [heads, bins] of the numbers [heads, n] that count."""
     n = values.shape[1]
     bins, at = min(n, BINS), _bins(n)
     counted = counted.expand(values.shape)
@@ -255,7 +255,7 @@ def thumbnails(cells: Tensor, n: int) -> Tensor:
 
 
 def completed(call: Call, of: Measured, tau: float) -> list[Listed]:
-    """Returns all weights of each head of at least ``tau``, which is no less than the threshold of what was measured.
+    """Returns all weights of each head of at least ``tau``, which must not be below the threshold of the measurement.
 
     If a query's last weight that was found is that large, there may be more: those of its head are found again.
     """

@@ -17,9 +17,9 @@ FINE_FROM = 1024
 """The tokens from which on maps are fine, if they take at most ``MAPS_SHARE`` of the budget."""
 MAPS_SHARE = 0.35
 LISTS_SHARE = 0.6
-"""The share of what the maps leave that lists may take, if a head can be exact."""
+"""The share of the budget after the maps that lists may take, if a head can be exact."""
 OCTETS_OF_WEIGHT, OCTETS_OF_QUERY = 3.1, 0.35
-"""About how many characters a weight of a list takes, and a query beside its weights."""
+"""The approximate characters of a weight in a list, and of a query without its weights."""
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 

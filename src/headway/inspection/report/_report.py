@@ -1,4 +1,4 @@
-"""Reports of what a capture has seen: checked first, then made, then written."""
+"""Reports of a capture: checked first, then made, then written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Offsets = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """What a report is made of beside what was seen; ``Records.report`` describes it."""
+    """The options of a report; ``Records.report`` describes them."""
 
     budget: str | int | None
     exact: Iterable[Head] | None
@@ -45,7 +45,7 @@ class Options:
 def reported(
     seen: Records, options: Options, roles: HeadRoles | None = None, name: str | None = None, tell: Tell | None = None
 ) -> Report:
-    """Makes the report of what was seen.
+    """Makes the report of a capture.
 
     Raises HeadwayError, before anything is measured, for arguments that do not fit; and for a budget that is too small.
     """
@@ -67,7 +67,7 @@ def write(
     name: str | None = None,
     tell: Tell | None = None,
 ) -> Path:
-    """Writes the report of what was seen, and returns its path."""
+    """Writes the report of a capture, and returns its path."""
     place = checked_place(path)
     report = reported(seen, options, roles, name, tell)
     write_page(page(report.json, report.chunks.items(), report.title, options.language), place)
@@ -153,7 +153,7 @@ def live_widget(
     height: int = HEIGHT,
     tell: Tell | None = None,
 ) -> Any:
-    """Makes the widget of what was seen; ``Seen.widget`` describes it."""
+    """Makes the widget of a capture; ``Seen.widget`` describes it."""
     check_language(options.language)
     subject = _subject(seen, options, roles, name)
     if tell is not None:
@@ -186,15 +186,15 @@ def compare_reports(
     weights pair by pair.
 
     Args:
-        one: what one capture saw, with keep="qk".
-        other: what the other saw.
+        one: the first capture, with keep="qk".
+        other: the second capture.
         path: the file, in a folder that exists.
         budget: the most bytes of the file, half for each; as for ``Seen.report``.
         names: the names of the two.
         text: the text, as for ``Seen.report``; or two texts, if the models divide it into different tokens.
         tokens: the names of the tokens, as for ``Seen.report``.
         offsets: likewise.
-        roles: what ``head_roles`` has measured of each.
+        roles: the results of ``head_roles`` for each.
         exact: as for ``Seen.report``, of both.
         language: "en" or "zh". Default: the language of the reader.
         example: the row of the batch.

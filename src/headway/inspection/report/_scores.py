@@ -1,4 +1,4 @@
-"""Scores as products of vectors plus a bias by distance, with the keys that each query sees: what a reader can compute.
+"""Scores that a reader can compute: products of vectors plus a bias by distance, and the keys that each query sees.
 
 score[h,i,j] = cap( ⟨q[h,i], k[h,j]⟩ + bias_h[j − i] + e[h,i] + g[h,j] ),   j in the ranges of i
 """
@@ -81,7 +81,7 @@ class Sight:
         return bool(((end <= torch.arange(1, end.shape[1] + 1)) | (begin == end)).all())
 
     def cells(self, count: int) -> Tensor:
-        """Which cells of a map of so many rows and columns have a pair in sight, [count, count] bool."""
+        """Which cells of a map of ``count`` rows and columns have a pair in sight, [count, count] bool."""
         n = self.ranges.shape[2]
         row = torch.arange(n) * count // n
         edges = torch.zeros(count, count + 1, dtype=torch.int64)

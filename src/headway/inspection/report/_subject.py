@@ -36,12 +36,12 @@ class Subject:
     """One text that a model has read, and the attention of its layers.
 
     Attributes:
-        model: what the model is called.
+        model: the name of the model.
         layers: the name of each layer.
         calls: the call of each layer, of one row.
         queries: the queries of each layer that are not padding, [1, n] bool; None for all.
         told: the text.
-        roles: what was measured of the heads; None for nothing.
+        roles: the measured roles of the heads, or None.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Tokens as pieces of a text, and words of them, such that none ends inside of what readers take for one character."""
+"""Tokens as pieces of a text, and words of tokens. None ends inside of what readers take for one character."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Layout:
         return [word for word, count in enumerate(self.words) for _ in range(count)]
 
     def gaps_and_lengths(self, text: str) -> tuple[list[int], list[int]]:
-        """Returns what precedes each token since the one before, and its length, in units of UTF-16."""
+        """Returns the text between each token and the one before, and the token's length, in units of UTF-16."""
         gaps, lengths, done = [], [], 0
         for start, stop in self.spans:
             gaps.append(_units(text[done:start]))
@@ -54,7 +54,7 @@ def layout(text: str, tokens: Sequence[str], spans: Sequence[Span], word_of: Seq
 
     Args:
         text: the text.
-        tokens: what tokens are called.
+        tokens: the word for tokens.
         spans: start and stop of each in characters; empty for tokens that the model adds.
         word_of: the word of each token, −1 for none. Default: by ``words_in``; a token belongs to the word with which
             it shares most characters.

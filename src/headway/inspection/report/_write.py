@@ -1,4 +1,4 @@
-"""Writes a report: measures, spends the budget, encodes, and checks what is exact."""
+"""Writes a report: measures, spends the budget, encodes, and checks the exact parts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Report:
     """A report that has been made.
 
     Attributes:
-        json: what the page begins with.
+        json: the data at the beginning of the page.
         chunks: the content of each chunk by its id.
         title: the title of the page.
     """
@@ -88,7 +88,7 @@ class Chunks:
     size: int = 0
 
     def add(self, name: str, kind: str, arrays: Sequence[bytes], fields: Mapping[str, Any] = NO_FIELDS) -> None:
-        """Adds a chunk of arrays, with what its entry says beside its id and kind."""
+        """Adds a chunk of arrays, with the fields of its entry other than id and kind."""
         name = self.prefix + name
         entry = {"id": name, "kind": kind, **fields}
         content = compressed(arrays)
@@ -134,10 +134,10 @@ def made(
     tell: Tell = nobody,
     prefix: str = "",
 ) -> Report:
-    """Makes a report of at most so many bytes.
+    """Makes a report of at most a number of bytes.
 
     Args:
-        subject: what it is about.
+        subject: the capture that the report shows.
         budget: the bytes; None for no limit.
         exact: heads whose weights are all to be exact, as numbers of layer and head. Default: those with roles.
         language: "en", "zh" or None.
@@ -154,7 +154,7 @@ def live(subject: Subject, language: str | None = None, tell: Tell = nobody) -> 
     """Makes the report of a kernel that answers: all weights of short texts, and only maps of longer ones.
 
     Args:
-        subject: what it is about.
+        subject: the capture that the report shows.
         language: "en", "zh" or None.
         tell: is told of progress.
     """
@@ -271,7 +271,7 @@ class _Maker:
                 tau = max(tau, _plan.first_tau(counts, n * len(self.heads), room))
         return layers, tau
 
-    # ------------------------------------------------------------ what is written
+    # ------------------------------------------------------------ writing
 
     def _json(self, cells: int, layers: list[Measured]) -> dict[str, Any]:
         subject, told, n = self.subject, self.subject.told, self.n
@@ -479,7 +479,7 @@ class _Maker:
     # ------------------------------------------------------------ exact heads
 
     def _exact_heads(self) -> list[tuple[int, int]]:
-        """The heads that are to be exact and can be, in the order in which they are taken."""
+        """The heads that should be exact and can be, in the order in which they are taken."""
         if self.exact is not None:
             order = list(self.exact)
         else:

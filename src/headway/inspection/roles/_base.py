@@ -77,7 +77,7 @@ class Role(Record, ABC):
     """The least distance of the figure from the baseline."""
 
     def why_not(self, texts: Sequence[EncodedText], longest: int | None) -> str | None:
-        """Returns what is missing for this role to be measured, such as "relations", or None.
+        """Returns the kind of annotation that this role needs and the texts lack, such as "relations", or None.
 
         Args:
             texts: all texts.
@@ -98,7 +98,7 @@ class Role(Record, ABC):
         return texts
 
     def fitted(self, texts: Sequence[EncodedText]) -> Role:
-        """Returns the role, fitted to what it needs to know of all texts, such as their relations; by default itself.
+        """Returns the role, fitted to facts of all texts, such as their relations; by default itself.
 
         The methods below are called on the role that this returns.
 

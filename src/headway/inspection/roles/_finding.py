@@ -11,7 +11,7 @@ class Finding:
 
     Attributes:
         role: the name of the role.
-        candidate: what the head has the role for, such as an offset or a relation.
+        candidate: the offset, relation or other case for which the head has the role.
         layer: the name of the layer.
         head: the number of the head.
         figure: the share of hits.

@@ -37,7 +37,7 @@ class BetweenWords(Statistic):
         if n != m or tuple(self.word_of.shape) != (batch, n):
             raise HeadwayError(
                 f"{self.name!r} has the words of {list(self.word_of.shape)} tokens, and the layer has {[batch, n]} "
-                f"queries and {m} keys: run the model on these tokens alone, without a cache"
+                f"queries and {m} keys: run the model on only these tokens, without a cache"
             )
 
     def reductions(self, call: Call) -> tuple[Reduction, ...]:

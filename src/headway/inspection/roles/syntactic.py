@@ -24,7 +24,7 @@ LEFT_OUT = ("punct", "root", "")
 
 
 class _Arc(NamedTuple):
-    """From the word that attends to the one that it should attend to, and what for."""
+    """A link from the word that attends to the word that it should attend to, with its relation."""
 
     row: int
     attender: int

@@ -23,7 +23,7 @@ class Score(Record, ABC):
 
     @abstractmethod
     def of(self, seen: Records) -> Any:
-        """Returns the score of what a capture has seen.
+        """Returns the score of a capture.
 
         Args:
             seen: records of the layers that are wanted.

@@ -14,7 +14,7 @@ def made(score: str | Score, arguments: dict[str, Any]) -> Score:
     """The score of a name with its arguments, or the score that is given. Raises HeadwayError if there is none."""
     if isinstance(score, Score):
         if arguments:
-            raise HeadwayError(f"{', '.join(arguments)} is given beside an object: give it to {type(score).__name__}")
+            raise HeadwayError(f"{', '.join(arguments)} comes with an object: give it to {type(score).__name__}")
         return score
     if score not in SCORES:
         raise unknown("score", score, SCORES, see="headway.inspection.SCORES")

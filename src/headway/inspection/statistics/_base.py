@@ -39,7 +39,7 @@ class Statistic(Record, ABC):
 
     @abstractmethod
     def reductions(self, call: Call) -> tuple[Reduction, ...]:
-        """Returns what is to be computed of the weights.
+        """Returns the reductions of the weights that the statistic needs.
 
         Args:
             call: the call, whose scores have not been computed.
@@ -60,7 +60,7 @@ class Statistic(Record, ABC):
         """Returns a few numbers for each head, [batch, H] each, by the names of columns.
 
         Args:
-            value: what ``result`` returned.
+            value: the result of ``result``.
             counted: the queries that count, [batch, H, n].
         """
         return {self.name: mean(value, counted)}

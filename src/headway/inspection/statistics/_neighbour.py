@@ -45,7 +45,7 @@ def slots_beside(call: Call, offset: int, *, queries: bool = True) -> Tensor:
         slots, of_tokens, of_keys = (x.expand(batch, -1) for x in (slots, of_tokens, of_keys))
         same = of_keys.gather(1, slots.clamp(min=0)) == of_tokens if of_keys.shape[1] else slots >= 0
         return slots.masked_fill(~same, -1)
-    # the index may start anew in each document
+    # the index may restart in each document
     return _found(*_paired(_ranked(of_tokens, of_keys), _ranked(side.index + offset, keys.index)))
 
 

@@ -29,4 +29,4 @@ STATISTICS: dict[str, type[Statistic]] = {
     for cls in list(globals().values())
     if isinstance(cls, type) and issubclass(cls, Statistic) and cls is not Statistic
 }
-"""The statistics by name, in the order of the imports above. All but "classes" may be asked for by name alone."""
+"""The statistics by name, in the order of the imports above. A name is enough for all except "classes"."""

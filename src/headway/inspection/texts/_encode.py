@@ -25,7 +25,7 @@ def encode(
 
         texts = encode(hw.checkpoints.tokenizer(folder), read_conllu("en_pud-ud-test.conllu"), longest=512)
 
-    A text is encoded as it is written. A token belongs to the word with which it shares most characters, or to the
+    A text is encoded unchanged. A token belongs to the word with which it shares most characters, or to the
     first of several such words. A word that gets no token of its own, because a longer token covers it, has no tokens:
     roles leave it out and count it.
 
@@ -143,5 +143,5 @@ def _word_of(span: Span, starts: list[int], text: AnnotatedText) -> int:
 
 
 def _read(piece: _Piece, text: AnnotatedText) -> str:
-    """A token as it is written in the text; what the tokenizer calls it if it is not, or is white space."""
+    """A token as written in the text, or the tokenizer's name for it if it is not in the text or is white space."""
     return text.text[slice(*piece.span)].strip() or piece.token

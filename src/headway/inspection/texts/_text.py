@@ -13,7 +13,7 @@ NOT_ANNOTATED = -2
 
 
 class Mention(NamedTuple):
-    """Words that stand for somebody or something.
+    """Words that stand for a person or a thing.
 
     Attributes:
         start: the first of its words.
@@ -49,7 +49,7 @@ class AnnotatedText:
     Everything but the text and its words may be left out. The annotation of words has one entry for each of them.
 
     Args:
-        text: the text as it is written.
+        text: the text.
         words: start and stop of each word in the text, in characters; they do not overlap, and rise. A word may be
             empty, such as one of two that are written as one: it gets no token.
         sentences: the number of the sentence of each word.
@@ -58,7 +58,7 @@ class AnnotatedText:
         tags: universal parts of speech.
         mentions: the mentions of people and things.
         choices: mentions with two possible antecedents.
-        name: what messages call it, such as "en_pud-ud-test.conllu, sentence 12".
+        name: its name in messages, such as "en_pud-ud-test.conllu, sentence 12".
 
     Raises:
         HeadwayError: if a span or an index does not lie in the text, or an annotation has too few or too many entries.
@@ -116,7 +116,7 @@ class AnnotatedText:
         return self.name or f"the text {start + '…' if len(self.text) > 40 else start!r}"
 
     def word(self, index: int) -> str:
-        """Returns a word as it is written.
+        """Returns a word as written.
 
         Args:
             index: which of the words.

@@ -25,7 +25,7 @@ def plain_text(text: str, name: str = "") -> AnnotatedText:
 
     Args:
         text: the text, in any script.
-        name: what messages call it.
+        name: its name in messages.
     """
     words = words_in(text)
     return AnnotatedText(text, words, _sentences(text, words), name=name)
@@ -68,7 +68,7 @@ def paragraphs(text: str, name: str = "") -> list[AnnotatedText]:
 
     Args:
         text: the text.
-        name: what messages call it.
+        name: its name in messages.
 
     Raises:
         HeadwayError: if there are no words in it.

@@ -119,7 +119,7 @@ def _is_causal(module: nn.Module) -> bool:
 
 
 def _fitted(tensor: MaskTensor, query: Tensor, m: int) -> LocatedMask:
-    """The mask for the queries and the m keys of the cache, of which the tensor may have more or fewer."""
+    """The mask for the queries and the m keys of the cache. The tensor may have more or fewer keys."""
     located, keys, n = tensor.located, tensor.shape[3], query.shape[2]
     if keys == m:
         return located
@@ -142,7 +142,7 @@ def _refuse(kwargs: dict[str, Any]) -> None:
 
 
 def _from_tensor(mask: Tensor) -> tuple[Mask | None, list[Term]]:
-    """A mask given as a tensor: booleans, or floats that are added to scores, of which the lowest exclude a key."""
+    """A mask given as a tensor: booleans, or floats that are added to scores, where the lowest ones exclude a key."""
     mask = mask[(None,) * (4 - mask.ndim)]
     if mask.dtype == torch.bool:
         return Boolean(mask), []

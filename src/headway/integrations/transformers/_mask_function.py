@@ -96,7 +96,7 @@ class _UnknownError(Exception):
 def _as_mask(function: Callable[..., Any], shifts: list[Tensor], tokens: int) -> Mask | None:
     """A mask function of transformers as a mask of headway, or None if every query attends to every key.
 
-    For chunks, the offset that is to be subtracted from the index of each row's tokens is appended to ``shifts``. A
+    For chunks, the offset to subtract from the index of each row's tokens is appended to ``shifts``. A
     window at least as wide as the stream of ``tokens`` is dropped. A function of an unknown name raises _UnknownError.
     """
     name = getattr(function, "__qualname__", "") if function.__module__ == "transformers.masking_utils" else ""

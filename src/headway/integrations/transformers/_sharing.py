@@ -107,7 +107,7 @@ def _with_coordinates(
 def arguments_of_shard(
     at: Coordinates | None, mask: Any, arguments: dict[str, Any], query: Tensor, key: Tensor
 ) -> dict[str, Any]:
-    """Returns the arguments of one layer's attention for the whole sequence, of which this process has its tokens.
+    """Returns the arguments of one layer's attention for the whole sequence; this process holds a part of its tokens.
 
     Args:
         at: the coordinates of the tokens; None if the model has not passed them on.
@@ -134,7 +134,7 @@ def arguments_of_shard(
 
 
 def _of_whole(mask: Mask | None, *, with_documents: bool) -> Mask | None:
-    """The mask of the whole sequence: what transformers has taken for documents in a shard are its gaps."""
+    """The mask of the whole sequence. transformers takes the gaps of a shard for boundaries of documents."""
     parts = list(mask.masks) if isinstance(mask, And) else [] if mask is None else [mask]
     parts = [part for part in parts if type(part) is not Documents]
     for leaf in (leaf for part in parts for leaf in leaves(part)):

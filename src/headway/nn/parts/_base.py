@@ -48,7 +48,7 @@ class FirstValues:
 class Part(nn.Module):
     """The base class of parts: modules around attention that know neither scores nor positions.
 
-    A part acts through three hooks, each of which returns its first argument by default. The parts of a layer act in
+    A part acts through three hooks. By default, each returns its first argument. The parts of a layer act in
     the order in which they are given.
     """
 
@@ -59,7 +59,7 @@ class Part(nn.Module):
         """Returns the sizes of the output, for the parts that follow.
 
         Args:
-            sizes: the sizes of what the part is given.
+            sizes: the sizes of the part's inputs.
         """
         return sizes
 
@@ -111,11 +111,11 @@ def make_part(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Part:
-    """Returns a part that is made for a layer, or one that is given as it is.
+    """Returns a new part for a layer, or the given part.
 
     Args:
         part: a name, a part, or a function that makes one from some of the sizes, which its arguments name.
-        sizes: the sizes of what the part is given.
+        sizes: the sizes of the part's inputs.
         table: the parts by their names.
         device: the device of a part that is made here.
         dtype: its dtype.

@@ -51,7 +51,7 @@ class ExclusiveSelfAttention(Part):
             nn.init.constant_(self.alpha, self._first_alpha)
 
     def output(self, out: Tensor, x: Tensor, v: Tensor | None) -> Tensor:
-        """Removes what lies along the own values; see ``Part.output`` for ``out``, ``x`` and ``v``.
+        """Removes the component along each token's own value; see ``Part.output`` for ``out``, ``x`` and ``v``.
 
         Raises:
             HeadwayError: if v is None.
@@ -60,7 +60,7 @@ class ExclusiveSelfAttention(Part):
             raise HeadwayError(
                 "ExclusiveSelfAttention needs the values of the queries' own tokens: leave out key, value and memory"
             )
-        # in float32 or wider, where the square of a norm neither underflows nor overflows as in float16
+        # in float32 or wider: in float16 the square of a norm would underflow or overflow
         own = F.normalize(v.to(torch.promote_types(v.dtype, torch.float32)), dim=-1)
         own = own.repeat_interleave(out.shape[1] // v.shape[1], dim=1)
         along = (out * own).sum(-1, keepdim=True)

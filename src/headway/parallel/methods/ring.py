@@ -411,7 +411,7 @@ def _backward(
     inputs, own = tensors[: plan.inputs], tensors[plan.inputs :]
     wanted = [number for number in range(plan.inputs) if needed[number]]
     of_keys = needed[plan.inputs :]
-    sums = {number: _wide_zeros(inputs[number]) for number in wanted}  # of as many parts as runs of keys
+    sums = {number: _wide_zeros(inputs[number]) for number in wanted}  # they sum one part for each run of keys
     totals = [_wide_zeros(x) if need else None for x, need in zip(own, of_keys, strict=True)]
     buffers = Buffers(own[0].device)
     late: _Travelling | None = None  # gradients of the last group, so that no rank waits after each group
@@ -535,7 +535,7 @@ class _Travelling:
         return self._views(block, self.held[block])
 
     def send(self, step: int, blocks: list[Block]) -> None:
-        """Adds what earlier ranks have sent, and starts to send the gradients of the step on or home."""
+        """Adds the gradients from earlier ranks, and starts to send those of the step on or home."""
         group, schedule = self.plan.group, self.plan.schedule
         rank, size = group.rank, group.size
         for started, _ in self.started:

@@ -37,7 +37,7 @@ class HARoPE(AxialRoPE):
     Attributes:
         left: A [num_kv_heads, head_dim, head_dim], initially 0.
         right: B, likewise.
-        stretch: z [num_kv_heads, head_dim], initially ln(e − 1), where σ is 1 and this is AxialRoPE, but for 10⁻⁶.
+        stretch: z [num_kv_heads, head_dim], initially ln(e − 1), where σ is 1 and this is AxialRoPE up to 10⁻⁶.
 
     Shape:
         x: [batch, heads, n, head_dim]

@@ -68,7 +68,7 @@ class KERPLEPower(PositionEncoding):
 
     @staticmethod
     def raw_power(value: Tensor) -> Tensor:
-        """Returns the parameter of which twice the sigmoid is ``value``, clamped to 0.01 … 1.99.
+        """Returns the parameter x with 2·sigmoid(x) = ``value``, clamped to 0.01 … 1.99.
 
         Args:
             value: r2 or r4, of any shape.

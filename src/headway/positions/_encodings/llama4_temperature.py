@@ -20,7 +20,7 @@ class Llama4Temperature(Scaling):
 
     Llama 4 applies it in its layers without positions. Up to position step − 2 nothing changes. Mistral's models use
     ⌊pᵢ/step⌋, so that each of their steps comes one token later. It does not distinguish positions: compose it with an
-    encoding that does, or use it alone if other layers have one.
+    encoding that does, or use it by itself if other layers have one.
 
     Args:
         amount: the attn_scale of the released configuration.

@@ -54,7 +54,7 @@ class MultimodalRoPE(Rotary):
 
         score[h,i,j] = s·⟨R_h(pᵢ)·qᵢ, R_h(pⱼ)·kⱼ⟩,   φ_{h,c} = p_{a(h,c)}·ω_c,   ω_c = base^(−2c/head_dim)
 
-    The axes are (time, row, column). With m pairs, of which c = 0 is the fastest, the orders a(h,c) are:
+    The axes are (time, row, column). With m pairs, the fastest at c = 0, the orders a(h,c) are:
 
     - "videorope": row and column in turn on the first 2·⌊3m/8⌋ pairs, time on the others, which are the slowest.
     - "vlm-hope": the same, but the slowest pairs do not rotate, so that time has no effect.

@@ -17,7 +17,7 @@ class ResonanceRoPE(Rescaled):
         ω_c = 2π/round(2π/θ_c),   θ_c = base^(−2c/d)
 
     A pair whose wavelength is below the trained length has, at any position, an angle that occurred in training. With
-    RoPE's own wavelengths, which are no whole numbers, longer inputs have angles between those of training. Slow pairs
+    RoPE's own wavelengths, which are not integers, longer inputs have angles between those of training. Slow pairs
     need a method of their own beyond the trained length, such as YaRN's.
 
     Args:

@@ -1,4 +1,4 @@
-"""RoPE++: heads of the imaginary part of rotary attention, beside those of the real part."""
+"""RoPE++: heads for the imaginary part of rotary attention, in addition to those for the real part."""
 
 from __future__ import annotations
 

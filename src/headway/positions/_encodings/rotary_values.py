@@ -21,7 +21,7 @@ class RotaryValues(PositionEncoding):
         out[i] = R(pᵢ)⁻¹·Σ_j A[i,j]·R(pⱼ)·vⱼ = Σ_j A[i,j]·R(pⱼ − pᵢ)·vⱼ
 
     Queries and keys do not change. Composed with an encoding that rotates them, as in "rope + rotary-values", it is
-    RoVE (VO-RoPE alone), and what DeepSeek-V4 does to the one tensor that serves as keys and values.
+    RoVE (VO-RoPE without RoPE), and what DeepSeek-V4 does to the one tensor that serves as keys and values.
 
     Args:
         head_dim: the width of each head of the values, at least 1.
@@ -81,7 +81,7 @@ class RotaryValues(PositionEncoding):
         cos, sin, minus_sin = self.place(coordinates).tables
         start = self.head_dim - self.rotary.head_dim
         rotation = Rotation(cos, sin if side == "value" else minus_sin, self.rotary.layout, start)
-        if self.rotary.foreign:  # whose angles may have any shape
+        if self.rotary.foreign:  # its angles may have any shape
             rotation.check(x)
         return rotation
 

@@ -28,7 +28,7 @@ class XPos(Rotary):
 
     It is for causal masks only: the score of a later key would grow without bound. centre cancels, since it is the same
     number for queries and keys, cached ones included; it moves the numeric range only. The authors put it in the middle
-    of each call, which cancels as long as both sides use the same. rotary-embedding-torch uses the middle of each side,
+    of each call, which cancels if both sides use the same. rotary-embedding-torch uses the middle of each side,
     which does not cancel when queries are the last of cached keys.
 
     The factor is ζ_0^(∓1) = 3.5 for each scale_base tokens. With the defaults the formula holds up to 32,700 tokens on

@@ -1,4 +1,4 @@
-"""Small models that learn planted relations between words, which show what heads do."""
+"""Small models that learn planted relations between words, to show what heads do."""
 
 from ._article import ARTICLE as ARTICLE
 from ._cases import Cases as Cases

@@ -66,4 +66,4 @@ ARTICLE = replace(
         Sentence.of("小猫 很 可爱 ， 它 在 睡觉 。", Link(PRONOUN.name, 4, 0)),
     ),
 )
-"""Grammar, meaning, position and reference, as the article has them; its own sentences are the examples."""
+"""The article's relations of grammar, meaning, position and reference. Its own sentences are the examples."""

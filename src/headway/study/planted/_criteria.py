@@ -20,7 +20,7 @@ SENTENCES = 500
 
 @dataclass(frozen=True)
 class Criteria:
-    """The bounds of what is measured.
+    """The bounds of the measurements.
 
     They were fixed before a model was measured by them. Two were loosened after some models had been measured:
     ``beside`` was ``weight``, and ``astray`` held for every decided word.
@@ -30,9 +30,9 @@ class Criteria:
         found: the least share of the links that the head of a relation finds, in the same sentences.
         weight: the least weight that the decided word of an example gives to its noun in the head of its relation, as
             the sentence is written and with [MASK] in its place.
-        beside: the same for a noun right beside it, since a head that looks at a place needs no more.
-        astray: the most weight that a pronoun gives to another noun in any head of the last layer, as the sentence is
-            written.
+        beside: the same for a noun next to it, which a head that looks at a place finds too.
+        astray: the most weight that a pronoun gives to another noun in any head of the last layer, in the unmasked
+            sentence.
         likely: the least probability of the decided word where it is masked.
     """
 
@@ -44,10 +44,10 @@ class Criteria:
     likely: float = 0.9
 
     def lacks(self, measured: dict[str, Any], examples: bool = True) -> list[str]:
-        """Returns what a model lacks, one sentence for each; none if it meets the criteria.
+        """Returns a sentence for each criterion that a model misses.
 
         Args:
-            measured: what ``measured`` returned.
+            measured: the result of ``measured``.
             examples: whether the examples count too, or only the relations.
         """
         lacking = []
@@ -81,7 +81,7 @@ def measured(model: nn.Module, language: Language, watch: Share = nobody) -> dic
         By "relations", for each relation its ``accuracy``, its ``head`` as "layer.head", which finds most links in new
         sentences of the training kind, and the share ``found`` that it finds in those with held-out nouns. By
         "examples", for each link of the language's examples ``text``, ``relation``, ``word``, ``noun``, its
-        ``offset``, ``head``, and what the criteria name.
+        ``offset``, ``head``, and the fields of the criteria.
     """
     relations: dict[str, dict[str, Any]] = {}
     for number, relation in enumerate(one.name for one in language.relations):
@@ -100,7 +100,7 @@ def measured(model: nn.Module, language: Language, watch: Share = nobody) -> dic
 
 
 def examples(model: nn.Module, language: Language, relations: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns what is measured in the language's examples, with the ``head`` that ``measured`` chose for each."""
+    """Returns the measurements in the language's examples, with the ``head`` that ``measured`` chose for each."""
     return [
         _example(model, language, sentence, link.relation, relations[link.relation]["head"])
         for sentence in language.examples

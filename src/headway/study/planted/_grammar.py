@@ -227,7 +227,7 @@ class Language:
         return words, Link(relation.name, places["{word}"], places["{noun}"], number)
 
     def _fill(self, drawn: random.Random, count: int, relation: Relation) -> list[str]:
-        """Phrases of so many words in all; half of their nouns are of the relation's kind."""
+        """Yields phrases with a total number of words. Half of their nouns are of the relation's kind."""
         words: list[str] = []
         while len(words) < count:
             short = [phrase for phrase in self._phrases if len(phrase) <= count - len(words)]

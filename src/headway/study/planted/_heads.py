@@ -36,7 +36,7 @@ def measure(
     """Measures what each head of a model does with the planted relations.
 
     Every decided word of a sentence is masked. A head finds a link if, of all other words, the one to which the masked
-    word gives most weight is the noun that decides it; [CLS] is no word. This is compared with the best fixed offset.
+    word gives most weight is the noun that decides it. [CLS] is not a word. The baseline is the best fixed offset.
     The offset, the head of each relation, which is the one that finds most links, and all heads that find at least half
     of them are chosen in new sentences of the training kind. Then each head is replaced by zeros, or by its mean over
     the tokens of a batch; and all heads that find a relation are replaced by zeros together.
@@ -44,7 +44,7 @@ def measure(
     Args:
         model: maps ids [batch, n] to logits, and takes ``mask``, such as ``trained`` returns.
         language: the language, or its name.
-        seed: the seed of the sentences, none of which is drawn by a training.
+        seed: the seed of the sentences. Trainings draw other sentences.
         sentences: the sentences of each relation and split.
         watch: a function that is called with the name of the next measurement.
 
@@ -116,7 +116,7 @@ def links_found(model: nn.Module, cases: Cases, *, as_written: bool = False) -> 
 
 
 def best_head(links: Tensor) -> tuple[int, int]:
-    """Returns the layer and the head that find most links, the first of several, from what ``links_found`` returned."""
+    """Returns the layer and the head that find the most links, the first of several, from ``links_found``."""
     layer, head = divmod(int(links.double().mean(0).argmax()), links.shape[-1])
     return layer, head
 

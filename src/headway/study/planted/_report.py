@@ -16,9 +16,9 @@ Row = dict[str, Any]
 def summary(rows: Sequence[Row], split: str, replacement: str = "zero") -> list[Row]:
     """Returns a row for each model and relation: its head, what the head finds, and what is lost without it.
 
-    A relation needs its head alone if the accuracy falls by more than 10 points without it (the whole interval) while
+    A relation needs only its head if the accuracy falls by more than 10 points without it (the whole interval) while
     that of every relation with another head falls by less (the whole interval). If two relations have the same head,
-    neither has it alone.
+    neither relation has it to itself.
 
     ``rows`` are those of ``measure``, with ``language`` and ``seed``; ``split`` is "words" or "templates", and
     ``replacement`` is "zero" or "mean".

@@ -14,7 +14,7 @@ PRONOUNS = ("subject pronoun", "object pronoun")
 
 
 def annotated(language: Language, sentence: Sentence) -> AnnotatedText:
-    """Returns a sentence as it is written, with its links.
+    """Returns a sentence as a text, with its links.
 
     The governor of a decided word is the noun that decides it, by the name of the planted relation. A pronoun and its
     noun are mentions of one entity too.

@@ -71,7 +71,7 @@ def written(language: Language, words: Sequence[str]) -> tuple[str, list[tuple[i
 
 
 def encoded(language: Language, sentences: Sequence[Sentence]) -> list[list[int]]:
-    """Returns the ids of each sentence, [CLS] first, as the tokenizer has them."""
+    """Returns the tokenizer's ids of each sentence, [CLS] first."""
     ids = vocabulary(language)
     return [[ids[CLS], *(ids[word] for word in sentence.words)] for sentence in sentences]
 

@@ -29,7 +29,7 @@ from ._tokens import MASK, encoded, vocabulary
 
 LAYERS, HEADS, WIDTH = 2, 4, 64
 ENCODING = "t5"
-"""A learned bias for each head and distance, beside the content: a head may look at a place, or wherever a word is."""
+"""A learned bias for each head and distance, beside the content: heads may attend to a place, or to a word anywhere."""
 SENTENCES = 40_000
 """The sentences that batches are drawn from."""
 MEASURED = 1000
@@ -48,7 +48,7 @@ class PlantedWords(Task):
     """Predicts the decided words of sentences, from the nouns that decide them.
 
     [MASK] replaces four of five decided words. One of the relation's decided words, drawn evenly, replaces the others.
-    What stands in that place therefore gives no information. A batch has sentences of one length.
+    The token in that place therefore gives no information. A batch has sentences of one length.
 
     Args:
         language: the language.

@@ -13,7 +13,7 @@ from ._sequences import Examples, SequenceTask, column, continued
 
 
 class CountingTask(SequenceTask):
-    """A string of some letters and "=", after which one answer is to be given: a function of the letters' numbers.
+    """A string of letters and "=", followed by one answer, a function of the letters' numbers.
 
     Attributes:
         letters: the number of letters, which are the first tokens; the answers follow, and then "=".

@@ -34,7 +34,7 @@ class Task(ABC):
 
     @abstractmethod
     def measure(self, model: nn.Module, length: int) -> dict[str, Any]:
-        """Returns what ``model`` achieves in windows of ``length``, as fields for a row of the results."""
+        """Returns the results of ``model`` in windows of ``length``, as fields of a row."""
 
     def step(self, training: Training, seed: int, step: int) -> tuple[Tensor, Tensor]:
         """Returns the batch of one ``step`` of ``training``.

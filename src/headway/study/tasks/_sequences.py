@@ -22,7 +22,7 @@ CONFIRMING = 1024
 
 
 class Examples(NamedTuple):
-    """Sequences of tokens with what is asked of them.
+    """Sequences of tokens with their questions.
 
     Args:
         inputs: int64 [count, tokens].
@@ -130,7 +130,7 @@ class SequenceTask(Task):
         return self._measured(model, self.trained, "confirmation", CONFIRMING)[0]
 
     def written(self, length: int) -> str:
-        """Returns an example of a ``length`` in symbols: what is read, and after an arrow what is scored."""
+        """Returns an example of a ``length`` in symbols: the input, an arrow, and the scored tokens."""
         inputs, targets = (
             row[0].tolist() for row in self.examples(1, length, torch.Generator().manual_seed(derived_seed(0, "shown")))
         )
@@ -188,7 +188,7 @@ def need_at_most(length: int, most: int, what: str) -> None:
 
 
 def distinct(count: int, length: int, of: int, generator: torch.Generator) -> Tensor:
-    """Returns numbers below ``of``, [count, length], of which no row has one twice.
+    """Returns numbers below ``of``, [count, length], without a repetition in a row.
 
     Raises:
         HeadwayError: if there are fewer than ``length``.

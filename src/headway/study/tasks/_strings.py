@@ -14,7 +14,7 @@ from ._sequences import LETTERS, Examples, SequenceTask, column, continued
 
 
 class StringTask(SequenceTask):
-    """A string of letters and ">", after which what a function makes of the string is to be written.
+    """A string of letters and ">", followed by a function of the string.
 
     Attributes:
         letters: the number of letters.
@@ -29,7 +29,7 @@ class StringTask(SequenceTask):
     @staticmethod
     @abstractmethod
     def output(text: Tensor) -> Tensor:
-        """Returns what is to be written, of strings [..., length]."""
+        """Returns the answers to strings [..., length]."""
 
     def examples(self, count: int, length: int, generator: torch.Generator) -> Examples:
         """Returns strings of ``length`` letters; see ``SequenceTask``."""
@@ -42,5 +42,5 @@ class StringTask(SequenceTask):
         return int(self.output(torch.tensor(prefix[:end]))[len(prefix) - end - 1])
 
     def order_free(self, length: int) -> float:
-        """Returns the number of bags of ``length`` letters by the number of strings, each of which has its answer."""
+        """Returns the bags of ``length`` letters divided by the number of strings: each string has its own answer."""
         return math.comb(length + self.letters - 1, length) / self.letters**length

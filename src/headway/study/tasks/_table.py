@@ -60,7 +60,7 @@ def sequence_task(spec: str) -> SequenceTask:
         spec: the name, or the path of a file with the name of a class in it that is derived from ``SequenceTask``.
 
     Raises:
-        HeadwayError: if there is none of that name.
+        HeadwayError: if there is no task of that name.
     """
     own = re.fullmatch(r"(.+\.py):(\w+)", spec)
     if own is None:

@@ -1,4 +1,4 @@
-"""Indirect indexing: what stands some places before or after a symbol."""
+"""Indirect indexing: the symbol some places before or after another one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OFFSETS = (-4, -3, -2, -1, 1, 2, 3, 4)
 
 
 class IndirectIndexing(SequenceTask):
-    """Names one of different symbols and a distance, and asks what stands there: a0 b0 c0 d0, b0 +2 → d0."""
+    """Names one of several different symbols and a distance, and asks for the symbol there: a0 b0 c0 d0, b0 +2 → d0."""
 
     name = "indirect-indexing"
     source = "Gopalakrishnan et al. 2025, arXiv:2509.10534"
@@ -35,7 +35,7 @@ class IndirectIndexing(SequenceTask):
         return continued(prompt, text.gather(1, place + offset))
 
     def answer(self, prefix: Sequence[int]) -> int:
-        """Returns what stands there; see ``SequenceTask``."""
+        """Returns the symbol there; see ``SequenceTask``."""
         *_, symbol, offset = prefix
         return prefix[prefix.index(symbol) + OFFSETS[offset - len(SYMBOLS)]]
 

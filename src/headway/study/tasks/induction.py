@@ -1,4 +1,4 @@
-"""Induction: what followed when a symbol was there before."""
+"""Induction: the symbol that followed an earlier appearance of the last one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Induction(SequenceTask):
         return continued(torch.cat([text, text.gather(1, asked)], 1), text.gather(1, asked + 1))
 
     def answer(self, prefix: Sequence[int]) -> int:
-        """Returns what followed the first appearance of the last symbol; see ``SequenceTask``."""
+        """Returns the symbol after the first appearance of the last one; see ``SequenceTask``."""
         return prefix[prefix.index(prefix[-1]) + 1]
 
     def order_free(self, length: int) -> float:

@@ -22,5 +22,5 @@ class Majority(CountingTask):
         return (2 * text.sum(-1) > text.shape[-1]).long()
 
     def chance(self, length: int) -> float:
-        """Returns the share of "no", the more frequent answer of an even ``length``, at which a tie is no majority."""
+        """Returns the share of "no", the more frequent answer of an even ``length``, where a tie is not a majority."""
         return sum(math.comb(length, ones) for ones in range(length // 2 + 1)) / 2**length

@@ -1,4 +1,4 @@
-"""The task of recalling a value by its key: each pair is shown once, and later asked for by the key alone."""
+"""The task of recalling a value by its key: each pair is shown once, and later the key asks for its value."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _show(summary: Summary, minutes: float, whole: float) -> None:
 
 
 def report(summary: Summary, seed: int) -> str:
-    """Returns what was found, in words."""
+    """Returns the findings, in words."""
     kinds = summary.kinds
     lines = [f"seed {seed}: {kinds.total():,} calls, {kinds['taken']:,} taken, {kinds['refused']:,} refused"]
     lines += [f"  {count:>5,} × {reason.splitlines()[0]}" for reason, count in summary.reasons.most_common(SHOWN)]

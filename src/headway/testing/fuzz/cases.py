@@ -66,7 +66,7 @@ class Case:
     """The layout of the output's gradient in memory: "contiguous", or "expanded" from one number."""
     kernel: str = "auto"
     device: str = "cpu"
-    """Where the kernel computes; what it is compared with is computed on the CPU."""
+    """Where the kernel computes. The expected results are computed on the CPU."""
     poisoned: bool = False
     """Whether keys and values that no query sees are NaN for the kernel."""
     seed: int = 0

@@ -32,7 +32,7 @@ from .layouts import LAYOUTS
 EXACT = 1e-11
 """The largest difference of two results in float64, as ``assert_close`` measures it."""
 SUMMED = 8.0
-"""``GRADIENT_FACTOR`` of what is a sum over all pairs or queries, in parts: of the parameters of terms, whose summands
+"""``GRADIENT_FACTOR`` of sums over all pairs or queries, in parts: the parameters of terms, whose summands
 are as large as distances and cancel, and of keys and values by torch's kernels, whose mean error with 8 dimensions was
 3 times the naive one's for 508 queries and 6 times for 4,000, called directly. ``ROW_FACTOR`` grows with it."""
 QKV = ("gradient of q", "gradient of k", "gradient of v")
@@ -167,7 +167,7 @@ def build(case: Case, dtype: torch.dtype, *, exact: bool = False) -> Inputs:
     rest: dict[str, Tensor] = {}
     if case.term != "none":
         terms: list[Term] = []
-        for name in case.term.split(" + "):  # drawn anew for each, so a name may occur twice
+        for name in case.term.split(" + "):  # each is drawn separately, so a name may occur twice
             examples = term_examples(
                 draw_term,
                 batch=case.batch,
@@ -319,7 +319,7 @@ def _compare(cases: list[Case], ours: dict[str, Tensor] | None = None, exact: di
                 comparison.epsilon = torch.finfo(dtype_of(case)).eps  # q's epsilon even if a term's tensors are wider
         cancelling = [_cancelling(case) for case in cases]
         for name, comparison in comparisons.items():
-            least = 1.0 if name == "log-sum-exp" else 0.0  # of which e to its power is used
+            least = 1.0 if name == "log-sum-exp" else 0.0  # users of it need exp(log-sum-exp)
             comparison.largest = max(comparison.largest, least, *(sizes.get(name, 0.0) for sizes in cancelling))
             comparison.check()
     except AssertionError as error:

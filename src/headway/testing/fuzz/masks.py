@@ -33,7 +33,7 @@ class Draw:
         return torch.randint(low, max(low, high) + 1, (self.batch,), generator=self.generator)
 
     def booleans(self, *shape: int) -> Tensor:
-        """Booleans of which a random share is True, with an empty row and an empty column."""
+        """Booleans with a random share of True, an empty row and an empty column."""
         allowed = torch.rand(shape, generator=self.generator) < torch.rand((), generator=self.generator)
         if self.n and self.m:
             allowed[..., self.number(0, shape[-2] - 1), :] = False

@@ -23,7 +23,7 @@ class Worker:
     Attributes:
         threads: of torch.
         limit: the seconds that a case may take.
-        function: what the process does with a case, a function of a module.
+        function: the function that the process applies to a case, from a module.
     """
 
     def __init__(self, threads: int, limit: float = LIMIT, function: Callable[[Any], Outcome] = outcome_of) -> None:

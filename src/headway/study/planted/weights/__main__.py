@@ -1,4 +1,4 @@
-"""Makes the small models that come with headway, as far as they are not there; a run that was stopped is resumed.
+"""Makes the missing small models that come with headway. A stopped run is resumed.
 
 python -m headway.study.planted.weights
 """

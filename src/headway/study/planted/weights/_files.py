@@ -1,4 +1,4 @@
-"""A file of a small model: its weights, its words, and what was measured of it."""
+"""A file of a small model: its weights, its words, and its measurements."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Pretrained:
         model: the model in eval mode, as ``trained`` returns it.
         language: its language.
         seed: the seed of its training.
-        rejected: the seeds that were tried before it, with what each of them lacked.
+        rejected: the seeds that were tried before it, with the criteria that each missed.
         recipe: a name for all that the model depends on.
         criteria: the bounds by name.
-        measured: what was measured for the criteria.
+        measured: the measurements for the criteria.
         roles: the roles of its heads, measured on ``held_out_texts``.
     """
 

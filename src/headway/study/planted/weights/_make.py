@@ -56,7 +56,7 @@ def pretrain(
         tell: is told of the progress with one seed.
 
     Raises:
-        HeadwayError: if none of 20 seeds meets the criteria; the message has what the last one lacked.
+        HeadwayError: if none of 20 seeds meets the criteria. The message names the criteria that the last one missed.
     """
     language, folder = named_language(language), cache() if folder is None else Path(folder)
     settings = named_training(training or TRAINING.get(language.name, "quick"))
@@ -83,7 +83,7 @@ def pretrain(
 
 
 def _tried(language: Language, seed: int, settings: Training, tell: Tell) -> tuple[Encoder, dict[str, Any]]:
-    """A model with weights as the file has them, and what was measured of it."""
+    """A model with the weights of the file, and its measurements."""
     doing = said("training a small {language} model, seed {seed}", language=said(language.name), seed=seed)
     model = trained(language, seed, training=settings, watch=lambda step, _: tell(doing, MOST * step / settings.steps))
     with torch.no_grad():
@@ -104,7 +104,7 @@ def measure_again(language: str | Language, number: int = 0, *, folder: str | Pa
     figures = measured(small.model, small.language, watch=lambda share: tell(doing, 0.9 * share))
     if lacks := CRITERIA.lacks(figures, examples=number == 0):
         raise HeadwayError(
-            f"{small.language.name} {number} does not meet the criteria ({'; '.join(lacks)}): train it anew"
+            f"{small.language.name} {number} does not meet the criteria ({'; '.join(lacks)}): train it again"
         )
     again = replace(small, measured=figures, roles=head_roles(small.model, held_out_texts(small.language)))
     write(again, file_of(small.language, number, Path(folder)))
