@@ -105,7 +105,7 @@ def cost_of_mask(problem: Problem, kernel: str | None) -> str:
     said = f"{', '.join(names)} is evaluated for {problem.n * problem.m:,} pairs in each call"
     if kernel == "cpu":
         said += (
-            " (the layers of a model share it), to intervals of keys, or to at most "
+            " (the layers of a model share it), as intervals of keys or as at most "
             f"{max(1, bytes_of(problem, problem.mask) >> 10):,} KiB of bits"
         )
     spared = [name.removesuffix("allowed") + "interval" for name in names if name.endswith(".allowed")]

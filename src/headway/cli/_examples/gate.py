@@ -14,7 +14,7 @@ class Gate(PositionEncoding):
 
     g_h(j) = log σ(⟨w_h, x_j⟩ + b_h)
 
-    Queries have no gate: what a query adds to all of its scores cancels in the softmax.
+    Queries have no gate: a number that a query adds to all of its scores cancels in the softmax.
     """
 
     name = "gate"
