@@ -122,7 +122,7 @@ check-lowest:  ## run tests with the lowest versions that pyproject.toml allows 
 		$(LOWEST) -m pip install --quiet --no-deps --config-settings wheel.cmake=false -e . && touch build/lowest/.ready; }
 	$(subst $(BIN)/python,$(LOWEST),$(PYTEST)) -o filterwarnings= --cross-section $(LOWEST_TESTS) $(ARGS)
 
-# ray is no part of .venv: its wheel has 79 MB
+# ray is not part of .venv: its wheel has 79 MB
 check-engines: library  ## run the tests of Slurm, Ray and TensorBoard, with their libraries in an environment of their own (two minutes)
 	@test -f build/engines/.ready || { $(PYTHON) -m venv --clear --without-pip build/engines && \
 		$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > build/engines/lib/$$(ls build/engines/lib)/site-packages/headway.pth && \

@@ -115,7 +115,7 @@ void Attention<T, Packing>::multiply_gradients(Worker& w, const Tile& t, const B
     if (values) terms.add_value_products(w.terms, t, w.d_score, task);
 }
 
-// adds what the weights and the gradients of the scores of a tile give to all gradients
+// adds a tile's share to all gradients, from its weights and the gradients of its scores
 template <class T, class Packing>
 void Attention<T, Packing>::add_tile_gradients(Worker& w, const Tile& t, const BlockGradients& block, i64 task) const {
     const i64 dp = plan.dp, dvp = plan.dvp, row_pairs = packed_k_of(t.rows, Packing::K_PACK);
@@ -155,7 +155,7 @@ void Attention<T, Packing>::finish_backward(Worker& w, const Tile& t, i64 task) 
             *terms.query_scale->values_grad.template at<float>(t.b, t.h, t.i0 + r) = w.d_query_scale[r];
         for (i64 i = 0; i < dp; i++) w.out[r * dp + i] *= w.score_scale[r];
     }
-    if (terms.positions.t) {  // which are not scaled
+    if (terms.positions.t) {  // positions are not scaled
         load_queries(w, t, false, true);
         terms.positions.finish(w.terms.positions, t.h, t.rows, w.x, w.out, task);
     }
@@ -185,7 +185,7 @@ void Attention<T, Packing>::load_gradients(Worker& w, const Tile& t) const {
             const float sink_weight = expf(sink - w.row_max[r]) * w.inv_row_sum[r];
             *terms.sink->values_grad.template at<float>(t.b, t.h, t.i0 + r) = -sink_weight * w.delta[r];
         }
-        // all scores are −∞ beside a sink that is NaN: forward has written zeros, and no key has a gradient
+        // all scores are −∞ and a sink is NaN: forward has written zeros, and no key has a gradient
         if (row_sum != row_sum && !has_nan(w.x + r * dvp, c.dv)) w.inv_row_sum[r] = 0;
     }
 }
@@ -197,7 +197,7 @@ bool Attention<T, Packing>::has_nan(const float* x, i64 count) {
     return false;
 }
 
-// row_sum does not show which rows see no key if it includes further keys, or may be that of the sink only (1 or NaN).
+// row_sum cannot show which rows see no key if it includes further keys or may come from the sink only (1 or NaN).
 template <class T, class Packing>
 void Attention<T, Packing>::find_fully_masked(Worker& w, const Tile& t) const {
     for (i64 r = 0; r < t.rows; r++) {
@@ -224,7 +224,7 @@ void Attention<T, Packing>::softmax_backward(Worker& w, const Tile& t, i64 end, 
     }
 }
 
-// key: of dropout, head_hash
+// key: head_hash, for dropout
 template <class T, class Packing>
 void Attention<T, Packing>::softmax_backward_of_row(Worker& w, const Tile& t, i64 r, uint32_t key, bool one_tile) const {
     float *score = w.score + r * LD, *grad = w.d_score + r * LD;
@@ -255,7 +255,7 @@ void Attention<T, Packing>::softmax_backward_of_row(Worker& w, const Tile& t, i6
     } else {
         for (i64 x = from; x < to; x += W) store(grad + x, load(score + x) * (load(grad + x) - delta));
     }
-    if (w.one_hot[r])  // dS is exactly d_lse or 0, which a difference of rounded products would not be
+    if (w.one_hot[r])  // dS is exactly d_lse or 0; a difference of rounded products would not be exact
         for (i64 x = from; x < to; x += W)
             store(grad + x, select((vi)(load(score + x) > 0.5f), broadcast(w.d_lse[r]), load(grad + x)));
 }

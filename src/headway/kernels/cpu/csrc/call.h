@@ -1,4 +1,4 @@
-// A call of attention from Python: a row of int64 words, each of which is checked before anything is used.
+// A call of attention from Python: a row of int64 words. Each is checked before anything is used.
 //
 // The order of the words is the order of the fields below; kernels/cpu/_describe.py writes it.
 #pragma once
@@ -10,8 +10,8 @@ namespace {  // every instruction set has its own
 
 typedef int64_t i64;
 
-// VERSION is that of all words that pass this interface, including those of tokens.h. Python refuses a library whose
-// hw_version is another one.
+// The version of all words that pass this interface, including those of tokens.h. Python refuses a library with another
+// hw_version.
 enum { VERSION = 13, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64, MAX_NETWORK_WIDTH = 25 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
@@ -67,8 +67,8 @@ struct Term {
     i64 width;              // relative: of a row of the table; path: of a query and a token; network: the keys that a convolution reads
     i64 biases;             // network: the terms by distance behind it that it reads
     bool of_network;        // distance: whether a network reads it
-    // All kinds but the soft cap: the factor, bias, table, vectors, slopes or sink; of closed forms the first parameter (past, weight,
-    // values at knots, weights of cosines, intercept).
+    // For all kinds except the soft cap: the factor, bias, table, vectors, slopes or sink. For closed forms: the first parameter
+    // (past, weight, values at knots, weights of cosines, intercept).
     Tensor values, values_grad;
     Tensor second_parameter, second_parameter_grad;  // linear: future; log: rate; power: exponent; [heads]
     Tensor knots;                                    // piecewise: [rows] in float64, rising
@@ -89,11 +89,11 @@ struct Term {
 
 struct Node {
     i64 kind, low, high, step;
-    i64 first;  // bits: the number of the first key's bit, of which a byte has eight, the lowest first
+    i64 first;  // bits: the number of the first key's bit; a byte has eight, the lowest first
     Tensor a, b;
 };
 
-// What is to be computed of the weights; a tensor that is absent, or a count of 0, is not wanted.
+// The reductions of the weights. An absent tensor, or a count of 0, is not wanted.
 struct ReduceCall {
     i64 wanted;
     Tensor counted;                // [batch, n] bool: the queries that count for reductions over queries; absent: all
@@ -123,20 +123,20 @@ struct Call {
     i64 drop_below;  // a weight whose 32 random bits are below it is dropped; 0 drops none
     double keep_scale;
     i64 seed;
-    i64 batch_offset, head_offset;  // of this part's first row and head in the whole call, from which dropout counts
-    i64 partial_keys;  // backward: 1 if the results are those of a call over more keys, of which this one has a part
+    i64 batch_offset, head_offset;  // this part's first row and head in the whole call; dropout counts from there
+    i64 partial_keys;  // backward: 1 if the results are those of a call over more keys than this one has
     i64 axes;
     Tensor q, k, v, out;
-    // For each row, the largest score that it sees, including a sink, and Σ exp(score − row_max), with natural logarithms;
-    // −∞ and 0 if it sees nothing. Results over disjoint keys merge by them, and the backward pass computes its weights,
-    // exp(score − row_max) / row_sum, from those of all keys. exp is exp_of in both passes, with an error of at most 3e-6.
+    // For each row, its largest score, including a sink, and Σ exp(score − row_max), with natural logarithms; −∞ and 0 if it
+    // sees nothing. They merge results over disjoint keys. From those of all keys, the backward pass computes its weights,
+    // exp(score − row_max) / row_sum. Both passes compute exp by exp_of, with an error of at most 3e-6.
     Tensor row_max, row_sum;
     Tensor d_out, d_lse, dq, dk, dv_;
     Tensor q_position, k_position;  // [batch, tokens, axes]: int64, float32 or float64
     Tensor q_index, k_index;        // [batch, tokens] int64
     i64 intervals;                  // 0 (everything), 1 or 2 of key slots for each query
     Tensor start[2], stop[2];       // [batch, n] int64
-    i64 nodes;                      // the part of the mask that is no interval, in postfix order
+    i64 nodes;                      // the part of the mask that is not an interval, in postfix order
     Node node[MAX_NODES];
     i64 terms;
     Term term[MAX_TERMS];
@@ -147,7 +147,7 @@ class Reader {
   public:
     Reader(const i64* words, i64 count) : words_(words), count_(count) {}
 
-    // 0, or 1 + the number of the word that is wrong
+    // 0, or 1 + the number of the wrong word
     i64 read(Call& c) {
         memset(&c, 0, sizeof c);
         if (word() != VERSION) return first_invalid();
@@ -293,8 +293,8 @@ class Reader {
         }
     }
 
-    // Of the terms that scan the keys of a row there is one, which needs all of them. Stick weights replace the softmax, and
-    // with it sinks and the log-sum-exp.
+    // There is at most one term that scans the keys of a row, and it needs all of them. Stick weights replace the softmax,
+    // and therefore sinks and the log-sum-exp.
     void check_scans(const Call& c) {
         i64 sticks = 0, scans = 0, sinks = 0;
         for (i64 i = 0; i < c.terms; i++) {
@@ -306,7 +306,7 @@ class Reader {
         if (sticks && (sinks || c.reduce.wanted || c.d_lse.defined())) invalid_ = true;
     }
 
-    // There is one network, which reads the scores after all other terms, of all keys. Its biases follow it.
+    // There is at most one network. It reads the scores of all keys after all other terms. Its biases follow it.
     void check_network(Call& c) {
         i64 of_all_keys = 0;
         for (i64 i = 0; i < c.terms; i++) of_all_keys += c.term[i].kind >= STICK_WEIGHTS;
@@ -455,7 +455,7 @@ class Reader {
             *t.at<float>(i / (b * c * d), i / (c * d) % b, i / d % c, i % d) = 0;
     }
 
-    // whether memory for several times as many numbers can be counted
+    // whether the size of memory for several times as many numbers fits into an integer
     static bool fits(i64 a, i64 b, i64 c, i64 d) { return (double)a * (double)b * (double)c * (double)d < 0x1p52; }
 
     double finite_double() {

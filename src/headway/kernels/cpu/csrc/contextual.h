@@ -5,14 +5,14 @@
 
 namespace {
 
-// A count between whole numbers; where it is one, the products do not depend on it, as in the specification.
+// A count between whole numbers. At a whole number the products do not depend on it, as in the specification.
 struct Place {
     vf fraction, low, slope;
     vi whole;
 };
 
-// products: those of the query, with the last one repeated for two vectors behind it. Counts rise to at most W more
-// than that of the last lane, since a gate is at most 1.
+// products: the query's products, with the last one repeated for two vectors behind it. Counts exceed the last lane's by
+// at most W, since a gate is at most 1.
 inline Place place_of(const float* products, vf counted) {
     Place p;
     p.whole = __builtin_convertvector(counted, vi);
@@ -24,14 +24,14 @@ inline Place place_of(const float* products, vf counted) {
     return p;
 }
 
-// Adds the products to a row of scores at the columns from … to − 1, whole vectors, of which `counted` is counted behind
-// them. Returns the first column whose count is below the last position.
+// Adds the products to a row of scores at the columns from … to − 1, whole vectors. `counted` is the count of the keys
+// behind them. Returns the first column whose count is below the last position.
 //
-// visit(x, share, counts): of the keys x … x + W − 1
+// visit(x, share, counts): called for the keys x … x + W − 1
 template <class Visit>
 inline i64 add_positions_to_row(const float* products, i64 last, float* score, i64 from, i64 to, double& counted, Visit visit) {
     const vf most = broadcast((float)last);
-    auto add = [](float* at, vf product) {  // what is hidden stays hidden beside a product of ∞ or NaN
+    auto add = [](float* at, vf product) {  // hidden keys stay hidden, even if the product is ∞ or NaN
         const vf found = load(at);
         store(at, select((vi)(found == -INFINITY), found, found + product));
     };
@@ -50,15 +50,15 @@ inline i64 add_positions_to_row(const float* products, i64 last, float* score, i
     return open;
 }
 
-// Sums of a row's score gradients by the whole part of their count: near·(1 − fraction) and far·fraction.
+// Sums of a row's score gradients by the integer part of their count: near·(1 − fraction) and far·fraction.
 struct ByCount {
     float near, far;
 };
 
-// Replaces the gradients of a row's scores by those of the scores before `add_positions_to_row`, which all counts before
-// a key depend on.
+// Replaces the gradients of a row's scores by those of the scores before `add_positions_to_row`. All counts before a key
+// depend on its score.
 //
-// gained: Σ of the gradients of counts of the keys so far
+// gained: Σ of the gradients of the counts of the keys so far
 inline void positions_backward_of_row(const float* products, i64 last, const float* counts, const float* gate_slopes,
                                       float* grad, i64 from, i64 open, i64 to, double& gained, ByCount* sums) {
     float near[LD], far[LD];
@@ -79,7 +79,7 @@ inline void positions_backward_of_row(const float* products, i64 last, const flo
     sums[last].near += sum(rest);
 }
 
-// What all workers share.
+// The data that all workers share.
 struct ContextualPositions {
     const Term* t = nullptr;
     i64 last, padded, ld, width, heads;
@@ -134,7 +134,7 @@ struct ContextualPositions {
         if (c.backward) memset(w.by_count, 0, (size_t)(count * t->rows * (i64)sizeof(ByCount)));
     }
 
-    // After all tiles of a block: adds to the gradients of its queries, [MB + SLACK][width], and to those of the vectors.
+    // After all tiles of a block: adds to the gradients of its queries, [MB + SLACK][width], and of the vectors.
     void finish(Worker& w, i64 h, i64 count, const float* q, float* dq, i64 task) const {
         for (i64 r = 0; r < count; r++) {
             const ByCount* by_count = w.by_count + r * t->rows;

@@ -1,6 +1,6 @@
-// The C interface: the choice of instruction set, the thread pool, and what happens to both after a fork.
+// The C interface: the choice of instruction set, the thread pool, and both after a fork.
 //
-// Compiled once, for any processor of the target. hw_* below are the only names that the library exports.
+// Compiled once, for any processor of the target. The library exports only the names hw_* below.
 #include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
@@ -171,7 +171,7 @@ void work(const Job* job, int64_t worker, TemporaryThreads* threads = NULL) {
     }
 }
 
-// A thread that gets the numbers of several workers works as the first, which leaves nothing for the others.
+// A thread that gets the numbers of several workers works as the first and leaves no items for the others.
 void piece(int64_t begin, int64_t, void* context) {
     const Job* job = (const Job*)context;
     const Rounding before = rounding();
@@ -180,8 +180,8 @@ void piece(int64_t begin, int64_t, void* context) {
     if (before != job->rounding) set_rounding(before);
 }
 
-// Without a pool, threads live as long as the call. One more is started for every STEP that the call has lasted, so that a
-// short call starts none.
+// Without a pool, threads end with the call. A call starts one more after every STEP nanoseconds, so that a short call
+// starts none.
 struct TemporaryThreads {
     enum { MAX = 128, STEP = 50000 };  // nanoseconds
     const Job& job;
@@ -237,10 +237,10 @@ extern "C" void hw_run(hw_stage* stages, int64_t count, int64_t workers) {
         if (!spread) return run_on_new_threads(job, workers);
         spread(0, workers, 1, piece, (void*)&job);
     }
-    work(&job, 0);  // everything, or the items that a failed pool has left
+    work(&job, 0);  // all items, or those left by a failed pool
 }
 
-// One call as a row of words. > 0: 1 + number of the word that is wrong
+// One call as a row of words. > 0: 1 + the number of the wrong word
 #define HW_CALL(name, member)                                                              \
     HW_EXPORT int64_t hw_##name(const int64_t* words, int64_t count, int64_t isa) {        \
         if (!available(isa)) return NO_SUCH_ISA;                                               \
@@ -261,7 +261,7 @@ HW_EXPORT void hw_use_pool(void* torch_parallel_for) {
     __atomic_store_n(&pool, (parallel_for)torch_parallel_for, __ATOMIC_RELEASE);
 }
 
-// > 0: 1 + number of the argument that is wrong
+// > 0: 1 + the number of the wrong argument
 HW_EXPORT int64_t hw_roof(int64_t isa, int64_t kind, int64_t threads, int64_t rounds, double* flops) {
     if (!available(isa)) return NO_SUCH_ISA;
     if (threads < 1) return 3;

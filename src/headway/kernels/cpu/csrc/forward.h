@@ -4,7 +4,7 @@
 
 namespace {
 
-// all heads that share these keys
+// the forward pass of all heads that share these keys
 template <class T, class Packing>
 void Attention<T, Packing>::forward_head(i64 item, Worker& w) {
     plan.pack(plan.whole(item / c.kv_heads), item % c.kv_heads, number_of(w));
@@ -58,7 +58,7 @@ void Attention<T, Packing>::forward_tiles(i64 item, Worker& first) {
     for (i64 g = 0; g < plan.group; g++) finish((&first)[g], (&first)[g].tile);
 }
 
-// Zeroes the rows beyond the last, which products read: what earlier calls have left there may be subnormal, and slow.
+// Zeroes the rows beyond the last, which products read: subnormal numbers left there by earlier calls would be slow.
 template <class T, class Packing>
 void Attention<T, Packing>::clear_slack(Worker& w) const {
     memset(w.q + c.n * plan.dp, 0, (size_t)(SLACK * plan.dp * 4));
@@ -66,7 +66,7 @@ void Attention<T, Packing>::clear_slack(Worker& w) const {
     if (w.packed != w.score) memset(w.packed + c.n * LD, 0, (size_t)(SLACK * LD * 4));
 }
 
-// the first block of queries of heads that share keys, which are as many workers from `first` on
+// the first block of queries of heads that share keys; each head has a worker, from `first` on
 template <class T, class Packing>
 void Attention<T, Packing>::start_heads(Worker& first, i64 head, i64 heads) const {
     row_ranges(c, head / c.heads, 0, min(MB, c.n), *first.ranges);
@@ -107,7 +107,7 @@ void Attention<T, Packing>::start(Worker& w, const Tile& t) const {
 }
 
 // Adds the keys low … high − 1 (whole blocks, if keys are unpacked) to the output, row_max and row_sum of heads that
-// share keys, which are as many workers from `first` on.
+// share keys. Each head has a worker, from `first` on.
 template <class T, class Packing>
 void Attention<T, Packing>::loop_over_keys(Worker& first, i64 heads, i64 low, i64 high) {
     Worker* const end = &first + heads;
@@ -157,7 +157,7 @@ void Attention<T, Packing>::add_weights_from_last_key(Worker& w, i64 low, i64 hi
     });
 }
 
-// the weights of a head from its products, or zeros if it sees nothing of the tile
+// the weights of a head from its products, or zeros if it does not see the tile
 template <class T, class Packing>
 void Attention<T, Packing>::add_weights(Worker& w) const {
     const Tile& t = w.tile;
@@ -227,7 +227,7 @@ float Attention<T, Packing>::attach_row_max(Worker& w, const Tile& t, i64 r) con
         if (DEFERRED) store(score + x, found += load(w.deferred_bias[r] + x - t.c0));  // −∞ stays: a deferred bias is below +∞
         return found;
     };
-    vf best = broadcast(-INFINITY), other = best;  // two, since each waits for the one before
+    vf best = broadcast(-INFINITY), other = best;  // two chains, since each step waits for the one before
     i64 x = w.spans->from[r];
     for (; x + W < w.spans->to[r]; x += 2 * W) best = max_of(at(x), best), other = max_of(at(x + W), other);
     if (x < w.spans->to[r]) best = max_of(at(x), best);
@@ -235,7 +235,7 @@ float Attention<T, Packing>::attach_row_max(Worker& w, const Tile& t, i64 r) con
     return deferred_scale ? found * (float)c.scale : found;  // rounding keeps the order
 }
 
-// a vector of scores as the exponential takes them
+// a vector of scores in the form that the exponential takes
 template <class T, class Packing>
 template <bool SCALED>
 vf Attention<T, Packing>::scaled(const float* score) const {
@@ -312,7 +312,7 @@ void Attention<T, Packing>::finish(Worker& w, const Tile& t) const {
     for (i64 r = 0; r < t.rows; r++) {
         float* out = w.out + r * plan.dvp;
         float row_max = w.row_max[r], row_sum = w.row_sum[r], factor = 1;
-        const bool nothing = row_sum == 0;  // the query sees no key, whatever the sink is
+        const bool nothing = row_sum == 0;  // the query sees no key, with or without a sink
         if (terms.sink) {
             const float sink = *terms.sink->values.template at<float>(t.b, t.h, t.i0 + r);
             const float base = row_max > sink ? row_max : sink;  // the sink also if it is NaN

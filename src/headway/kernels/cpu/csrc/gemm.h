@@ -1,8 +1,8 @@
 // GEMM micro-kernels: C (+)= A·B with a tile of C in registers. All matrix products of attention use them.
 //
-// Operands are 32-bit lanes: one float, or two bf16 that are neighbours along the summed dimension k (VNNI order, as
-// VDPBF16PS and BFDOT read them). So one micro-kernel serves both, and rows of B are always whole vectors of floats. K_PACK is how
-// many numbers along k a lane holds; a "packed" size counts lanes.
+// Operands are 32-bit lanes: one float, or two bf16 that are neighbours along the summed dimension k (VNNI order, for
+// VDPBF16PS and BFDOT). One micro-kernel therefore serves both, and rows of B are always whole vectors of floats. A lane
+// holds K_PACK numbers along k; a "packed" size counts lanes.
 #pragma once
 #include <type_traits>
 
@@ -21,7 +21,7 @@ struct Bf16Pairs {
     static constexpr int K_PACK = 2;
     static vf madd(vf sum, vf a, vf b) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b); }
     static void put(float* packed, i64 i, vf x) { store_bf16((uint16_t*)packed + i, x); }
-    // x·y rounded by itself: compilers merge x * y with a sum that follows
+    // x·y, rounded separately: compilers would merge x * y with the next sum
     static vf product(vf x, float y) {
         return (vf)_mm512_mul_round_ps((__m512)x, _mm512_set1_ps(y), _MM_FROUND_CUR_DIRECTION);
     }
@@ -35,7 +35,7 @@ struct Bf16Pairs {
     static void put(float* packed, i64 i, vf x) { store_bf16((uint16_t*)packed + i, x); }
     static vf product(vf x, float y) {
         vf found = x * y;
-        __asm__("" : "+w"(found));  // compilers merge x * y with a sum that follows
+        __asm__("" : "+w"(found));  // compilers would merge x * y with the next sum
         return found;
     }
 };
@@ -65,8 +65,8 @@ static_assert(NR % rows_of(4) == 0 && NR % rows_of(3) == 0 && NR % rows_of(2) ==
               "nothing is computed beyond whole panels");
 
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-// micro_kernel of pairs by BFMMLA, which multiplies 2×4 by 4×2 numbers. Each of its sums takes a lane of A and one of B as
-// BFDOT would, and then the next ones, so that results are those of BFDOT.
+// micro_kernel for pairs by BFMMLA, which multiplies 2×4 by 4×2 numbers. Each of its sums adds a lane of A times a lane of B
+// like BFDOT, and then the next lanes, so results equal those of BFDOT.
 template <int MR, int NV, bool TransposeA>
 inline __attribute__((always_inline)) void matrix_kernel(
     i64 k, const float* a, i64 lda, const float* b, i64 ldb, float* c, i64 ldc, bool add) {

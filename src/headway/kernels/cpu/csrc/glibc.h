@@ -1,7 +1,7 @@
 // Functions of glibc by their first versions, so that the library loads wherever glibc is 2.27 or newer.
 //
-// A linker takes the newest version that it knows, and a newer glibc gave these functions new ones without a change
-// that matters here: pthread_create moved from libpthread to libc, and pow and log no longer set errno.
+// A linker takes the newest version that it knows. Newer versions of these functions changed nothing that matters here:
+// pthread_create moved from libpthread to libc, and pow and log no longer set errno.
 #pragma once
 #include <math.h>
 

@@ -66,8 +66,8 @@ static inline Cover cover_of(const uint8_t* flags, i64 stride, i64 count) {
     return all ? FULL : any ? PARTIAL : EMPTY;
 }
 
-// calls each(byte, wanted, column, taken) for the bits first … first + count − 1: of each byte, the wanted ones, which
-// begin at a column, and how many they are
+// calls each(byte, wanted, column, taken) for the bits first … first + count − 1: for each byte, the wanted bits, the
+// column at which they begin, and their number
 template <class F>
 static inline void each_byte(i64 first, i64 count, F each) {
     for (i64 column = 0; column < count;) {
@@ -92,7 +92,7 @@ static inline uint64_t spread(uint8_t bits) {
     return ((apart + 0x7f7f7f7f7f7f7f7full) >> 7) & 0x0101010101010101ull;
 }
 
-// the cover of rows that are covered one by one
+// the cover of a tile from the covers of its rows
 template <class F>
 static inline Cover cover_of_rows(i64 rows, F cover_of_row) {
     Cover found = cover_of_row(0);
@@ -180,8 +180,8 @@ static inline void test(const Call& c, const Node& node, i64 b, i64 h, i64 i, i6
     const Tensor &queries = equal ? node.a : c.q_index, &keys = equal ? node.b : c.k_index;
     const i64 query = *queries.at<i64>(b, i), *others = keys.at<i64>(b, j), stride = keys.stride[1];
     if (node.kind == DILATED) {
-        // tests for multiples of odd·2^shift without a division: times the inverse of odd modulo 2^64, a multiple gives
-        // the quotient, and any other number something larger than every quotient
+        // tests for multiples of odd·2^shift without a division: multiplied by the inverse of odd modulo 2^64, a multiple
+        // becomes the quotient, and any other number becomes larger than every quotient
         const int shift = __builtin_ctzll((uint64_t)node.step);
         const uint64_t odd = (uint64_t)node.step >> shift, largest_quotient = ~(uint64_t)0 / (uint64_t)node.step;
         uint64_t inverse = odd;

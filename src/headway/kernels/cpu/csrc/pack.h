@@ -28,8 +28,8 @@ bool load_rows(const Tensor& t, i64 b, i64 h, i64 first, i64 rows, i64 d, float*
     return sum(nonfinite) + rest == 0;
 }
 
-// Requests a token that is read soon, in the order in which its numbers lie. LEVEL: 3 for the nearest cache, 2 for the
-// next. Always inline: GCC takes calls of a function that only requests memory for calls that do nothing.
+// Prefetches a token that is read soon, in the order of its memory. LEVEL: 3 for the nearest cache, 2 for the next.
+// Always inline: GCC removes calls of a function that only prefetches, as if it did nothing.
 template <class T, int LEVEL = 2>
 inline __attribute__((always_inline)) void prefetch(const Tensor& t, i64 b, i64 h, i64 token, i64 width) {
     const char* from = (const char*)t.at<typename T::type>(b, h, token);
@@ -71,7 +71,7 @@ const float* pack_row_pairs(const float* x, i64 ld, i64 rows, i64 columns, float
 }
 
 #if defined(HW_BF16_PAIRS)
-// pack_row_pairs of rows that are in bf16 already; returns whether all are finite. out may be null.
+// pack_row_pairs for rows that are already bf16; returns whether all are finite. out may be null.
 inline bool pair_rows(const uint16_t* from, i64 step, i64 rows, i64 columns, float* out) {
     vi nonfinite = {};
     for (i64 r = 0; r < rows; r += 2)

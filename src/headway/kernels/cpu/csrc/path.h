@@ -1,5 +1,5 @@
-// Gates along the path from a key to the query: the products of the query with the tokens between both, whose log-sigmoids
-// are summed from the query to the key.
+// Gates along the path from a key to the query: the log-sigmoids of the query's products with the tokens between both,
+// summed from the query to the key.
 #pragma once
 #include "stick.h"
 
@@ -25,19 +25,19 @@ inline LogGate log_gate(vf a) {
     return {select(positive, vf{}, a) - log1p_of(e), select(positive, e * large, large)};
 }
 
-// What all workers share.
+// The data that all workers share.
 struct GatedPath {
     const Term* t = nullptr;
     i64 width, mp;
     float *rows, *columns;  // [batch·heads][mp][width], [batch·heads][t->width][mp]: the tokens as B of products
     float* sums;            // backward: [tasks][mp + SLACK][width]
-    uint8_t* seen;          // [batch·heads][mp], of heads with a token that is not finite: whether any query may see it
+    uint8_t* seen;          // [batch·heads][mp], for heads with a token that is not finite: whether any query may see it
 
     struct Worker {
         float *query, *d_query;  // [MB + SLACK][width]
-        float* gates;            // a tile: of products; backward: of slopes, then of gradients
-        uint8_t on[MB];          // of each query: whether no token, some or all of a tile are on paths to it
-        bool any;                // whether one is on any path
+        float* gates;            // a tile of products; backward: of slopes, then of gradients
+        uint8_t on[MB];          // for each query: whether none, some or all tokens of a tile are on paths to it
+        bool any;                // whether any token is on a path
     };
     enum { NONE, SOME, ALL };
 
@@ -57,8 +57,8 @@ struct GatedPath {
         if (c.backward) w.d_query = memory.take<float>((MB + SLACK) * width);
     }
 
-    // The tokens of a head. One that is not finite is 0 if no query sees it, and in the gradient of queries, where those that
-    // do not have it on their path multiply it by 0.
+    // The tokens of a head. A token that is not finite is replaced by 0 if no query sees it. It is also 0 in the gradient of
+    // queries: queries without it on their path would multiply it by 0.
     void prepare(const Call& c, i64 head) const {
         float* by_column = columns + head * t->width * mp;
         uint8_t* of_head = nullptr;
@@ -107,8 +107,8 @@ struct GatedPath {
         gemm<Float32, false>(tile.rows, round_up(keys, W) / W, t->width, w.query, width, b, mp, w.gates, LD, false);
     }
 
-    // Adds the sums of a row's gates behind each key to its scores at the columns from … to − 1, whole vectors, and
-    // replaces its products by slopes if a backward pass needs them. Returns the sum over all keys so far.
+    // Adds, for each key, the sum of a row's gates behind it to the scores at the columns from … to − 1, whole vectors.
+    // Replaces the row's products by slopes if a backward pass needs them. Returns the sum over all keys so far.
     double add_to_row(const Call& c, Worker& w, const Tile& tile, i64 r, float* score, i64 from, i64 to, double scanned) const {
         const i64 keys = min(NB, c.m - tile.j0), query = *c.q_index.at<i64>(tile.b, tile.i0 + r);
         const float factor = *t->values.at<float>(tile.h);
@@ -128,8 +128,8 @@ struct GatedPath {
         return scanned;
     }
 
-    // Replaces the slopes of a row's gates by their gradients, which sum over the keys before a token. gained: their sum so
-    // far. grad: the gradients of scores, at the columns from … to − 1.
+    // Replaces the slopes of a row's gates by their gradients, which sum over the keys before a token. gained: the sum so
+    // far. grad: the gradients of the scores at the columns from … to − 1.
     double backward_of_row(const Call& c, Worker& w, const Tile& tile, i64 r, const float* grad, i64 from, i64 to, double gained) const {
         float* gates = w.gates + r * LD;
         for (i64 x = 0; x < round_up(min(NB, c.m - tile.j0), W); x += W) {

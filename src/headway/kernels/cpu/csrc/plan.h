@@ -28,7 +28,7 @@ static_assert(NB % NR == 0, "a block of keys is whole panels");
 
 constexpr i64 HUGE_PAGE = (i64)2 << 20;
 
-// Requests huge pages for large new memory: its first touch costs a third of that of small pages.
+// Requests huge pages for large new memory: their first touch costs a third of that of small pages.
 inline void on_huge_pages(void* memory, i64 bytes) {
 #if defined(MADV_HUGEPAGE)
     char *from = (char*)round_up((i64)memory, HUGE_PAGE), *to = (char*)memory + bytes;
@@ -36,7 +36,7 @@ inline void on_huge_pages(void* memory, i64 bytes) {
 #endif
 }
 
-// The same for a result, from the size at which no allocator reuses memory.
+// The same for a result that is too large for allocators to reuse its memory.
 inline void on_huge_pages(const Tensor& t, i64 item, i64 a, i64 b, i64 c, i64 d) {
     if (!t.defined() || !a || !b || !c || !d) return;
     const i64 last = (a - 1) * t.stride[0] + (b - 1) * t.stride[1] + (c - 1) * t.stride[2] + (d - 1) * t.stride[3];
@@ -44,9 +44,9 @@ inline void on_huge_pages(const Tensor& t, i64 item, i64 a, i64 b, i64 c, i64 d)
     if (bytes >= (i64)32 << 20) on_huge_pages(t.data, bytes);
 }
 
-// One arena for all working memory: laid out once to measure it and once to assign it, in multiples of 64 bytes.
+// One arena for all working memory, in multiples of 64 bytes. It is laid out twice: to measure it, and to assign it.
 //
-// The last arena, up to KEPT bytes, is reused by the next call, since new pages take a few percent of each call's time.
+// The next call reuses the last arena, up to KEPT bytes, since new pages take a few percent of a call's time.
 class Memory {
   public:
     template <class X>
@@ -55,7 +55,7 @@ class Memory {
         i64 bytes;
         if (__builtin_mul_overflow(count, (i64)sizeof(X), &bytes) ||
             __builtin_add_overflow(used_, round_up(bytes, 64) + 64, &used_))
-            used_ = TOO_MUCH;  // + 64, so that no two workers share a cache line
+            used_ = TOO_MUCH;  // + 64, so that workers never share a cache line
         if (here) HW_OPEN(here, bytes);
         return here;
     }
@@ -108,7 +108,7 @@ struct Packed {
     uint8_t* seen;               // [mp], only if something is not finite: whether any query may see the key
     bool hidden;                 // keys that no query sees are zeroed, since 0·NaN is NaN
     i64 first, last;             // the keys first … last − 1 are packed, and zeros behind them
-    const float* values;         // the values from `first` on where they lie, in place of v_rows; or null
+    const float* values;         // the unpacked values from `first` on, in place of v_rows; or null
 };
 
 template <class T, class Packing>
@@ -117,7 +117,7 @@ struct Plan {
     const i64 group, blocks, key_blocks, mp, dp, dvp, d_packed, dv_packed;
     i64 workers = 1;
     bool head_per_worker = false;  // a worker packs a head and computes all of it while it is in cache
-    bool packs_tiles = false;      // a worker packs a tile for all queries that see it, and never the whole head
+    bool packs_tiles = false;      // a worker packs one tile at a time for all queries that see it
     bool by_segment = false;       // a worker packs the keys of a segment and a head, and computes its queries
     i64 segments = 0, segment_keys = 0;  // by_segment: their number, and the keys of the largest
     i64 segment_parts = 1;         // forward, by segment: workers that share the queries of a segment
@@ -135,7 +135,7 @@ struct Plan {
           d_packed(packed_k_of(call.d, Packing::K_PACK)),
           dv_packed(packed_k_of(call.dv, Packing::K_PACK)) {}
 
-    // Finds the segments, if there are several in a row and none is large. The mask and the sizes alone decide, since blocks
+    // Finds the segments, if a row has several and all are small. Only the mask and the sizes may decide this, since blocks
     // of queries and tiles begin with a segment.
     void find_segments() {
         if (c.intervals != 1 || !c.start[0].stride[1]) return;
@@ -150,8 +150,8 @@ struct Plan {
         if (by_segment) segment_parts = min(most, 1 + 4 * c.threads * most / (total * c.kv_heads));
     }
 
-    // One worker computes a head if it is small and the heads divide evenly among threads; of a large head, it computes the
-    // few queries of one block, so that packing adds no traffic to memory.
+    // One worker computes a whole head if the head is small and the heads divide evenly among threads. It also computes a
+    // large head with few queries (one block), so that packing adds no memory traffic.
     void assign_work(bool whole, bool tiles) {
         const i64 threads = hw_workers(c.threads, c.threads), heads = c.batch * c.kv_heads;
         const bool even = 10 * heads >= 9 * round_up(heads, threads);
@@ -191,8 +191,8 @@ struct Plan {
 
     i64 packs() const { return c.batch * c.kv_heads * key_blocks; }
 
-    // Whether each task has its own sums of a dense bias's gradient: several tasks add to it, and they take at most twice the
-    // memory of a task's sums for keys and values.
+    // Whether each task has its own sums of a dense bias's gradient: several tasks add to it, and the sums take at most twice
+    // the memory of a task's sums for keys and values.
     bool has_own_sums(const Tensor& grad) const {
         const bool shared = (c.batch > 1 && !grad.stride[0]) || (c.heads > 1 && !grad.stride[1]) || !grad.stride[2];
         return shared && own_sums(grad) <= mp * (dp + dvp);
@@ -202,7 +202,7 @@ struct Plan {
 
     i64 head_of(i64 b, i64 h) const { return b * c.kv_heads + h / group; }
 
-    // Whether keys or values are not all finite and some are not seen: then the stages after packing do nothing, and must
+    // Whether some keys or values are not finite and some are not seen. The stages after packing then do nothing, and must
     // run again after `hide_unseen`.
     bool must_hide_unseen() const { return !for_each_worker() && !hidden && __atomic_load_n(&nonfinite, __ATOMIC_RELAXED); }
 
@@ -240,8 +240,8 @@ struct Plan {
         if (nonfinite) hide_unseen(packed[worker], head);
     }
 
-    // Packs the keys first + c0 … first + c1 − 1. If all queries see all of them, nothing is to be hidden, and floats are
-    // read where they lie.
+    // Packs the keys first + c0 … first + c1 − 1. If all queries see all of them, no key must be hidden, and floats are
+    // read in place.
     void pack_tile(i64 head, i64 first, i64 c0, i64 c1, bool all_seen, i64 worker) {
         Packed& p = packed[worker];
         const i64 b = head / c.kv_heads, h = head % c.kv_heads;
@@ -302,7 +302,7 @@ struct Plan {
         return finite;
     }
 
-    // Packs the NR keys or values from `row` on into both layouts (null: not wanted); returns whether all are finite.
+    // Packs NR keys or values from `row` on into both layouts (null: not wanted); returns whether all are finite.
     bool pack_panel(const Packed& p, const Tensor& t, i64 head, i64 row, i64 d, i64 packed_k, float* panels,
                     float* row_major_panel, i64 ld, float* x) const {
         const i64 rows = max(0, min(NR, p.last - row));

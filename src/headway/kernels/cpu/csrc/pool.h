@@ -18,8 +18,8 @@ extern "C" {
 // The largest number of workers of hw_run.
 int64_t hw_workers(int64_t threads, int64_t items);
 
-// Runs the stages in their order, every item once: no item begins before all of the stages before have ended. Each
-// worker takes the next item from one counter, so no result may depend on which worker takes an item.
+// Runs the stages in order, every item once. No item begins before all earlier stages have ended. Each worker takes the
+// next item from one counter, so results must not depend on which worker takes an item.
 void hw_run(hw_stage* stages, int64_t count, int64_t workers);
 }
 

@@ -27,7 +27,7 @@ static inline void each(const T* values, i64 stride, i64 count, F f) {
         for (i64 x = 0; x < count; x++) f(x, values[x * stride]);
 }
 
-// of at least one value
+// the range of at least one value
 static inline Range range_of(const i64* values, i64 stride, i64 count) {
     i64 low = values[0], high = values[0];
     each(values, stride, count, [&](i64, i64 value) { low = min(low, value), high = max(high, value); });
@@ -116,7 +116,7 @@ static inline i64 row_of(const Call& c, const Term& t, i64 b, i64 i, i64 j) {
         const Map& map = t.map[x];
         row *= map.count;
         if (map.kind == CLASSES) {
-            // classes have not been checked, and must not index outside of the table
+            // classes have not been checked, and must not index outside the table
             i64 q = clamp(*map.q_class.at<i64>(b, i), 0, map.classes - 1);
             row += q * map.classes + clamp(*map.k_class.at<i64>(b, j), 0, map.classes - 1);
         } else if (is_whole(c)) {
@@ -155,7 +155,7 @@ static inline Knots knots_at(const Term& t, double distance) {
     return {low, share > 0 ? (share < 1 ? share : 1) : 0};
 }
 
-// all forms but COSINES (see waves.h) and STRETCHED, which depends on the query too
+// all forms except COSINES (see waves.h) and STRETCHED, which also depends on the query
 static inline double form_value(const Term& t, i64 h, double distance) {
     const double far = fabs(distance);
     if (t.form == PIECEWISE) {
@@ -193,7 +193,7 @@ static inline double value_at(const Term& t, i64 h, i64 distance) {
 
 // ---------------------------------------------------------------- distances beyond which terms do not change
 
-// Distances low … high. Before low, a dense term has its value at low, and beyond high that at high.
+// The distances low … high. Below low, a dense term has its value at low; beyond high, its value at high.
 struct DistanceRange {
     bool dense;
     i64 low, high;
@@ -218,7 +218,7 @@ static inline DistanceRange distance_range(const Call& c, i64 axis) {
 
 static inline i64 axis_of(const Term& t) { return t.form == ROWS ? t.map[0].axis : t.axis; }
 
-// a number that never falls as δ rises; distances of equal level have equal values of the term
+// a number that never falls as δ rises; the term has equal values at distances of equal level
 static inline double level(const Term& t, i64 distance) {
     if (t.form == ROWS) return (double)row_at(t, distance);
     if (t.form != PIECEWISE) return (double)distance;
@@ -226,7 +226,7 @@ static inline double level(const Term& t, i64 distance) {
     return distance <= first ? first : distance >= last ? last : (double)distance;
 }
 
-// the last of low … high for which a test holds, which does at low
+// the last of low … high for which a test holds; it holds at low
 template <class Test>
 static inline i64 last_where(i64 low, i64 high, Test holds) {
     while (low < high) {

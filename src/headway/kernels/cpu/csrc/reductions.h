@@ -1,8 +1,8 @@
 // Reductions of the weights (headway/reductions.py): those of each query in the forward pass, those over queries in a
 // second pass over the same scores, which has row_max and row_sum from the first.
 //
-// The forward pass sums unnormalised weights e = exp(score − row_max so far). Where row_max rises, the sums so far are
-// multiplied by exp(old − new), as its output is.
+// The forward pass sums unnormalised weights e = exp(score − row_max so far). If row_max rises, the sums so far are
+// multiplied by exp(old − new), like the output.
 #pragma once
 #include "tasks.h"
 
@@ -54,7 +54,7 @@ inline i64 write_lanes(uint32_t bits, i64 first, int32_t* to) {
 #endif
 }
 
-// Σ of the columns from … to − 1 of a row, of which whole vectors are read
+// Σ of the columns from … to − 1 of a row; whole vectors are read
 inline float sum_of_columns(const float* row, i64 from, i64 to) {
     if (from >= to) return 0;
     const i64 first = from / W * W, last = (to - 1) / W * W;
@@ -92,7 +92,7 @@ struct Reducer {
         vf entropy[MB], distance[MB];     // Σ e·(score − row_max), Σ e·|δ|; summed over lanes at the end, as are
         vi visible[MB];                   // keys with a score above −∞
         i64 own[MB], lowest, highest;     // indices of the queries, and the ends of their range
-        i64 last_range[MB];               // where a row's ranges were looked for last
+        i64 last_range[MB];               // the range at which a row's last search ended
         vf* label_sums;                   // [MB][labels]
         float* range_sums;                // [MB][ranges]
         i64* at_keys;                     // [MB][at]
@@ -124,7 +124,7 @@ struct Reducer {
     const ReduceCall& r;
     const Plan<T, Packing>& plan;
     const i64 ranges, held;                    // held: r.top in whole vectors
-    bool by_query = false, by_column = false;  // what each pass has to do
+    bool by_query = false, by_column = false;  // whether the first and the second pass have reductions
     i64 slots = 0;                             // of a map in one pass: its columns, in whole vectors
     i64* edges = nullptr;                      // [edge_count]
     uint16_t* key_labels = nullptr;            // [batch or 1][m / W][labels]: which keys of a vector have a label, as bits
@@ -210,7 +210,7 @@ struct Reducer {
         }
         for (i64 row = 0; row < t.rows && r.top; row++) {
             const float least = r.top_least.defined() ? *r.top_least.template at<float>(t.b, t.h, t.i0 + row) : -INFINITY;
-            float below = nextafterf(least, -INFINITY);  // what is larger takes its place
+            float below = nextafterf(least, -INFINITY);  // any larger score takes its place
             if (below == least && below > -1) below = -0x1p-126f;  // both count as 0 where subnormal numbers are flushed
             for (i64 x = row * held; x < (row + 1) * held; x++) w.top_scores[x] = below, w.top_keys[x] = -1;
         }
@@ -220,7 +220,7 @@ struct Reducer {
         memset(w.slot_largest, 0, (size_t)(round_up(t.rows, W) * slots * 4));
     }
 
-    // What the rows of a tile share. Columns c0 … end − 1 are read, those from c1 on with weights of 0.
+    // Prepares what the rows of a tile share. Columns c0 … end − 1 are read, those from c1 on with weights of 0.
     void begin_tile(Worker& w, const Tile& t, i64 end) const {
         w.reads_weights = r.labels || r.one_pass;
         if (r.one_pass) begin_slots(w, t);
@@ -246,7 +246,7 @@ struct Reducer {
         w.reads_weights |= (r.distance.defined() && !w.close) || (r.range_sums.defined() && w.range < 0 && r.edge_count);
     }
 
-    // of a distance, looked for from `range` on
+    // the range of a distance; the search begins at `range`
     i64 range_from(i64 range, i64 distance) const {
         while (range < r.edge_count && edges[range] <= distance) range++;
         while (range > 0 && edges[range - 1] > distance) range--;
@@ -279,7 +279,7 @@ struct Reducer {
         insert(top, keys, score, w.columns, count, (int32_t)t.j0);
     }
 
-    // Weights of the keys with the label of the query, of which few are expected.
+    // Weights of the keys with the query's label. Few matches are expected.
     template <int DEGREE>
     void matches(Worker& w, const Tile& t, i64 row, const float* score, i64 from, i64 to, float base) const {
         const i64 label = w.match_label[row];
@@ -300,7 +300,7 @@ struct Reducer {
         }
     }
 
-    // a score that at least r.top columns reach: the least of the largest of so many groups of them
+    // a score that at least r.top columns reach: the least of the maxima of r.top groups of columns
     float surely_among(const float* score, i64 from, i64 to) const {
         if (r.top > W) return -INFINITY;
         vf best = broadcast(-INFINITY);
@@ -313,7 +313,7 @@ struct Reducer {
         return least;
     }
 
-    // Puts columns among the largest so far; behind scores of their own size, whose keys come first.
+    // Inserts columns into the largest so far, behind equal scores, since keys of these come first.
     void insert(float* top, int32_t* keys, const float* score, const int32_t* columns, i64 count, int32_t first) const {
 #if defined(__AVX512F__)
         if (held == W) {
@@ -338,7 +338,7 @@ struct Reducer {
         }
     }
 
-    // row_max rises: what has been summed so far, of which row_sum is the sum of weights
+    // row_max rises: rescales the sums so far; row_sum is the sum of the weights
     void rescale(Worker& w, i64 row, float before, float row_max, float factor, float row_sum) const {
         if (before == -INFINITY) return;
         w.entropy[row] *= factor;
@@ -350,7 +350,7 @@ struct Reducer {
         if (r.one_pass) w.factors[row] = factor, w.rescales = true;
     }
 
-    // Unnormalised weights of a row, which hold numbers only if the tile `reads_weights`, and their sum.
+    // Takes a row's unnormalised weights, which are valid only if the tile `reads_weights`, and their sum.
     void weights(Worker& w, const Tile& t, i64 row, const float* weight, i64 from, i64 to, float weight_sum) const {
         const uint16_t* of_keys = key_labels + (r.key_labels.stride[0] ? t.b : 0) * vectors() * r.labels;
         in_vector_groups(r.labels, [&](auto count, i64 first) {
@@ -406,8 +406,8 @@ struct Reducer {
         }
     }
 
-    // own_max, own_sum: of the keys; row_max, row_sum: with the sink. All weights are of one exponential, the polynomial of
-    // row_sum: a query with one key in sight has a weight of 1 and an entropy of 0, exactly.
+    // own_max, own_sum: of the keys; row_max, row_sum: with the sink. All weights use the exponential of row_sum, so a query
+    // with one key in sight has exactly a weight of 1 and an entropy of 0.
     template <int DEGREE>
     void finish(Worker& w, const Tile& t, i64 row, float own_max, float own_sum, float row_max, float row_sum) const {
         const i64 i = t.i0 + row;
@@ -464,8 +464,8 @@ struct Reducer {
     // the first column of a cell of the map, from the tile's first key
     i64 first_column(const Tile& t, i64 cell) const { return (cell * c.m + r.columns - 1) / r.columns - t.j0; }
 
-    // The unnormalised weights of all rows of a tile; those outside of the rows' spans become 0. Columns are summed with
-    // W rows side by side: a sum over the lanes of a row would take longer than the sum of its vectors.
+    // Takes the unnormalised weights of all rows of a tile; those outside the rows' spans become 0. Columns are summed with
+    // W rows side by side: summing the lanes of a row would take longer than summing its vectors.
     void add_to_slots(Worker& w, const Tile& t, float* weight, const i64* from, const i64* to, bool whole) const {
         for (i64 row = 0; row < t.rows && !whole; row++)
             for (i64 x = t.c0; x < t.c1; x += W)
@@ -511,7 +511,7 @@ struct Reducer {
         }
     }
 
-    // a finished row, of which `scale` makes weights
+    // a finished row; `scale` turns its numbers into weights
     void add_to_line(Worker& w, const Tile& t, i64 row, float scale) const {
         const i64 line = (t.i0 + row) * r.rows / c.n;
         if (line != w.line) {
@@ -559,8 +559,8 @@ struct Reducer {
         return !r.counted.defined() || *r.counted.template at<uint8_t>(t.b, t.i0 + row);
     }
 
-    // The weights of a tile from column c0 to `end`, normalised, row by row within their spans. Rows of one row of the
-    // map are summed first.
+    // Takes the normalised weights of a tile from column c0 to `end`, row by row within their spans. Rows that belong to one
+    // row of the map are summed first.
     template <class WeightsOf>
     void add_tile(Worker& w, const Tile& t, i64 end, i64 task, const i64* from, const i64* to, WeightsOf weights_of) const {
         i64 line = -1;

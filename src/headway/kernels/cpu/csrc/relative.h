@@ -1,8 +1,8 @@
 // The state of a term that all workers share, and the products of tokens with the rows of a relative table.
 //
-// If positions are whole, the distances of the call are the columns of a table, so that neighbours in a tile are
-// neighbours in the table. SlidingProducts has the products with a window of columns, which moves along with the keys.
-// Products at other distances are gathered pair by pair from those with all rows of the table.
+// If positions are integers, the distances of the call are the columns of a table, so that neighbours in a tile are
+// neighbours in the table. SlidingProducts holds the products with a window of columns that moves along the keys. Products
+// at other distances are gathered pair by pair from the products with all rows of the table.
 #pragma once
 #include "waves.h"
 
@@ -17,9 +17,9 @@ inline bool is_slope(const Term& t) { return t.kind == QUERY_SLOPES || t.kind ==
 struct TermState {
     const Call* c;
     const Term* t;
-    bool wants_grad;   // whether any gradient needs those of its scores
+    bool wants_grad;   // whether any gradient needs the gradients of its scores
     bool before_mask;  // a bias is +∞ or NaN, and must be added before the mask's −∞
-    bool dense;        // columns are the whole distances low, low + 1, …; else the rows of the term's table
+    bool dense;        // columns are the integer distances low, low + 1, …; otherwise the rows of the term's table
     i64 low, columns;
     const Axis* axis;
     // distance: [heads or 1][PAD + columns + PAD], with the edge values repeated in the padding; stretched: u
@@ -53,8 +53,8 @@ struct SlidingProducts {
     float* d_rows;       // [rows][width]
 };
 
-// Calls piece(row, column of the tile, column of the table, count) for neighbours in both, and
-// edge(side, row, column of the tile, count) where the table has ended, for the rows r0 … r1 − 1 and columns c0 … c1 − 1.
+// For the rows r0 … r1 − 1 and columns c0 … c1 − 1, calls piece(row, column of the tile, column of the table, count) for
+// neighbours in both, and edge(side, row, column of the tile, count) beyond the ends of the table.
 template <class Piece, class Edge>
 inline void for_each_run(const TermState& s, const Tile& t, i64 r0, i64 r1, i64 c0, i64 c1, Piece piece, Edge edge) {
     if (!s.dense) {
@@ -75,8 +75,8 @@ inline void for_each_run(const TermState& s, const Tile& t, i64 r0, i64 r1, i64 
         }
 }
 
-// Calls visit(r0, r1, c0, c1, from, to) for parts of a tile whose distances fit into a window: columns from … to − 1 of
-// the table.
+// Calls visit(r0, r1, c0, c1, from, to) for parts of a tile whose distances fit into a window, the columns from … to − 1
+// of the table.
 template <class Visit>
 inline void for_each_window(const TermState& s, const Tile& t, Visit visit) {
     if (!s.dense) return visit((i64)0, t.rows, t.c0, t.c1, (i64)0, s.columns);

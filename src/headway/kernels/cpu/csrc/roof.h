@@ -1,4 +1,4 @@
-// Measures the roof of the roofline model, multiply-adds between registers only, with which kernels are compared.
+// Measures the roof of the roofline model: multiply-adds between registers only. Kernels are compared with it.
 #pragma once
 #include <stdint.h>
 #include "pool.h"
@@ -18,7 +18,7 @@ namespace roof {
 #define HW_IN_REGISTER(x) (void)(x)
 #endif
 
-// Independent chains: more than latency × units of any processor, as far as registers suffice.
+// Independent chains: more than latency × units of any processor, if there are enough registers.
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define HW_CHAINS(X) \
     X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19)
@@ -43,7 +43,7 @@ inline void keep(vf total) {
 }
 
 #if defined(__aarch64__)
-// the instruction overwrites the register that it adds to; a must seem to change, or a·b would be computed once
+// the instruction overwrites the register of its sum; a must appear to change, or a·b would be computed only once
 #define HW_MULTIPLY_ADD(x) \
     HW_IN_REGISTER(a);     \
     x += a * b;
@@ -51,7 +51,7 @@ inline void keep(vf total) {
 #define HW_MULTIPLY_ADD(x) x = x * a + b;
 #endif
 
-// float32; numbers stay in a range in which the processor does not slow down
+// float32; numbers stay in a range where the processor does not slow down
 inline void multiply_add(int64_t rounds) {
     vf start = {}, a = start + 0.5f, b = start + 0x1p-20f;
     HW_IN_REGISTER(a);

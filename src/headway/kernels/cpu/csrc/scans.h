@@ -1,15 +1,15 @@
-// Terms that visit the keys of a row from the last to the first; of them, contextual positions and paths.
+// Terms that visit the keys of a row from the last to the first: the shared loop, contextual positions and paths.
 //
-// A gradient of theirs sums over the keys before a key, from the first to the last. A backward pass therefore finds first
-// what is behind each block of keys, and then computes the blocks from the first one on, so that no sum is a difference
-// of larger ones.
+// Their gradients sum over the keys before a key, from the first to the last. A backward pass therefore first finds the
+// sums behind each block of keys. It then computes the blocks from the first one on, so that no sum is a difference of
+// larger ones.
 #pragma once
 #include "attention.h"
 
 namespace {
 
 // Calls visit(seen) for the tiles of a block of queries, from the last keys to the first, while `more` holds before a
-// tile. Only paths have to do with tiles that no query sees.
+// tile. Only paths visit tiles that no query sees.
 template <class T, class Packing>
 template <class More, class Visit>
 void Attention<T, Packing>::from_last_key(Worker& w, Tile& t, i64 low, i64 high, More more, Visit visit) const {
@@ -33,7 +33,7 @@ void Attention<T, Packing>::add_positions(Worker& w, const Tile& t) const {
         p.open[r] = add_positions_to_row(
             products, terms.positions.last, score, w.spans->from[r], w.spans->to[r], w.scanned[r],
             [&](i64 x, Share share, vf count) {
-                if (!c.backward) return;  // only there are these tiles
+                if (!c.backward) return;  // only the backward pass has these tiles
                 store(p.counts + r * LD + x, count), store(p.gate_slopes + r * LD + x, share.taken * share.left);
             });
     }
@@ -49,8 +49,8 @@ void Attention<T, Packing>::add_path(Worker& w, const Tile& t, bool visible) con
                                              visible ? w.spans->to[r] : 0, w.scanned[r]);
 }
 
-// Finds what is behind each block of keys: the sums of gates on a path, or the counts of contextual positions, of which
-// the scores are computed until all positions are the last one.
+// Finds the sums behind each block of keys: of gates on a path, or of the counts of contextual positions. For the latter,
+// scores are computed until all positions are the last one.
 template <class T, class Packing>
 void Attention<T, Packing>::find_scanned(Worker& w, Tile& t, i64 low, i64 task) const {
     for (i64 r = 0; r < t.rows; r++) w.gained[r] = 0;

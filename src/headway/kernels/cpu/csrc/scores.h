@@ -12,7 +12,7 @@ void Attention<T, Packing>::load_score_scales(Worker& w, const Tile& t) const {
     }
 }
 
-// Loads the queries of the block into w.x as floats; scaled: times score_scale; fully_masked: such rows are zeroed.
+// Loads the queries of the block into w.x as floats. scaled: multiplied by score_scale. fully_masked: rows to zero.
 template <class T, class Packing>
 void Attention<T, Packing>::load_queries(Worker& w, const Tile& t, bool scaled, bool fully_masked) const {
     load_rows<T>(c.q, t.b, t.h, t.i0, t.rows, c.d, w.x, plan.dp, plan.dp);
@@ -41,7 +41,7 @@ bool Attention<T, Packing>::visible_columns(Worker& w, Tile& t, i64 j0, Cover& s
     return seen != EMPTY;
 }
 
-// Narrows the tile to the columns of its intervals, from a panel's first column on; first: the first that is seen.
+// Narrows the tile to the columns of its intervals, from a panel's first column on. first: the first column in sight.
 template <class T, class Packing>
 bool Attention<T, Packing>::reach(Worker& w, Tile& t, i64 j0, i64& first) const {
     t.j0 = j0;

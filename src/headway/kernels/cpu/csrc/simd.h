@@ -299,7 +299,7 @@ struct Tanh {
     vf value, slope;
 };
 
-// tanh x and its derivative, both by e⁻²ˣ: 1 − tanh² x would have no digit left where tanh x is almost 1.
+// tanh x and its derivative, both by e⁻²ˣ: 1 − tanh² x would lose all digits if tanh x is almost 1.
 inline Tanh tanh_of(vf x) {
     vf size = (vf)((vi)x & 0x7fffffff);
     vf e = exp_of(size * -2.f);

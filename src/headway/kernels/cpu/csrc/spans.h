@@ -48,7 +48,8 @@ struct Spans {
         return low < high;
     }
 
-    // Sets what products read, after c0 was moved to the panel's first column. In a whole tile, rows span all columns.
+    // Sets the fields that products read, after c0 was moved to the panel's first column. In a whole tile, rows span all
+    // columns.
     void set(const Tile& t, int k_pack, bool transposed) {
         whole = true;
         for (i64 r = 0, end; r < t.rows; r = end) {
@@ -81,7 +82,7 @@ struct Spans {
     }
 };
 
-// Products of rows with the packed keys of a tile; outside of the spans, C is left as it was or correct.
+// Products of rows with the packed keys of a tile. Outside the spans, C keeps its numbers or is correct.
 template <class Packing>
 __attribute__((noinline)) void multiply(
     const Spans& s, const Tile& t, i64 packed_k, const float* a, i64 lda, const float* panels, float* c) {

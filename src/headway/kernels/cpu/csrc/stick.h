@@ -1,10 +1,10 @@
-// Stick-breaking: from its last key to its first, a row gives each key the share σ(score) of what is left of 1.
+// Stick-breaking: from its last key to its first, a row gives each key the share σ(score) of the rest of 1.
 #pragma once
 #include "tile.h"
 
 namespace {
 
-// σ(z) and 1 − σ(z), neither of which is a difference
+// σ(z) and 1 − σ(z), neither as a difference
 struct Share {
     vf taken, left;
 };
@@ -15,10 +15,10 @@ inline Share share_of(vf z) {
     return {select(positive, large, small), select(positive, small, large)};
 }
 
-// Breaks a row at the columns from … to − 1, whole vectors, of which `left` is left after later keys. Returns what is
-// left before them, 0 if a float cannot represent it.
+// Breaks a row at the columns from … to − 1, whole vectors. `left` is the rest after later keys. Returns the rest after
+// these columns, 0 if a float cannot represent it.
 //
-// visit(x, share, weights): of the keys x … x + W − 1
+// visit(x, share, weights): called for the keys x … x + W − 1
 template <class Visit>
 inline double break_row(const float* score, i64 from, i64 to, double left, Visit visit) {
     for (i64 x = to - W; x >= from; x -= W) {

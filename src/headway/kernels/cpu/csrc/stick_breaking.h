@@ -4,8 +4,8 @@
 
 namespace {
 
-// Visits the tiles of a block of queries from the last keys to the first, with their scores, while anything is left
-// of a row. visit(): sets what is left before the tile.
+// Visits the tiles of a block of queries from the last keys to the first, with their scores, while a row has a rest.
+// visit(): sets the rest before the tile.
 template <class T, class Packing>
 template <class Visit>
 void Attention<T, Packing>::from_last_stick(Worker& w, Tile& t, i64 low, i64 high, i64 task, Visit visit) const {
@@ -48,13 +48,13 @@ void Attention<T, Packing>::find_own(Worker& w, const Tile& t) const {
 
 template <class T, class Packing>
 void Attention<T, Packing>::break_sticks(Worker& w, Tile& t, i64 low, i64 high) const {
-    if (terms.stick->remainder) {  // first, since the query's own token has it, which is the last
+    if (terms.stick->remainder) {  // found first: it belongs to the query's own token, which is visited first
         from_last_stick(w, t, low, high, 0, [&] { break_tile(w, t, [](i64, i64, vf) {}); });
         for (i64 r = 0; r < t.rows; r++) w.remainder[r] = (float)w.scanned[r];
     }
     from_last_stick(w, t, low, high, 0, [&] {
         for (i64 r = 0; r < t.rows; r++)
-            if (sees_any_score(w, r)) w.row_max[r] = 0, w.row_sum[r] = 1;  // there are none of stick-breaking
+            if (sees_any_score(w, r)) w.row_max[r] = 0, w.row_sum[r] = 1;  // stick-breaking has no statistics
         break_tile(w, t, [&](i64 r, i64 x, vf weights) { store(w.score + r * LD + x, weights); });
         for (i64 r = 0; r < t.rows; r++) clear_outside_span(w, t, r, w.score + r * LD, t.c1);
         if (terms.stick->remainder)
@@ -71,7 +71,7 @@ bool Attention<T, Packing>::sees_any_score(const Worker& w, i64 r) const {
     return false;
 }
 
-// visit(r, x, weights): of the keys x … x + W − 1 of a row
+// visit(r, x, weights): called for the keys x … x + W − 1 of a row
 template <class T, class Packing>
 template <class Visit>
 void Attention<T, Packing>::break_tile(Worker& w, const Tile& t, Visit visit) const {
@@ -80,7 +80,7 @@ void Attention<T, Packing>::break_tile(Worker& w, const Tile& t, Visit visit) co
                               [&](i64 x, Share, vf weights) { visit(r, x, weights); });
 }
 
-// Finds what is left after the keys of each block, and returns the first block that has weights. The gradient of the
+// Finds the rest after the keys of each block, and returns the first block that has weights. The gradient of the
 // remainder reaches all scores.
 template <class T, class Packing>
 i64 Attention<T, Packing>::find_left_after(Worker& w, Tile& t, const BlockGradients& block, i64 low, i64 task) const {
@@ -113,7 +113,7 @@ float Attention<T, Packing>::own_dropout_factor(const Worker& w, const Tile& t, 
     return dropout_factor(row, w.key_indices + own.column)[0];
 }
 
-// Replaces scores by weights A, and dP by dS = A∘dP∘(1 − σ(S)) − σ(S)∘Σ A∘dP, a sum over the keys before and the
+// Replaces scores by weights A, and dP by dS = A∘dP∘(1 − σ(S)) − σ(S)∘Σ A∘dP. The sum is over earlier keys and the
 // remainder.
 template <class T, class Packing>
 void Attention<T, Packing>::stick_backward(Worker& w, const Tile& t, i64 end) const {

@@ -1,8 +1,8 @@
-// Piecewise linear biases: intercept[s] + slope[s]·t, t = u·stretch, u = ln(1 + stretch_rate·|δ|), s = how many edges
-// are ≤ t.
+// Piecewise linear biases: intercept[s] + slope[s]·t, t = u·stretch, u = ln(1 + stretch_rate·|δ|), s = the number of edges
+// ≤ t.
 //
-// bias_by_distance holds u. Along a run of keys t rises or falls on each side of the query, so that most vectors lie in
-// one piece: they cost one multiply-add, and one more, with a comparison, for each edge that falls into them.
+// bias_by_distance holds u. Along a run of keys, t rises or falls on each side of the query, so most vectors lie in one
+// piece. They cost one multiply-add, and one more with a comparison for each edge within them.
 #pragma once
 #include "relative.h"
 
@@ -24,7 +24,7 @@ inline vf first_lanes(vf x, i64 count) {
 }
 
 // Sums of the gradients of a tile by piece, one for each lane, [pieces][intercept, slope][W], cleared at the first use;
-// and those of the stretch rate.
+// and sums for the stretch rate.
 struct PieceSums {
     float* lanes;
     i64 low = 0, high = -1;
@@ -58,7 +58,7 @@ struct PiecewiseLinear {
     float intercept(i64 s) const { return *t.values.at<float>(h, s); }
     float slope(i64 s) const { return *t.slope.at<float>(h, s); }
 
-    // how many edges are ≤ x, searched from a guess on; −1: without one
+    // the number of edges ≤ x, searched from a guess on; −1: without a guess
     i64 piece_at(float x, i64 guess) const {
         if (guess < 0) return bucketize<float>(t.edges, t.rows - 1, x);
         while (guess < t.rows - 1 && edge(guess) <= x) guess++;
@@ -66,9 +66,9 @@ struct PiecewiseLinear {
         return guess;
     }
 
-    // Calls visit(x, stop, from, to) for vectors of `count` neighbours in u on one side of the query, x … stop − 1 of them:
-    // some in one piece, or one that starts in the piece `from` and ends in the piece `to`. guess: the pieces at both ends
-    // of a run nearby, and then of this one.
+    // Divides `count` neighbours in u on one side of the query, and calls visit(x, stop, from, to) for the neighbours
+    // x … stop − 1: several vectors in one piece, or one vector from the piece `from` to the piece `to`. guess: the pieces at
+    // both ends of a nearby run; set to those of this run.
     template <class Visit>
     void walk(const float* u, i64 count, i64* guess, Visit visit) const {
         const float first = u[0] * stretch, last = u[count - 1] * stretch;
@@ -168,7 +168,7 @@ struct RunGradient {
     }
 };
 
-// Adds the gradients of a run to the sums of a tile; gives the gradient of the stretch.
+// Adds the gradients of a run to the sums of a tile; returns the gradient of the stretch.
 template <bool RATE>
 inline float run_backward(const PiecewiseLinear& line, const float* u, const float* by_rate, i64 count, i64* guess,
                           const float* grad, PieceSums& sums) {
@@ -191,9 +191,9 @@ inline void write_stretched(const Term& t, i64 h, const double* parameters) {
     if (t.stretch_rate_grad.defined()) *t.stretch_rate_grad.at<float>(h) = (float)parameters[2 * t.rows];
 }
 
-// Calls visit(row, column, count, u, ∂u/∂rate, guess) for the runs of a tile on each side of the query. Where distances
-// are gathered u is made for each row, but for pairs without a gradient (grad: null, or that of the tile), and a run is as
-// long as it rises or falls.
+// Calls visit(row, column, count, u, ∂u/∂rate, guess) for the runs of a tile on each side of the query. If distances are
+// gathered, u is computed for each row, except for pairs without a gradient (grad: the tile's gradient, or null), and a run
+// ends where u stops rising or falling.
 template <class Visit>
 inline void stretched_runs(const TermState& s, const Tile& t, const float* grad, Visit visit) {
     const Term& term = *s.t;

@@ -4,7 +4,7 @@
 
 namespace {
 
-// summed over the heads of a group and their chunks
+// sums over the heads of a group and their chunks
 inline void write_key_gradients(const TermState& s, i64 h, i64 chunks, i64 mp) {
     const Call& c = *s.c;
     const i64 group = c.heads / c.kv_heads;

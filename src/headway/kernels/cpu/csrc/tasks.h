@@ -1,12 +1,12 @@
 // The tasks of a backward pass, and their sums for keys and values.
 //
 // A task is some blocks of queries of one head. The sums of all tasks are added in order, and the number of tasks depends
-// on the call alone, so that results are the same bits for any number of threads.
+// only on the call, so results have the same bits for any number of threads.
 //
-// Sums have a slot for each task. Where heads keep all workers busy, a worker computes the tasks of a head of keys in
-// turn instead, and has two slots: for the sums so far, and for those of a task. Long sums then stay in cache.
+// Sums have a slot for each task. If heads keep all workers busy, a worker computes the tasks of a head of keys in turn
+// instead. It has two slots, for the sums so far and for those of a task, so that long sums stay in cache.
 //
-// A network reads the scores of all heads, so that a chunk of all heads is one item of work.
+// A network reads the scores of all heads, so a chunk of all heads is one item of work.
 //
 // Several tasks add to the gradient of a dense bias that is shared by queries, heads or rows of the batch. If it is small,
 // each task has its own sums of it. Otherwise the tasks that add to the same rows are one item of work.
@@ -19,13 +19,13 @@ template <class T, class Packing>
 struct Tasks {
     const Call& c;
     const Plan<T, Packing>& plan;
-    i64 chunks = 1, count = 0;           // of a head; of all heads
-    i64 batch_in_item = 1, heads_in_item = 1;  // 1 or all: an item computes the same chunk of so many, one after another
+    i64 chunks = 1, count = 0;           // tasks of a head; of all heads
+    i64 batch_in_item = 1, heads_in_item = 1;  // 1 or all: how many rows and heads an item computes, one after another
     bool contiguous = false;             // a task's blocks follow one another; else block x belongs to chunk x mod chunks
     bool in_turn = false;                // a worker computes all tasks of a head of keys
     bool together = false;               // an item computes all heads of a block of queries at once
-    i64 slots = 0;                       // of all tasks, or in turn of a worker
-    i64 keys = 0, key_blocks = 0;        // of a slot: those of a row, or of the largest segment
+    i64 slots = 0;                       // for all tasks, or for a worker in turn
+    i64 keys = 0, key_blocks = 0;        // in a slot: those of a row, or of the largest segment
     float *dk = nullptr, *dv = nullptr;  // [slots][keys][dp], [slots][keys][dvp]
     uint8_t* touched = nullptr;          // [slots][key_blocks]: whether they hold sums
 
@@ -86,7 +86,7 @@ struct Tasks {
         for (i64 block = contiguous ? first_block(chunk) : chunk; block < last; block += contiguous ? 1 : chunks) visit(block);
     }
 
-    // Calls visit(segment) for those of a row that belong to a chunk, which is its share of the queries.
+    // Calls visit(segment) for the segments of a row that belong to a chunk, by its share of the queries.
     template <class Visit>
     void segments(i64 b, i64 chunk, Visit visit) const {
         for (i64 x = 0; x < plan.segments; x++) {
@@ -112,7 +112,7 @@ struct Tasks {
         reduce(plan.whole(head / c.kv_heads), head % c.kv_heads, item % key_blocks, head * of_head(), of_head());
     }
 
-    // those of a segment and head h of keys from the sums of a worker, which computed its tasks in turn
+    // the gradients of a segment and head h of keys from the sums of a worker, which computed its tasks in turn
     void reduce(const Segment& s, i64 h, i64 first) const {
         for (i64 block = 0; block * NB < s.j1 - s.j0; block++) reduce(s, h, block, first, 1);
     }
@@ -130,12 +130,12 @@ struct Tasks {
     }
 
   private:
-    static constexpr i64 HEADS_IN_TURN = 4;  // of each worker, so that all end at about the same time
+    static constexpr i64 HEADS_IN_TURN = 4;  // least heads of each worker, so that all end at about the same time
 
     i64 first_block(i64 chunk) const { return chunk * plan.blocks / chunks; }
 
-    // Whether contiguous chunks see mostly different keys, as with windows or documents, and about the same number: then few
-    // sums are shared. In causal attention the last queries see the most keys, so blocks alternate between chunks.
+    // Whether contiguous chunks see mostly different keys, as with windows or documents, and about the same number of them:
+    // few sums are then shared. In causal attention the last queries see the most keys, so blocks alternate between chunks.
     bool splits_keys() const {
         RowRanges ranges;
         for (i64 b = 0; b < c.batch; b++) {

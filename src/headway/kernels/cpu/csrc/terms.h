@@ -221,7 +221,7 @@ struct Terms {
             for (i64 x = 0; x < term.width; x++) q_rows[row * s.width + x] += *term.query_bias.template at<float>(t.h, x);
     }
 
-    // whether any gradient depends on those of a term's scores
+    // whether any gradient depends on the gradients of a term's scores
     bool wants(const TermState& s) const {
         const Term& t = *s.t;
         const Tensor* grads[] = {&t.values_grad,  &t.second_parameter_grad, &t.slope_grad,     &t.stretch_rate_grad,
@@ -292,7 +292,7 @@ struct Terms {
             add_to(score + r * LD + t.c0, *s.t->values.template at<float>(t.b, t.h, t.i0 + r), t.c1 - t.c0);
     }
 
-    // the numbers of the keys of a tile, with zeros for those that no query sees and in the rest of the last vector
+    // the numbers of a tile's keys, with zeros for unseen keys and in the rest of the last vector
     void load_token_keys(Worker& w, const TermState& s, const Tile& t) const {
         for (i64 x = t.c0; x < t.c1; x++) {
             float value = *s.t->values.template at<float>(t.b, t.h, t.j0 + x);
@@ -393,7 +393,7 @@ struct Terms {
             [&](int side, i64 r, i64 x, i64 many) { add_to(score + r * LD + x, products.edge_value[side][r], many); });
     }
 
-    // adds a tile of gradients of products to those of the table columns that they belong to
+    // adds a tile of gradients of products to the gradients of their table columns
     void gather_products(const TermState& s, SlidingProducts& products, const Tile& t, i64 r0, i64 r1, i64 c0, i64 c1,
                          const float* grad) const {
         for_each_run(s, t, r0, r1, c0, c1,
@@ -582,7 +582,7 @@ struct Terms {
         return &a;
     }
 
-    // whether blocks of tokens fall into few groups of near positions, so that the window moves and is seldom refilled
+    // whether blocks of tokens fall into few groups of near positions: the window then moves and is seldom refilled
     bool gathers_well(i64 number) const {
         return groups_of(c.q_position, number, c.n, MB, 2 * MB) && groups_of(c.k_position, number, c.m, NB, 2 * NB);
     }
@@ -681,7 +681,7 @@ struct Terms {
         }
     }
 
-    // 0 or 1 if all distances of a tile lie before or beyond the table, and so have one column; −1 for neither
+    // 0 or 1 if all distances of a tile lie before or beyond the table and share one column; −1 otherwise
     int beyond(const TermState& s, const Tile& t) const {
         Range q = range_of(s.axis->q_at(t), 1, t.rows), k = range_of(s.axis->k_at(t) + t.c0, 1, t.c1 - t.c0);
         if (k.high - q.low - s.low <= 0) return 0;
@@ -773,7 +773,7 @@ struct Terms {
             }
     }
 
-    // a task's own sums of a dense bias's gradient, for any row of the batch and head
+    // a task's own sums of a dense bias's gradient, which all rows of the batch and heads share
     Tensor own_gradient(const TermState& s, i64 task) const {
         const Tensor& grad = s.t->values_grad;
         const i64 row = grad.stride[3] ? plan.mp : 1;

@@ -8,11 +8,11 @@
 
 namespace {
 
-constexpr i64 PAD = NB + MB + W;  // the distances of a tile fit into it
+constexpr i64 PAD = NB + MB + W;  // at least the number of distances in a tile
 
 struct Tile {
     i64 b, h, i0, rows, j0, c0, c1;
-    i64 first;             // the key from which blocks of keys are counted: the first of the segment
+    i64 first;             // the first key of the segment; blocks of keys are counted from it
     const Packed* packed;  // its keys and values, or null
     bool sees(i64 j) const { return !packed || !packed->hidden || packed->seen[j]; }  // whether any query sees key j
 };
@@ -27,7 +27,7 @@ struct Axis {
     const int32_t* run_at(const Tile& t) const { return run + t.b * k_batch + t.j0; }
 };
 
-// Calls visit(count, first) for consecutive groups of `total` things; count is a compile-time constant, at most COUNT.
+// Calls visit(count, first) for consecutive groups of `total` items; count is a compile-time constant, at most COUNT.
 template <int COUNT, class Visit>
 inline void in_groups(i64 total, Visit visit, i64 first = 0) {
     for (; total - first >= COUNT; first += COUNT) visit(std::integral_constant<int, COUNT>(), first);

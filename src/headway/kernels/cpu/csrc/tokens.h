@@ -15,7 +15,7 @@ namespace {
 namespace tokens {
 
 constexpr i64 WIDEST = 4096;     // numbers of a row that can be rotated
-constexpr i64 AT_ONCE = 1 << 13;  // about the numbers in an item of work; smaller calls use one thread
+constexpr i64 AT_ONCE = 1 << 13;  // approximate numbers in an item of work; smaller calls use one thread
 
 // [size[0], size[1], size[2], width], the last dimension dense: read from x, written to out.
 struct Rows {

@@ -1,7 +1,7 @@
-// Sums of waves by whole distance, Σ weight·cos(δω), for all heads at once.
+// Sums of waves by integer distance, Σ weight·cos(δω), for all heads at once.
 //
-// Distances come in blocks of RUN. By cos((first + r)·ω) = cos(first·ω)·cos(r·ω) − sin(first·ω)·sin(r·ω) a block takes
-// one sine and one cosine for each wave, besides those of r = 0 … RUN − 1 that all blocks share; all in float64.
+// Distances come in blocks of RUN. By cos((first + r)·ω) = cos(first·ω)·cos(r·ω) − sin(first·ω)·sin(r·ω), a block takes
+// one sine and one cosine for each wave, in addition to those of r = 0 … RUN − 1, which all blocks share; all in float64.
 #pragma once
 #include "tile.h"
 
@@ -77,8 +77,8 @@ struct Waves {
     }
 };
 
-// The pairs of a tile at any distances, by cos((k − q)·ω) = cos(kω)·cos(qω) + sin(kω)·sin(qω), where k and q are measured
-// from the first query; some waves at a time.
+// The pairs of a tile at any distances, by cos((k − q)·ω) = cos(kω)·cos(qω) + sin(kω)·sin(qω), some waves at a time. k and q
+// are measured from the first query.
 struct WaveTile {
     static constexpr i64 AT_ONCE = 32;
     double *k, *q;  // [AT_ONCE][cos, sin][NB] and [AT_ONCE][cos, sin][MB]
@@ -101,7 +101,7 @@ struct WaveTile {
         }
     }
 
-    // the waves first … first + AT_ONCE − 1, as far as they exist
+    // the waves first … first + AT_ONCE − 1 that exist
     i64 load(const Call& c, const Term& t, const Tile& tile, i64 first, bool zeroing) const {
         const i64 many = min(AT_ONCE, t.rows - first);
         for (i64 x = 0; x < many; x++) {
