@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 import headway as hw
 from headway import constants
 from headway.constants import constant
-from headway.positions._base import numbers
+from headway.positions._formulas import numbers
 
 CPU = torch.device("cpu")
 

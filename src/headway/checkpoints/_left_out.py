@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..positions import Sinusoidal
-from ..positions._base import rates
+from ..positions._formulas import rates
 from ..positions._rotary import Rotary
 
 CPU = torch.device("cpu")

@@ -19,7 +19,8 @@ from ..models import Decoder, Stack
 from ..nn import Block, Head, MultiHeadAttention
 from ..nn.embedding import Product
 from ..positions import TransformerXL
-from ..positions._base import Input, Pair, Terms, normal, rates, readable
+from ..positions._base import Input, Pair, Terms
+from ..positions._formulas import normal, rates, readable
 from ..terms import Clip, RelativeKeys, Rows
 from ._base import Config, Family
 from ._left_out import Copy, Frequencies

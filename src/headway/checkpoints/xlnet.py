@@ -16,7 +16,8 @@ from ..masks import AnyMask
 from ..models import Encoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ..positions import TransformerXL
-from ..positions._base import Input, Pair, Terms, normal, readable
+from ..positions._base import Input, Pair, Terms
+from ..positions._formulas import normal, readable
 from ..terms import Classes, RelativeKeys, Rows
 from ._base import Config, Family
 from ._left_out import Copy, Unused

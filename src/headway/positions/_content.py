@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..tracing import without_autocast
-from ._base import Input, PositionEncoding, need_width
+from ._base import Input, PositionEncoding
+from ._formulas import need_width
 
 
 class Contextual(PositionEncoding):

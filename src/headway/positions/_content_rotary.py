@@ -7,8 +7,9 @@ from torch import Tensor
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..terms import Rotation
-from ._base import Input, need_width
+from ._base import Input
 from ._content import Contextual, heads_of_keys, numbers_of
+from ._formulas import need_width
 from ._rotary import Rotary
 
 

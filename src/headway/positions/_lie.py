@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
-from ._base import Pair, PositionEncoding, need_width
+from ._base import Pair, PositionEncoding
+from ._formulas import need_width
 
 
 class LieRotary(PositionEncoding):

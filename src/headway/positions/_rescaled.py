@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ._base import need_base, rates
+from ._formulas import need_base, rates
 from ._rotary import Rotary
 
 

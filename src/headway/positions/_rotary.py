@@ -14,7 +14,8 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..terms import LAYOUTS, Rotation
 from ..tracing import watched
-from ._base import Pair, PositionEncoding, need_width
+from ._base import Pair, PositionEncoding
+from ._formulas import need_width
 from ._lie import for_heads, need_divisor
 
 KEPT = 1 << 15

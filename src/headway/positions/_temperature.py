@@ -6,7 +6,8 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..terms import QueryScale
-from ._base import Input, Pair, PositionEncoding, Terms, oracle_length, total_length
+from ._base import Input, Pair, PositionEncoding, Terms
+from ._formulas import oracle_length, total_length
 
 
 class Scaling(PositionEncoding):

@@ -11,7 +11,8 @@ from ...constants import constant
 from ...coordinates import Coordinates
 from ...errors import need_positive
 from ...terms import DistanceBias, Linear
-from .._base import Input, Pair, PositionEncoding, Terms, numbers
+from .._base import Input, Pair, PositionEncoding, Terms
+from .._formulas import numbers
 
 
 class ALiBi(PositionEncoding):

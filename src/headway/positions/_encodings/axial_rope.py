@@ -6,7 +6,8 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
-from .._base import Pair, PositionEncoding, need_base, rates
+from .._base import Pair, PositionEncoding
+from .._formulas import need_base, rates
 from .._rotary import Rotary
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_finite
-from .._base import PositionEncoding, oracle_length, total_length
+from .._base import PositionEncoding
 from .._chance import for_each_sequence, uniform
+from .._formulas import oracle_length, total_length
 
 
 class CAPE(PositionEncoding):

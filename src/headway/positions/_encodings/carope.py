@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...coordinates import Coordinates
-from .._base import Pair, PositionEncoding, normal
+from .._base import Pair, PositionEncoding
 from .._content import projected, summed
 from .._content_rotary import ContentRotary
+from .._formulas import normal
 
 
 class CARoPE(ContentRotary):

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from ...coordinates import Coordinates
 from ...errors import need_positive
 from ...terms import rotate
-from .._base import Pair, PositionEncoding, need_base, need_width
+from .._base import Pair, PositionEncoding
+from .._formulas import need_base, need_width
 from .._lie import for_heads, skew
 from .._rotary import AxesRotary
 

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_finite, need_positive
-from .._base import Pair, PositionEncoding, need_width
+from .._base import Pair, PositionEncoding
+from .._formulas import need_width
 from .._lie import for_heads, need_divisor
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
 from ...terms import Bucketize, Clip, RelativeKeys, RelativeQueries, Rows
-from .._base import Input, Pair, PositionEncoding, Terms, normal
+from .._base import Input, Pair, PositionEncoding, Terms
+from .._formulas import normal
 from .._layers import linear, linear_by_hand, normed, normed_by_hand
 
 PARTS = ("c2p", "p2c")

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_finite
-from .._base import Input, Pair, PositionEncoding, need_base
+from .._base import Input, Pair, PositionEncoding
+from .._formulas import need_base
 from .._rotary import Rotary
 
 NORMALISE = ("separate", "max", "min")

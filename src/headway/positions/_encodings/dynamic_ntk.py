@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...errors import need_positive
-from .._base import PositionEncoding, oracle_length, total_length
+from .._base import PositionEncoding
+from .._formulas import oracle_length, total_length
 from .._rescaled import Rescaled, need_factor
 from .ntk_aware import need_slow_pairs
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_finite
-from .._base import Pair, PositionEncoding, need_base, rates
+from .._base import Pair, PositionEncoding
+from .._formulas import need_base, rates
 from .._rotary import HeadwiseRotary
 
 

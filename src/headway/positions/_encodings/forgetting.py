@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from ...coordinates import Coordinates
 from ...errors import need_positive
 from ...terms import TokenBias
-from .._base import Input, Pair, PositionEncoding, Terms, normal
+from .._base import Input, Pair, PositionEncoding, Terms
 from .._content import Contextual, numbers_of, projected, summed
+from .._formulas import normal
 
 
 class ForgettingGate(Contextual):

@@ -10,9 +10,10 @@ from torch.nn import functional as F
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_finite
-from .._base import Pair, PositionEncoding, need_base, rates
+from .._base import Pair, PositionEncoding
 from .._content import projected, summed
 from .._content_rotary import ContentRotary
+from .._formulas import need_base, rates
 
 GATES = ("sigmoid", "softplus")
 

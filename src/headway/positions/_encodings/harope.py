@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from ...coordinates import Coordinates
 from ...errors import need_positive
 from ...terms import Rotation
-from .._base import Pair, PositionEncoding, need_width
+from .._base import Pair, PositionEncoding
+from .._formulas import need_width
 from .._lie import for_heads, need_divisor
 from .axial_rope import AxialRoPE
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 
 from ...coordinates import Coordinates
-from .._base import PositionEncoding, at
+from .._base import PositionEncoding
 from .._compose import Compose
+from .._formulas import at
 from .._rescaled import need_factor
 
 

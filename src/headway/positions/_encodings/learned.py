@@ -10,16 +10,8 @@ from torch import Tensor, nn
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
-from .._base import (
-    PositionEncoding,
-    added,
-    at,
-    need_width,
-    normal,
-    oracle_length,
-    readable,
-    stream_length,
-)
+from .._base import PositionEncoding
+from .._formulas import added, at, need_width, normal, oracle_length, readable, stream_length
 
 
 class Learned(PositionEncoding):

@@ -7,7 +7,8 @@ import math
 from ...coordinates import Coordinates
 from ...errors import need_positive
 from ...terms import Sink
-from .._base import Input, PositionEncoding, Terms, normal
+from .._base import Input, PositionEncoding, Terms
+from .._formulas import normal
 
 
 class LearnedSink(PositionEncoding):

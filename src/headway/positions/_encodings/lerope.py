@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ...coordinates import Coordinates
-from .._base import PositionEncoding, need_base, rates
+from .._base import PositionEncoding
+from .._formulas import need_base, rates
 from .._rotary import LearnedRotary
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError
-from .._base import PositionEncoding, oracle_length, total_length
+from .._base import PositionEncoding
+from .._formulas import oracle_length, total_length
 from .._rescaled import Rescaled, need_factor
 
 

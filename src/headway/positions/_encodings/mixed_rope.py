@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from ...errors import HeadwayError
-from .._base import PositionEncoding, need_base
+from .._base import PositionEncoding
+from .._formulas import need_base
 from .._rotary import AxesRotary
 
 

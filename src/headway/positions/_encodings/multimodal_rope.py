@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive, unknown
 from ...terms import Rotation
-from .._base import Pair, PositionEncoding, need_base, need_width, rates
+from .._base import Pair, PositionEncoding
+from .._formulas import need_base, need_width, rates
 from .._lie import for_heads, need_divisor
 from .._rotary import Rotary
 

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError
-from .._base import PositionEncoding, rates
+from .._base import PositionEncoding
+from .._formulas import rates
 from .._rescaled import Rescaled, need_factor
 
 

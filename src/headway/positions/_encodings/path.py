@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from ...coordinates import Coordinates
 from ...errors import need_positive
 from ...terms import HouseholderPath
-from .._base import Input, Pair, PositionEncoding, Terms, normal
+from .._base import Input, Pair, PositionEncoding, Terms
 from .._content import Contextual, convolved, heads_of_keys, projected
+from .._formulas import normal
 
 EPSILON = 1e-6
 

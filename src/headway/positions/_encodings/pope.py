@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from ...coordinates import Coordinates
 from ...errors import need_positive
-from .._base import Pair, PositionEncoding, angles, need_base, need_width, rates
+from .._base import Pair, PositionEncoding
+from .._formulas import angles, need_base, need_width, rates
 
 
 class PoPE(PositionEncoding):

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_finite, need_positive
-from .._base import PositionEncoding, at, oracle_length, stream_length
+from .._base import PositionEncoding
 from .._chance import ordered
+from .._formulas import at, oracle_length, stream_length
 
 
 class RandomFloat(PositionEncoding):

@@ -11,7 +11,8 @@ from torch import Tensor
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
 from ...tracing import searchsorted
-from .._base import PositionEncoding, at, oracle_length, readable, stream_length, whole
+from .._base import PositionEncoding
+from .._formulas import at, oracle_length, readable, stream_length, whole
 
 WORD = 0xFFFFFFFF
 

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from ...coordinates import Coordinates
 from ...errors import need_positive
 from ...terms import Bucketize, Clip, Map, RelativeKeys, Rows
-from .._base import Input, Pair, PositionEncoding, Terms, normal
+from .._base import Input, Pair, PositionEncoding, Terms
 from .._content import Contextual, projected_once
+from .._formulas import normal
 
 
 class RelativeProjection(Contextual):

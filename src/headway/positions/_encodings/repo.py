@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
-from .._base import Input, Pair, PositionEncoding, need_width
+from .._base import Input, Pair, PositionEncoding
 from .._compose import Compose
+from .._formulas import need_width
 
 
 class RePo(PositionEncoding):

@@ -6,8 +6,9 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...errors import need_positive
-from .._base import Input, Pair, PositionEncoding, need_base, rates
+from .._base import Input, Pair, PositionEncoding
 from .._content_rotary import ContentRotary
+from .._formulas import need_base, rates
 from .repo import assigned, drawn, literally
 
 

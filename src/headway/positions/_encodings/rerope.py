@@ -10,7 +10,8 @@ from torch import Tensor
 from ...coordinates import Coordinates
 from ...errors import HeadwayError
 from ...terms import LimitedRotation
-from .._base import Input, Pair, PositionEncoding, Terms, need_base, rates
+from .._base import Input, Pair, PositionEncoding, Terms
+from .._formulas import need_base, rates
 from .._rotary import Rotary
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from ...coordinates import Coordinates
-from .._base import PositionEncoding, need_base, rates
+from .._base import PositionEncoding
+from .._formulas import need_base, rates
 from .._rotary import Rotary
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
 from ...terms import Rotation
-from .._base import Pair, PositionEncoding, need_width
+from .._base import Pair, PositionEncoding
+from .._formulas import need_width
 from .._rotary import Rotary
 from .partial_rope import PartialRoPE
 from .rope import RoPE

@@ -10,7 +10,8 @@ from torch import Tensor
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
 from ...terms import Cosines, DistanceBias
-from .._base import Input, Pair, PositionEncoding, Terms, need_base
+from .._base import Input, Pair, PositionEncoding, Terms
+from .._formulas import need_base
 
 GRIDS = {"from-zero": 0, "from-one": 1}
 

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
-from .._base import Pair, PositionEncoding, need_base, normal, rates
+from .._base import Pair, PositionEncoding
 from .._content import convolved, projected, summed
 from .._content_rotary import ContentRotary
+from .._formulas import need_base, normal, rates
 
 EPSILON = 1e-6
 

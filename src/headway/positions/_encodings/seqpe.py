@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_finite, need_positive
-from .._base import PositionEncoding, added, need_width, readable, whole
+from .._base import PositionEncoding
+from .._formulas import added, need_width, readable, whole
 
 
 class SeqPE(PositionEncoding):

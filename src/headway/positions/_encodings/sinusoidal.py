@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
-from .._base import PositionEncoding, added, at, need_base, need_width, rates
+from .._base import PositionEncoding
+from .._formulas import added, at, need_base, need_width, rates
 
 VARIANTS = ("paper", "tensor2tensor", "concatenated")
 

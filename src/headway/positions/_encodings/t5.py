@@ -12,7 +12,8 @@ from ...constants import constant
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
 from ...terms import Bucketize, DistanceBias, Rows
-from .._base import Input, Pair, PositionEncoding, Terms, normal, numbers
+from .._base import Input, Pair, PositionEncoding, Terms
+from .._formulas import normal, numbers
 
 
 class T5(PositionEncoding):

@@ -10,7 +10,8 @@ from torch import Tensor
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
 from ...terms import RelativeKeys, Sinusoids
-from .._base import Input, Pair, PositionEncoding, Terms, need_base, normal, rates
+from .._base import Input, Pair, PositionEncoding, Terms
+from .._formulas import need_base, normal, rates
 
 
 class TransformerXL(PositionEncoding):

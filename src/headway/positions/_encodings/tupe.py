@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_positive
 from ...terms import Classes, DistanceBias, Rows
-from .._base import Input, Pair, PositionEncoding, Terms, normal, readable
+from .._base import Input, Pair, PositionEncoding, Terms
+from .._formulas import normal, readable
 from .._layers import normed, normed_by_hand
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ...coordinates import Coordinates
-from .._base import PositionEncoding, added, at, oracle_length, stream_length
+from .._base import PositionEncoding
+from .._formulas import added, at, oracle_length, stream_length
 
 
 class UnitIndex(PositionEncoding):

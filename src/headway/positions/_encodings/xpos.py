@@ -10,7 +10,8 @@ from torch import Tensor
 from ...coordinates import Coordinates
 from ...errors import HeadwayError, need_finite
 from ...terms import Rotation
-from .._base import Pair, PositionEncoding, need_base, need_width, rates
+from .._base import Pair, PositionEncoding
+from .._formulas import need_base, need_width, rates
 from .._rotary import Rotary
 
 
