@@ -211,7 +211,7 @@ def never_compiled(function: Function) -> Function:
 
 @contextmanager
 def without_data() -> Iterator[Callable[[Tensor], Tensor]]:
-    """A block in which tensors are made without data; gives a function that returns a tensor without its data.
+    """A block in which tensors are made without data; yields a function that returns a tensor without its data.
 
     Raises NotImplementedError where something reads data.
     """
@@ -316,7 +316,7 @@ _lock = threading.Lock()
 def recomputed_as(wrap: Wrap) -> Iterator[None]:
     """A block in which ``torch.utils.checkpoint`` holds ``wrap(function)`` for the recomputation of ``function``.
 
-    ``wrap`` is called in any thread, before the first computation, for which ``function`` is called as it is. Where
+    ``wrap`` is called in any thread, before the first computation, for which ``function`` is called itself. Where
     blocks nest, the wrap of the outermost is called last. In a version of torch without these classes it is not called.
     """
     with _lock:

@@ -24,7 +24,7 @@ class GRAPEMContextual(ContentRotary):
         φ_c(t) = −P(t)·ω_c,   P(t) = Σ_{u<t} g(⟨w, x_u⟩ + b),   ω_c = exp(log_frequencies_c)
         g(z) = σ(z/gate_scale) "sigmoid", or ln(1 + e^z) "softplus"
 
-    The sum does not include the token itself. "sigmoid" with gate_scale 16 is what the authors' code computes, and
+    The sum does not include the token itself. "sigmoid" with gate_scale 16 is the authors' code, and
     starts with steps of 0.39; its comments and its initial b imply "softplus", which starts with steps of 0.001. Their
     model as a whole then draws w again from N(0, 1/(4·embed_dim)), like all its matrices. Pairs and direction are as in
     ``GRAPEM``.

@@ -16,7 +16,7 @@ from .._rescaled import Rescaled, need_factor
 
 
 class LongRoPE(Rescaled):
-    """Divides the frequency of each pair by its own factor, found by a search, and scales what is rotated.
+    """Divides the frequency of each pair by its own factor, found by a search, and scales the rotated numbers.
 
         score[i,j] = s·μ²·⟨R(pᵢ)·qᵢ, R(pⱼ)·kⱼ⟩,   ω_c = 1/(λ_c·base^(2c/d)),   μ = √(1 + ln(factor)/ln(L))
         λ = long_factor in a sequence of T > L tokens, short_factor otherwise; μ is the same for both

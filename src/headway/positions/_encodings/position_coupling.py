@@ -16,7 +16,7 @@ from .._places import Places
 class PositionCoupling(Places):
     """Adds the learned vector of a position id, which tokens related by the task share.
 
-        x'ᵢ = xᵢ + E[pᵢ + s],  pᵢ ≥ 1;   x'ᵢ = xᵢ + E[0],  pᵢ = 0, for what has no id: padding, beginning and end
+        x'ᵢ = xᵢ + E[pᵢ + s],  pᵢ ≥ 1;   x'ᵢ = xᵢ + E[0],  pᵢ = 0, for tokens without an id: padding, beginning and end
         s ~ U{0, …, max_length − max p} for each sequence in training; s = 0 in evaluation
 
     Positions are the ids, such as ``positions=PositionCoupling.addition(4, 4, 5)[None]``: digits of one significance

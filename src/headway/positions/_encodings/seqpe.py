@@ -34,7 +34,7 @@ class SeqPE(PositionEncoding):
         num_heads: the number of heads of the small Transformer, at least 1.
         max_digits: S, at least 1: positions are at most 10^max_digits − 1; training would not cover longer ones.
         num_layers: the number of layers, at least 1.
-        dropout: the dropout of what the layers add, in training only, 0 ≤ dropout < 1.
+        dropout: the dropout of the layers' outputs, in training only, 0 ≤ dropout < 1.
         temperature: the divisor of the output, above 0.
         axes: the number of axes of the positions, at least 1.
 

@@ -13,15 +13,15 @@ from .ntk_by_parts import NTKByParts
 
 
 class YaRN(NTKByParts):
-    """Slows the slow pairs of RoPE down by the factor and scales what is rotated, which sharpens the weights.
+    """Slows the slow pairs of RoPE down by the factor and scales the rotated numbers, which sharpens the weights.
 
         score[i,j] = s·μ²·⟨R(pᵢ)·qᵢ, R(pⱼ)·kⱼ⟩,   μ = 0.1·ln(factor) + 1,   ω_c = (1 − γ_c)·θ_c/factor + γ_c·θ_c
         ramp="code":   γ_c = 1 − (c − low)/(high − low), within 0 … 1,   c(β) = d·ln(L/2πβ)/(2·ln base)
                        low = max(0, ⌊c(beta_fast)⌋),   high = min(d − 1, ⌈c(beta_slow)⌉)
         ramp="paper":  γ_c of NTKByParts, a ramp over the rotations within L instead of over the pair's number c
 
-    The two ramps differ by a factor of up to three (d = 128, L = 4096, factor 16). "code" is what the authors' code and
-    Hugging Face's compute, so that released weights need it; "paper" is what the text says. As in their code, high is
+    The two ramps differ by a factor of up to three (d = 128, L = 4096, factor 16). "code" is the ramp of the authors'
+    code and of Hugging Face's, which released weights need; "paper" is the ramp of the text. As in their code, high is
     limited to d − 1 although there are d/2 pairs.
 
     Args:
