@@ -756,7 +756,7 @@ def test_hooks_that_are_assigned_later_are_checked() -> None:
         with pytest.raises(hw.HeadwayError, match=r"Late\.terms returns None: return a tuple"):
             hw.attention(q, q, q, encoding=encoding)
     late.terms = lambda q_at, *others: (q_at.position.add_(1), ())[1]  # type: ignore[method-assign]
-    with pytest.raises(hw.HeadwayError, match="Late writes in relocate, terms or prepare into what it is given"):
+    with pytest.raises(hw.HeadwayError, match="relocate, terms or prepare of Late writes into its arguments"):
         hw.attention(q, q, q, encoding=late)
     assert late.foreign
     assert not RoPE(8).foreign

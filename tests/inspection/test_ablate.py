@@ -223,7 +223,7 @@ def test_what_is_known_only_when_it_runs() -> None:
     with pytest.raises(hw.HeadwayError, match="mean over a single query"), hw.ablate(own, {("", 0): "mean"}):
         own(X[:1, :1])
     model = decoder()
-    said = "'stack.norm' was to be ablated and made no attention call: give one of 'stack.blocks.0.attention'"
+    said = "'stack.norm' should be ablated but made no attention call: give one of 'stack.blocks.0.attention'"
     with pytest.raises(hw.HeadwayError, match=said), hw.ablate(model, {("stack.norm", 0): "zero"}):
         model(IDS)
     layer = Torch(need_weights=True, swapped=True).train()

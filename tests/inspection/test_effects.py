@@ -346,7 +346,7 @@ def test_the_model_is_as_it_was() -> None:
         (encoder, [IDS], "cosine", {"replacement": "none"}, "replacement is 'none': give 'zero' or 'mean'"),
         (encoder, IDS, "cosine", {}, "batches is one Tensor: give a list of batches, such as [ids]"),
         (encoder, [], "cosine", {}, "batches is empty: give at least one, such as [ids]"),
-        (encoder, ["text"], "cosine", {}, "batch 0 is str: give what the model is called with"),
+        (encoder, ["text"], "cosine", {}, "batch 0 is str: give the model's inputs"),
         (encoder, [IDS], "cosine", {"layers": [2]}, "there is no layer 2: the nearest is 1"),
         (encoder, [IDS], "cosine", {"file": "nowhere/x.jsonl"}, "nowhere/x.jsonl cannot be written"),
         (encoder, [IDS], "cross_entropy", {}, "the next token, to which 'stack.blocks.0.attention' may attend"),

@@ -293,7 +293,7 @@ def test_what_is_refused(tmp_path: Path, model: Any, path: str, options: Any, me
 
 def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
     log = HeadLog(decoder(), tmp_path / "heads.jsonl")
-    with pytest.raises(HeadwayError, match="inputs is str: give what the model is called with"):
+    with pytest.raises(HeadwayError, match="inputs is str: give the model's inputs"):
         log(0, "text")
     with pytest.raises(HeadwayError, match="inputs have 1 tokens in a row: give at least 2, or vocab_size=0"):
         log(0, IDS[:, :1])

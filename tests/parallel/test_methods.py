@@ -245,7 +245,7 @@ SAID = {
     "encoding outside": "positions belong to a shard",
     "undeclared": "does not declare across_shards = True",
     "pairs": "a tensor of all pairs",
-    "whole": "give what Shards.take returns",
+    "whole": "give the result of Shards.take",
     "method": "rings",
     "no argument of statistics": "there is no argument 'method'",
     "head_shard": "head_shard is a tuple: give HeadShard(first, count, total)",

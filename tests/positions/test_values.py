@@ -394,7 +394,9 @@ def alone_and_composed(hook: str, what: str) -> list[PositionEncoding]:
 def test_another_shape_or_dtype_is_refused(hook: str) -> None:
     with torch.no_grad():
         for encoding in (*alone_and_composed(hook, "width"), *alone_and_composed(hook, "dtype")):
-            with pytest.raises(HeadwayError, match=f"Mine.* in {hook} of torch.float64 of shape .*return the shape"):
+            with pytest.raises(
+                HeadwayError, match=f"Mine.* in {hook} of torch.float64 of shape .*return the given shape"
+            ):
                 hw.attention(*drawn(), encoding=encoding)
 
 
@@ -407,7 +409,7 @@ class WritesWhereItTurnsBack(RotaryValues):
 
 
 def test_a_rotation_of_the_output_that_writes_is_refused() -> None:
-    with pytest.raises(HeadwayError, match=r"WritesWhereItTurnsBack.*writes in rotation into what it is given"):
+    with pytest.raises(HeadwayError, match=r"rotation of WritesWhereItTurnsBack.*writes into its arguments"):
         hw.attention(*drawn(), encoding=WritesWhereItTurnsBack(8))
 
 
@@ -416,5 +418,5 @@ def test_a_rotation_of_the_output_that_writes_is_refused() -> None:
 def test_writing_into_what_is_given_is_refused(hook: str, what: str) -> None:
     with torch.no_grad():
         for encoding in alone_and_composed(hook, what):
-            with pytest.raises(HeadwayError, match=f"Mine.*writes in {hook} into what it is given"):
+            with pytest.raises(HeadwayError, match=f"{hook} of Mine.*writes into its arguments"):
                 hw.attention(*drawn(), encoding=encoding)

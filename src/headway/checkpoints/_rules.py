@@ -178,7 +178,7 @@ class Entry:
 
 
 def unwrapped_name(name: str) -> str:
-    """The name of a tensor without those of wrappers, wherever they stand in it."""
+    """The name of a tensor without the names of wrappers in it."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 

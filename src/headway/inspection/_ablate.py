@@ -121,7 +121,7 @@ class _Ablation(Observer):
         idle = sorted(self.replacements.keys() - self.applied)
         if self.ran and idle:
             raise HeadwayError(
-                f"{idle[0]!r} was to be ablated and made no attention call: give one of "
+                f"{idle[0]!r} should be ablated but made no attention call: give one of "
                 f"{', '.join(map(repr, sorted(self.applied))) or 'another model, in which attention is found'}"
             )
 

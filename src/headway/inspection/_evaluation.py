@@ -54,7 +54,7 @@ def checked_inputs(inputs: Any, name: str) -> Any:
     """Inputs that ``called`` takes. Raises HeadwayError for others."""
     if not isinstance(inputs, (Tensor, Mapping, tuple, list)) or (not isinstance(inputs, Tensor) and not inputs):
         raise HeadwayError(
-            f"{name} is {type(inputs).__name__}: give what the model is called with, a tensor such as ids [rows, "
-            "tokens], a tuple of arguments, or a dictionary of named ones"
+            f"{name} is {type(inputs).__name__}: give the model's inputs, a tensor such as ids [rows, tokens], a tuple "
+            "of arguments, or a dictionary of named ones"
         )
     return inputs

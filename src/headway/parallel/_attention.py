@@ -448,7 +448,7 @@ def whole_coordinates(
         return Coordinates.of(whole, shards.whole, name=name)
     if positions.shard is None:
         if shards.group.size > 1:
-            raise HeadwayError(f"{name} are not coordinates of a shard: give those that Shards.take returns")
+            raise HeadwayError(f"{name} are not coordinates of a shard: give those of Shards.take")
         return positions
     if positions.shard.runs != shards.runs or positions.shard.whole.index.shape[1] != shards.whole:
         raise HeadwayError(f"{name} are those of other shards: give those that take of these shards returns")

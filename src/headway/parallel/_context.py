@@ -418,8 +418,8 @@ def _of_shard(
     """Returns the coordinates of this rank's tokens, which know the whole sequence."""
     if count != shards.length:
         raise HeadwayError(
-            f"there are {count} tokens but rank {shards.group.rank} has {shards.length} of {shards.whole}: give what "
-            "Shards.take returns"
+            f"there are {count} tokens but rank {shards.group.rank} has {shards.length} of {shards.whole}: give the "
+            "result of Shards.take"
         )
     whole = whole_coordinates(positions, shards, device, name)
     if isinstance(positions, Coordinates):

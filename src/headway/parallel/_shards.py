@@ -240,7 +240,7 @@ class Shards:
         if x.shape[dim] != self.length:
             raise HeadwayError(
                 f"{name} has {x.shape[dim]} tokens but rank {self.group.rank} has {self.length} of {self.whole}: give "
-                "what Shards.take returns"
+                "the result of Shards.take"
             )
 
     def span(self, device: torch.device | str | None = None) -> Coordinates:

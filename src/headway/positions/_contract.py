@@ -87,8 +87,8 @@ def tables_of(self: Any, located: Coordinates) -> Any:
     wants = any(x.requires_grad for x in _tensors(tables))
     if wants and not any(x.requires_grad for x in _tensors((located.position, located.length))):
         raise HeadwayError(
-            f"a table of {self.known_as} requires a gradient, and tables outlive an update: compute what needs "
-            "parameters in learned_tables, prepare or terms"
+            f"a table of {self.known_as} requires a gradient, and tables outlive an update: compute with parameters in "
+            "learned_tables, prepare or terms"
         )
     return tables
 
@@ -177,8 +177,8 @@ def _need_unwritten(encoding: Any, at: Coordinates, before: int) -> None:
 def _need_unwritten_in_a_call(encoding: Any, given: list[Tensor], before: int) -> None:
     if writes(given) != before:
         raise HeadwayError(
-            f"{encoding.known_as} writes in relocate, terms or prepare into what it is given (q, k, the layer's "
-            "input, coordinates, tables), which now holds other numbers: write into a clone there"
+            f"relocate, terms or prepare of {encoding.known_as} writes into its arguments (q, k, the layer's input, "
+            "coordinates, tables), which now hold other numbers: write into a clone there"
         )
 
 
@@ -187,17 +187,17 @@ def _need_transformed(encoding: Any, hook: str, x: Tensor, made: Tensor, at: Coo
     if made.shape != x.shape or made.dtype != x.dtype:
         raise HeadwayError(
             f"{encoding.known_as} makes {made.dtype} of shape {tuple(made.shape)} in {hook} of {x.dtype} of shape "
-            f"{tuple(x.shape)}: return the shape and dtype that are given"
+            f"{tuple(x.shape)}: return the given shape and dtype"
         )
     if writes([x, *_read(at)]) != before:
         raise HeadwayError(
-            f"{encoding.known_as} writes in {hook} into what it is given (values or output, coordinates, tables), "
-            "which now holds other numbers: write into a clone there"
+            f"{hook} of {encoding.known_as} writes into its arguments (values or output, coordinates, tables), "
+            "which now hold other numbers: write into a clone there"
         )
 
 
 def _given(q_at: Coordinates, k_at: Coordinates, q_input: Input, k_input: Input) -> list[Tensor]:
-    """Returns the tensors that hooks with both sides are given and must not write into."""
+    """Returns the tensors that hooks with both sides receive and must not write into."""
     return [*_read(q_at), *_read(k_at), *(x for x in (q_input, k_input) if x is not None)]
 
 

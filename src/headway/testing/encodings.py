@@ -68,7 +68,7 @@ def _sizes_in_words(encoding: PositionEncoding) -> str:
     said = f"checked with {', '.join(f'{name}={size}' for name, size in used.items())}"
     if not guessed:
         return said
-    return f"{said}; it has no {' or '.join(guessed)}, so this is a guess: name constructor arguments so to set them"
+    return f"{said}; it has no {' or '.join(guessed)}, so this is a guess: give constructor arguments these names"
 
 
 def _layer(encoding: PositionEncoding, seed: int = 0, dtype: torch.dtype = torch.float64) -> Layer:

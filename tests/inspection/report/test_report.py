@@ -305,7 +305,7 @@ def test_numbers_stand_for_tokens_without_a_text(tmp_path: Path) -> None:
         ({"text": "a"}, "text is a string: give offsets= too"),
         ({"text": "a", "offsets": [(0, 2)] * 40}, r"offsets have \(0, 2\): give spans in the 1 characters"),
         ({"offsets": [(0, 0)] * 40}, "offsets are given without a text"),
-        ({"roles": []}, "roles is list: give what head_roles returns"),
+        ({"roles": []}, "roles is list: give the result of head_roles"),
         ({"example": 1}, "there is no example 1: the nearest is 0"),
         ({"path": "there/is/none.html"}, "cannot be written: give a file in a folder that exists"),
     ],

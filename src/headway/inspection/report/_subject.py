@@ -89,7 +89,7 @@ def subject_of(
     """
     records = _records(seen, call)
     if roles is not None and not isinstance(roles, HeadRoles):
-        raise HeadwayError(f"roles is {type(roles).__name__}: give what head_roles returns")
+        raise HeadwayError(f"roles is {type(roles).__name__}: give the result of head_roles")
     row = index_of(example, records[0].batch, "example")
     calls = [_row_of(record, row) for record in records]
     queries = [None if one.padding is None else one.padding.expand(one.batch, -1)[row : row + 1] for one in records]
