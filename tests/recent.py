@@ -101,7 +101,7 @@ LESSONS: dict[int, tuple[str, ...]] = {
     11: (VECTORS, "examples/lesson_10_words.py"),
     12: (NN, MODELS, POSITIONS),
     13: (NN, MODELS, INSPECTION, POSITIONS),
-    14: (NN, MODELS, INSPECTION, VECTORS, BENCH, POSITIONS, "examples/catalogues.py"),
+    14: (NN, MODELS, INSPECTION, VECTORS, BENCH, POSITIONS, "examples/catalogues.py", "examples/translator.py"),
     15: (NN, MODELS, INSPECTION, STUDY, POSITIONS),
 }
 """What a lesson computes with, apart from attention itself, and the scripts that it imports."""

@@ -13,6 +13,7 @@ import torch
 
 import catalogues
 import lesson_14_translation as lesson
+import translator
 from catalogues import Pair
 from headway.errors import HeadwayError
 from lesson import measured
@@ -189,19 +190,19 @@ def test_scores() -> None:
 
 
 def test_each_epoch_has_every_pair_once_in_another_order() -> None:
-    epochs = lesson.Epochs([i % 7 for i in range(200)])
-    steps = -(-200 // lesson.BATCH)
+    epochs = translator.Epochs([i % 7 for i in range(200)])
+    steps = -(-200 // translator.BATCH)
     first, second = ([epochs.at(step) for step in range(start, start + steps)] for start in (0, steps))
     for epoch in (first, second):
         assert sorted(i for batch in epoch for i in batch) == list(range(200))
     assert first != second
-    assert lesson.Epochs([i % 7 for i in range(200)]).at(steps + 1) == second[1]
+    assert translator.Epochs([i % 7 for i in range(200)]).at(steps + 1) == second[1]
 
 
 def test_pieces_have_all_characters_once() -> None:
-    tokenizer = lesson.byte_pairs(TOY)
+    tokenizer = translator.byte_pairs(TOY)
     for text in ("the new disk", "新文件很龘"):
-        assert "".join(lesson.pieces(tokenizer, text)).replace("·", "").replace("␣", " ") == text
+        assert "".join(translator.pieces(tokenizer, text)).replace("·", "").replace("␣", " ") == text
 
 
 class Stopped(Exception):  # noqa: N818
@@ -211,12 +212,12 @@ class Stopped(Exception):  # noqa: N818
 @pytest.mark.slow
 def test_training_resumes_and_the_model_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the middle, and gone on with, it ends as one that was not; the toy pairs are learned by heart."""
-    monkeypatch.setattr(lesson, "STEPS", 160)
-    monkeypatch.setattr(lesson, "WARM_UP", 10)
-    monkeypatch.setattr(lesson, "RATE", 1e-2)
-    monkeypatch.setattr(lesson, "VOCABULARY", 300)
-    monkeypatch.setattr(lesson, "Sizes", partial(lesson.Sizes, 32, 1, 2, 0.0))
-    monkeypatch.setattr(lesson.Course, "EVERY", 40)
+    monkeypatch.setattr(translator, "STEPS", 160)
+    monkeypatch.setattr(translator, "WARM_UP", 10)
+    monkeypatch.setattr(translator, "RATE", 1e-2)
+    monkeypatch.setattr(translator, "VOCABULARY", 300)
+    monkeypatch.setattr(translator, "Sizes", partial(translator.Sizes, 32, 1, 2, 0.0))
+    monkeypatch.setattr(translator.Course, "EVERY", 40)
     monkeypatch.setattr("headway._common.training.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     monkeypatch.setattr("headway._common.training.SECONDS_OF_WRITING", 1e9)
     parts = catalogues.Parts(TOY, TOY[:2], TOY[3:])
@@ -226,11 +227,11 @@ def test_training_resumes_and_the_model_learns(tmp_path: Path, monkeypatch: pyte
         catalogues.home().mkdir(parents=True)
         if stop is not None:
             with monkeypatch.context() as patch:
-                patch.setattr(lesson.Translator, "losses", stopping(stop))
+                patch.setattr(translator.Translator, "losses", stopping(stop))
                 with pytest.raises(Stopped):
-                    lesson.learned(parts)
-        translator, row = lesson.learned(parts)
-        ended.append((row["validation"], translator.translate([pair.english for pair in TOY])))
+                    translator.learned(parts)
+        made, row = translator.learned(parts)
+        ended.append((row["validation"], made.translate([pair.english for pair in TOY])))
     assert ended[0] == ended[1]
     assert ended[0][1] == [pair.chinese for pair in TOY]
     assert [step for step, _ in ended[0][0]] == [40, 80, 120, 160]
@@ -238,7 +239,7 @@ def test_training_resumes_and_the_model_learns(tmp_path: Path, monkeypatch: pyte
 
 def stopping(after: int) -> Any:
     """The losses of a translator; those for training raise after some calls."""
-    losses, calls = lesson.Translator.losses, iter(range(after))
+    losses, calls = translator.Translator.losses, iter(range(after))
 
     def stop(self: Any, model: Any, *words: Any, **options: Any) -> Any:
         if model.training and next(calls, None) is None:
