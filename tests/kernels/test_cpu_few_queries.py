@@ -116,7 +116,7 @@ def test_every_instruction_set_and_dtype(n: int, dtype: torch.dtype, name: str) 
     torch.testing.assert_close(outputs[0].double(), wanted, rtol=rtol, atol=rtol / 10)
 
 
-@pytest.mark.parametrize("widths", [(40, 24), (33, 64), (64, 7), (128, 128)], ids=str)
+@pytest.mark.parametrize("widths", [(40, 24), (33, 64), (64, 7), (32, 32), (128, 128)], ids=str)
 @pytest.mark.parametrize("n", [1, 4, 6, 33])
 def test_widths_and_layouts(n: int, widths: tuple[int, int]) -> None:
     q, k, v = drawn(n, torch.float32, *widths)

@@ -67,7 +67,6 @@ struct Attention {
     static constexpr float NEGLIGIBLE = 0x1p-100f;
     static constexpr i64 DECODE_QUERIES = 4;  // up to this many queries, packing costs more than it saves
     static constexpr i64 PREFETCHED = (i64)8 << 20;  // bytes from which on keys and values are requested ahead
-    static constexpr i64 AHEAD = (i64)16 << 10;      // by so many bytes
     // rows and keys whose products are computed at once, and the sums of values that fit into registers beside them
     static constexpr int DECODE_ROWS = REGISTERS / 8, DECODE_KEYS = 4, DECODE_SUMS = REGISTERS / 2;
 
@@ -355,15 +354,16 @@ struct Attention {
     // whole vectors are read, which packed numbers may fill in part
     void clear_queries(Worker& w, i64 rows) const { memset(w.q, 0, (size_t)(rows * plan.dp * 4)); }
     void decode_scores(Worker& w, const Tile& t) const;
-    template <int KEYS, class Key>
-    void decode_keys(Worker& w, i64 rows, i64 x, Key key) const;
-    template <int ROWS, int KEYS, class Key>
-    void decode_products(Worker& w, i64 first, i64 x, Key key) const;
+    template <int ROWS, int VECTORS>
+    static void decode_keys(const float* q, i64 dp, i64 vectors, const typename T::type* key, i64 far, i64 keys, float* score,
+                            Ahead ahead);
+    template <int ROWS, int KEYS, class Query, class Key>
+    static void decode_products(i64 vectors, float* score, Query query, Key key);
     static vf load_packed(const typename T::type* p);
     void decode_output(Worker& w, const Tile& t) const;
-    template <int ROWS, int VECTORS, bool ZEROS, class Request>
-    void decode_values(const float* weight, const typename T::type* value, i64 keys, float* out, Request request) const;
-    static i64 tokens_ahead(i64 width) { return AHEAD / max(1, width * (i64)sizeof(typename T::type)); }
+    template <int ROWS, int VECTORS, bool ZEROS>
+    void decode_values(const float* weight, const typename T::type* value, i64 keys, float* out, Ahead ahead) const;
+    Ahead ahead(const Tensor& x, const Tile& t, i64 first, i64 count, i64 width) const;
 
     // ------------------------------------------------------------ backward.h
 

@@ -48,52 +48,90 @@ void Attention<T, Packing>::combine_splits(i64 item, Worker& w) {
     finish(w, t);
 }
 
-// Computes q·kᵀ of a tile; each key is read once, unpacked. Both passes use it: the backward pass divides its weights by
-// the forward pass's sum, so large scores must be summed in the same order.
+// the keys first … first + count − 1 of a head, or values, if such are requested
+template <class T, class Packing>
+Ahead Attention<T, Packing>::ahead(const Tensor& x, const Tile& t, i64 first, i64 count, i64 width) const {
+    const i64 size = sizeof(typename T::type), left = min(count, c.m - first);
+    Ahead found;
+    if (!prefetches || first < 0 || left <= 0) return found;
+    found.next = (const char*)x.template at<typename T::type>(t.b, t.h / plan.group, first);
+    found.far = x.stride[2] * size, found.bytes = width * size, found.left = left;
+    return found;
+}
+
+// Computes q·kᵀ of a tile; each key is read from memory once, unpacked. Both passes use it: the backward pass divides its
+// weights by the forward pass's sum, so large scores must be summed in the same order.
 template <class T, class Packing>
 void Attention<T, Packing>::decode_scores(Worker& w, const Tile& t) const {
     typedef typename T::type type;
-    const i64 h = t.h / plan.group, step = W * Packing::K_PACK, dp = plan.dp, far = c.k.stride[2];
-    const i64 ahead = tokens_ahead(c.d);
-    const bool in_place = c.k.stride[3] == 1 && c.d % step == 0;
-    if (!in_place) memset(w.row, 0, (size_t)(DECODE_KEYS * dp * 4));
-    in_groups<DECODE_KEYS>(t.c1 - t.c0, [&](auto keys, i64 first) {
-        const i64 x = t.c0 + first;
-        const i64 next = t.j0 + x + ahead;
-        for (i64 j = next; j < min(c.m, next + keys) && prefetches; j++) prefetch<T, 3>(c.k, t.b, h, j, c.d);
-        if (in_place) {
-            const type* key = c.k.template at<type>(t.b, h, t.j0 + x);
-            decode_keys<keys>(w, t.rows, x, [&](i64 j, i64 i) { return load_packed(key + j * far + i * Packing::K_PACK); });
-        } else {
-            load_rows<T>(c.k, t.b, h, t.j0 + x, keys, c.d, w.x, dp, dp);
-            const float* key = pack_rows<Packing>(w.x, dp, keys, plan.d_packed, w.row);
-            decode_keys<keys>(w, t.rows, x, [&](i64 j, i64 i) { return load(key + j * dp + i); });
-        }
+    const i64 h = t.h / plan.group, dp = plan.dp, keys = t.c1 - t.c0, far = c.k.stride[2];
+    Ahead values_ahead = ahead(c.v, t, t.j0 + t.c0, keys, c.dv);
+    if (c.k.stride[3] == 1 && c.d % (W * Packing::K_PACK) == 0) {
+        const type* key = c.k.template at<type>(t.b, h, t.j0 + t.c0);
+        in_groups<DECODE_ROWS>(t.rows, [&](auto rows, i64 r) {
+            const Ahead requested = r ? Ahead() : values_ahead;
+            const float* q = w.q + r * dp;
+            float* score = w.score + r * LD + t.c0;
+            switch (plan.d_packed / W) {
+                case 2: return decode_keys<rows, 2>(q, dp, 2, key, far, keys, score, requested);
+                case 4: return decode_keys<rows, 4>(q, dp, 4, key, far, keys, score, requested);
+                default: return decode_keys<rows, 0>(q, dp, plan.d_packed / W, key, far, keys, score, requested);
+            }
+        });
+        return;
+    }
+    memset(w.row, 0, (size_t)(DECODE_KEYS * dp * 4));
+    in_groups<DECODE_KEYS>(keys, [&](auto many, i64 x) {
+        values_ahead.request(many);
+        load_rows<T>(c.k, t.b, h, t.j0 + t.c0 + x, many, c.d, w.x, dp, dp);
+        const float* key = pack_rows<Packing>(w.x, dp, many, plan.d_packed, w.row);
+        in_groups<DECODE_ROWS>(t.rows, [&](auto rows, i64 r) {
+            decode_products<rows, many>((plan.d_packed + W - 1) / W, w.score + r * LD + t.c0 + x,
+                                        [&](int row, i64 v) { return load(w.q + (r + row) * dp + v * W); },
+                                        [&](int j, i64 v) { return load(key + j * dp + v * W); });
+        });
     });
 }
 
-// the scores of the keys x … x + KEYS − 1; key(j, i): the lanes i … i + W − 1 of key x + j
+// q·kᵀ of ROWS rows with keys that lie `far` numbers apart. VECTORS: of a row, or 0 for any number of them
 template <class T, class Packing>
-template <int KEYS, class Key>
-void Attention<T, Packing>::decode_keys(Worker& w, i64 rows, i64 x, Key key) const {
-    in_groups<DECODE_ROWS>(rows, [&](auto many, i64 r) { decode_products<many, KEYS>(w, r, x, key); });
+template <int ROWS, int VECTORS>
+void Attention<T, Packing>::decode_keys(const float* q, i64 dp, i64 vectors, const typename T::type* key, i64 far, i64 keys,
+                                        float* score, Ahead ahead) {
+    constexpr bool HELD = VECTORS && ROWS * VECTORS <= REGISTERS / 4;  // in registers, beside the sums and a vector of each key
+    vf queries[ROWS][HELD ? VECTORS : 1];
+    for (int r = 0; r < ROWS && HELD; r++)
+        for (int v = 0; v < VECTORS; v++) queries[r][v] = load(q + r * dp + v * W);
+    const auto query = [&](int r, i64 v) __attribute__((always_inline)) {
+        return HELD ? queries[r][v] : load(q + r * dp + v * W);
+    };
+    const auto multiply = [&](auto many, i64 x) __attribute__((always_inline)) {
+        const typename T::type* from = key + x * far;
+        const auto lanes = [&](int j, i64 v) __attribute__((always_inline)) {
+            return load_packed(from + j * far + v * (W * Packing::K_PACK));
+        };
+        ahead.request(many);
+        decode_products<ROWS, many>(VECTORS ? VECTORS : vectors, score + x, query, lanes);
+    };
+    i64 x = 0;
+    for (; x + DECODE_KEYS <= keys; x += DECODE_KEYS) multiply(std::integral_constant<int, DECODE_KEYS>(), x);
+    in_groups<DECODE_KEYS - 1>(keys, multiply, x);
 }
 
 template <class T, class Packing>
-template <int ROWS, int KEYS, class Key>
-void Attention<T, Packing>::decode_products(Worker& w, i64 first, i64 x, Key key) const {
-    const float* q = w.q + first * plan.dp;
-    float* score = w.score + first * LD + x;
+template <int ROWS, int KEYS, class Query, class Key>
+inline __attribute__((always_inline)) void Attention<T, Packing>::decode_products(i64 vectors, float* score, Query query, Key key) {
+// the scores of ROWS rows and KEYS keys; query(r, v) and key(j, v): the vector v of each
     vf sums[ROWS][KEYS] = {};
-    for (i64 i = 0; i < plan.d_packed; i += W) {
+    for (i64 v = 0; v < vectors; v++) {
         vf lanes[KEYS];
 #pragma GCC unroll 4
-        for (int j = 0; j < KEYS; j++) lanes[j] = key(j, i);
+        for (int j = 0; j < KEYS; j++) lanes[j] = key(j, v);
 #pragma GCC unroll 4
         for (int r = 0; r < ROWS; r++) {
-            const vf query = load(q + r * plan.dp + i);
+            const vf row = query(r, v);
 #pragma GCC unroll 4
-            for (int j = 0; j < KEYS; j++) sums[r][j] = Packing::madd(sums[r][j], query, lanes[j]);
+            for (int j = 0; j < KEYS; j++) sums[r][j] = Packing::madd(sums[r][j], row, lanes[j]);
         }
     }
     if constexpr (ROWS == 4 && KEYS == 4) {
@@ -130,38 +168,36 @@ void Attention<T, Packing>::decode_output(Worker& w, const Tile& t) const {
             bool any = false;
             for (i64 r = 0; r < t.rows; r++) any |= weight[r * LD + x] != 0;
             if (!any) continue;
+    Ahead keys_ahead = ahead(c.k, t, t.j0 + (terms.scans() ? -NB : NB), NB, c.d);
             load_rows<T>(c.v, t.b, h, t.j0 + t.c0 + x, 1, c.dv, w.x, dvp, dvp);
             for (i64 r = 0; r < t.rows; r++)
                 if (weight[r * LD + x] != 0) add_scaled(w.out + r * dvp, w.x, weight[r * LD + x], dvp);
+            keys_ahead.request(1);
         }
         return;
     }
-    const i64 ahead = tokens_ahead(c.dv);
     in_groups<DECODE_ROWS>(t.rows, [&](auto rows, i64 r) {
         bool any_zero = false;
         for (int one = 0; one < rows; one++) any_zero |= has_zero(weight + (r + one) * LD, keys);
         in_vector_groups<min(8, DECODE_SUMS / rows)>(dvp / W, [&](auto vectors, i64 i) {
             const type* value = c.v.template at<type>(t.b, h, t.j0 + t.c0, i);
-            const i64 next = t.j0 + t.c0 + ahead, requested = prefetches && !r && !i ? c.m - next : 0;
-            auto request = [&](i64 x) {
-                if (x < requested) prefetch<T, 3>(c.v, t.b, h, next + x, c.dv);
-            };
+            const Ahead requested = r || i ? Ahead() : keys_ahead;
             if (any_zero)
-                decode_values<rows, vectors, true>(weight + r * LD, value, keys, w.out + r * dvp + i, request);
+                decode_values<rows, vectors, true>(weight + r * LD, value, keys, w.out + r * dvp + i, requested);
             else
-                decode_values<rows, vectors, false>(weight + r * LD, value, keys, w.out + r * dvp + i, request);
+                decode_values<rows, vectors, false>(weight + r * LD, value, keys, w.out + r * dvp + i, requested);
         });
     });
 }
 
 // ZEROS: there may be weights of 0
 template <class T, class Packing>
-template <int ROWS, int VECTORS, bool ZEROS, class Request>
-void Attention<T, Packing>::decode_values(const float* weight, const typename T::type* value, i64 keys, float* out, Request request) const {
+template <int ROWS, int VECTORS, bool ZEROS>
+void Attention<T, Packing>::decode_values(const float* weight, const typename T::type* value, i64 keys, float* out, Ahead ahead) const {
     vf sums[ROWS][VECTORS] = {};
     for (i64 x = 0; x < keys; x++, value += c.v.stride[2]) {
         bool any = false;
-        request(x);
+        if (x % 4 == 0) ahead.request(4);
 #pragma GCC unroll 4
         for (int r = 0; r < ROWS && ZEROS; r++) any |= weight[r * LD + x] != 0;
         if (ZEROS && !any) continue;

@@ -28,13 +28,23 @@ bool load_rows(const Tensor& t, i64 b, i64 h, i64 first, i64 rows, i64 d, float*
     return sum(nonfinite) + rest == 0;
 }
 
-// Prefetches a token that is read soon, in the order of its memory. LEVEL: 3 for the nearest cache, 2 for the next.
-// Always inline: GCC removes calls of a function that only prefetches, as if it did nothing.
-template <class T, int LEVEL = 2>
+// Prefetches a token that is read soon, in the order of its memory, into the second nearest cache. Always inline, as Ahead
+// is: GCC removes calls of a function that only prefetches, as if it did nothing.
+template <class T>
 inline __attribute__((always_inline)) void prefetch(const Tensor& t, i64 b, i64 h, i64 token, i64 width) {
     const char* from = (const char*)t.at<typename T::type>(b, h, token);
-    for (i64 i = 0; i < width * (i64)sizeof(typename T::type); i += 64) __builtin_prefetch(from + i, 0, LEVEL);
+    for (i64 i = 0; i < width * (i64)sizeof(typename T::type); i += 64) __builtin_prefetch(from + i, 0, 2);
 }
+
+// tokens that are read next, and prefetched while others are computed
+struct Ahead {
+    const char* next = nullptr;
+    i64 far = 0, bytes = 0, left = 0;  // from one token to the next, of a token; the number of tokens
+    inline __attribute__((always_inline)) void request(i64 tokens) {
+        for (; tokens && left; tokens--, left--, next += far)
+            for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(next + i, 0, 3);
+    }
+};
 
 template <class T>
 void store_row(const Tensor& t, i64 b, i64 h, i64 row, i64 d, const float* x, float factor = 1) {
