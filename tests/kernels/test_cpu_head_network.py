@@ -97,10 +97,11 @@ def test_what_a_head_does_not_see_reads_as_zero(width: int, mask: str) -> None:
     agree([*inputs_of(260, 700), *network_of(width)], beside(), MASKS[mask], **SINK)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (3, 1), (6, 2), (9, 9)])
+@pytest.mark.parametrize("n", [3, 70])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (3, 1), (6, 2), (9, 9), (20, 4)])
 @pytest.mark.parametrize("hidden", [1, 4, 33])
-def test_any_number_of_heads_and_hidden_units(hidden: int, heads: int, kv_heads: int) -> None:
-    q, k, v = drawn(2, heads, 70, 8), drawn(2, kv_heads, 250, 8, seed=1), drawn(2, kv_heads, 250, 8, seed=2)
+def test_any_number_of_heads_and_hidden_units(hidden: int, heads: int, kv_heads: int, n: int) -> None:
+    q, k, v = drawn(2, heads, n, 8), drawn(2, kv_heads, 250, 8, seed=1), drawn(2, kv_heads, 250, 8, seed=2)
     agree([q, k, v, *network_of(3, hidden, heads)], beside(), Causal(), sink=torch.linspace(-1, 1, heads))
 
 
@@ -227,15 +228,48 @@ def test_a_key_that_is_not_a_number_does_not_reach_the_heads_that_do_not_see_it(
     assert out[:, 2:].isnan().all()
 
 
+@pytest.mark.parametrize("n", [2, 260])
 @pytest.mark.parametrize("width", [1, 3])
-def test_any_number_of_threads_gives_the_same_bits(width: int) -> None:
-    same_for_any_threads([*inputs_of(260, 700), *network_of(width)], beside(), Causal())
+def test_any_number_of_threads_gives_the_same_bits(width: int, n: int) -> None:
+    same_for_any_threads([*inputs_of(n, 700), *network_of(width)], beside(), Causal())
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_few_queries_whose_keys_are_split(width: int, mask: str) -> None:
+    """Splits have 384 keys, and a wide network reads keys of two of them."""
+    chosen = MASKS[mask]
+    if isinstance(chosen, Boolean):
+        chosen = Boolean(chosen.values[:, :, -3:])
+    found, right = [
+        hw.attention(*inputs[:3], terms=beside()(*inputs[3:]), mask=chosen, kernel=kernel, **SINK)
+        for kernel, inputs in zip(("cpu", "reference"), of_both_dtypes(3, width), strict=True)
+    ]
+    torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", _library.ISAS)
+def test_splits_with_every_instruction_set(name: str) -> None:
+    """How many keys a tile has between its halos depends on the length of a vector."""
+    if name not in _library.isas():
+        pytest.skip(f"{name} is not on this machine")
+    inputs, exact = of_both_dtypes(2, 3)
+    with _library.using(name):
+        found = hw.attention(*inputs[:3], terms=beside()(*inputs[3:]), mask=Causal(), kernel="cpu", **SINK)
+    right = hw.attention(*exact[:3], terms=beside()(*exact[3:]), mask=Causal(), kernel="reference", **SINK)
+    torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=2e-6)
+
+
+def of_both_dtypes(n: int, width: int) -> tuple[list[Tensor], list[Tensor]]:
+    inputs = [*inputs_of(n, 700), *network_of(width)]
+    return inputs, [x.double() for x in inputs]
 
 
 @pytest.mark.parametrize("n", [2, 100])
 def test_both_passes_compute_the_same_weights(n: int) -> None:
     """With scores of ±2,500, weights of a row sum to 1 in the backward pass if they do so in the forward pass."""
     q, k, v = inputs_of(n, 500)
+    k = k[:, :, ::2].repeat_interleave(2, dim=2)  # rows with all their weight on one key would not show it
     v = torch.zeros_like(v).requires_grad_()
     out = hw.attention(40 * q, 40 * k, v, terms=beside()(*network_of(3)), mask=Causal(), kernel="cpu")
     (gradient,) = torch.autograd.grad(out, v, torch.ones_like(out))

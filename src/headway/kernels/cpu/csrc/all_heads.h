@@ -8,16 +8,18 @@
 namespace {
 
 // Calls visit(tile, first column, core's first column, core's end) for the tiles of a block of queries, after row_ranges.
+// Cores are the keys low … high − 1; tiles also have keys around these.
 template <class T, class Packing>
 template <class Visit>
-void Attention<T, Packing>::for_each_core(Worker& first, const Tile& block, Visit visit) const {
-    const i64 low = first_key(first, block), high = first.ranges->high;
-    const i64 halo = high - low <= NB ? 0 : terms.network.halo, step = NB - 2 * halo;
+void Attention<T, Packing>::for_each_core(Worker& first, const Tile& block, i64 low, i64 high, Visit visit) const {
+    const i64 first_seen = first_key(first, block), last_seen = first.ranges->high;
+    const i64 halo = last_seen - first_seen <= NB ? 0 : terms.network.halo, step = NB - 2 * halo;
+    low = max(low, first_seen), high = min(high, last_seen);
     for (i64 j0 = low; j0 < high; j0 += step) {
         Tile t = block;
         i64 column;
-        const i64 from = max(low, j0 - halo);
-        if (reach(first, t, from, column)) visit(t, column, j0 - from, j0 - from + step);
+        const i64 from = max(first_seen, j0 - halo);
+        if (reach(first, t, from, column)) visit(t, column, j0 - from, min(j0 + step, high) - from);
     }
 }
 
@@ -72,8 +74,15 @@ void Attention<T, Packing>::forward_heads(i64 item, Worker& first) {
         if (!h) row_ranges(c, w.tile.b, w.tile.i0, w.tile.rows, *w.ranges);
         start(w, w.tile);
     }
+    loop_over_keys_of_heads(first, 0, c.m);
+    for (i64 h = 0; h < c.heads; h++) finish((&first)[h], (&first)[h].tile);
+}
+
+// loop_over_keys of heads that a network joins
+template <class T, class Packing>
+void Attention<T, Packing>::loop_over_keys_of_heads(Worker& first, i64 low, i64 high) const {
     terms.network.begin(c, first.network);
-    for_each_core(first, first.tile, [&](const Tile& t, i64 column, i64 from, i64 to) {
+    for_each_core(first, first.tile, low, high, [&](const Tile& t, i64 column, i64 from, i64 to) {
         if (!scores_of_heads(first, t, column, 0)) return;
         for (i64 r = 0; r < t.rows; r++) {
             if (first.spans->from[r] >= first.spans->to[r]) continue;
@@ -88,11 +97,7 @@ void Attention<T, Packing>::forward_heads(i64 item, Worker& first) {
             multiply_values(w, w.tile);
         }
     });
-    for (i64 h = 0; h < c.heads; h++) {
-        Worker& w = (&first)[h];
-        if (values) terms.finish_values(w.terms, w.tile, w.out, plan.dvp);
-        finish(w, w.tile);
-    }
+    for (i64 h = 0; h < c.heads && values; h++) terms.finish_values((&first)[h].terms, (&first)[h].tile, (&first)[h].out, plan.dvp);
 }
 
 template <class T, class Packing>
@@ -113,7 +118,7 @@ void Attention<T, Packing>::backward_heads(Worker& first, i64 b, i64 number, i64
         w.tile = block(w, b * c.heads + h, number);
         w.gradients = start_backward(w, w.tile, tasks.number(b, h, chunk));
     }
-    for_each_core(first, first.tile, [&](const Tile& t, i64 column, i64 from, i64 to) {
+    for_each_core(first, first.tile, 0, c.m, [&](const Tile& t, i64 column, i64 from, i64 to) {
         if (!scores_of_heads(first, t, column, chunk)) return;
         for (i64 h = 0; h < c.heads; h++) {
             Worker& w = (&first)[h];

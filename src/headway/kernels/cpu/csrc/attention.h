@@ -176,9 +176,9 @@ struct Attention {
 
     // The number of splits depends on sizes only, so results have the same bits for any number of threads.
     void assign_work() {
-        decode = c.n > 0 && c.n <= DECODE_QUERIES && !c.reduce.wanted && !terms.network.t;
+        decode = c.n > 0 && c.n <= DECODE_QUERIES && !c.reduce.wanted;
         split_k = decode && !c.backward;
-        const i64 heads = max(1, c.batch * c.heads);
+        const i64 heads = max(1, c.batch * (terms.network.t ? 1 : c.heads));  // that are computed apart
         bf16_output = !c.backward && Packing::K_PACK > 1 && !decode && !values && !terms.stick && !c.drop_below && plan.dvp;
         split_blocks = max(2, (plan.key_blocks * heads + 63) / 64);
         if (terms.scans()) split_blocks = max(1, plan.key_blocks);
@@ -192,15 +192,17 @@ struct Attention {
             if (terms.network.t) heads_in_item = c.heads;
             return;
         }
-        heads_in_item = terms.scans() ? 1 : min(plan.group, MB / c.n);
-        while (heads_in_item > 1 && decode_items() < 2 * c.threads) heads_in_item = (heads_in_item + 1) / 2;
+        heads_in_item = terms.network.t ? c.heads : terms.scans() ? 1 : min(plan.group, MB / c.n);
+        while (!terms.network.t && heads_in_item > 1 && decode_items() < 2 * c.threads) heads_in_item = (heads_in_item + 1) / 2;
         plan.workers = hw_workers(c.threads, decode_items());
         const i64 bytes = c.batch * c.kv_heads * c.m * (c.d + c.dv) * (i64)sizeof(typename T::type);
         prefetches = bytes > PREFETCHED;
     }
 
-    i64 parts_of_group() const { return (plan.group + heads_in_item - 1) / heads_in_item; }
-    i64 decode_items() const { return c.batch * c.kv_heads * splits * parts_of_group(); }
+    // the heads that an item of work may have, which share keys or a network
+    i64 joined_heads() const { return terms.network.t ? c.heads : plan.group; }
+    i64 parts_of_group() const { return (joined_heads() + heads_in_item - 1) / heads_in_item; }
+    i64 decode_items() const { return c.batch * (terms.network.t ? 1 : c.kv_heads) * splits * parts_of_group(); }
 
     void lay_out() {
         if (!split_k) plan.lay_out(memory);
@@ -213,7 +215,7 @@ struct Attention {
             Worker spare, &w = found ? found[i] : spare;
             terms.lay_out(memory, w.terms);
             const i64 head = i % heads_in_item;
-            if (!head || !decode) lay_out(w);
+            if (!head || !rows_together()) lay_out(w);
             if (!head && terms.network.t) terms.network.lay_out(memory, c, w.network);
             if (head && found) share(found[i - head], head, w);
         }
@@ -248,10 +250,13 @@ struct Attention {
         w.d_out = memory.take<float>(rows * dvp);
     }
 
-    // What heads that are computed together share. When decoding, the rows of all heads follow one another.
+    // whether the rows of heads that are computed together follow one another, so that one product has them all
+    bool rows_together() const { return decode && !terms.network.t; }
+
+    // what heads that are computed together share
     void share(const Worker& first, i64 head, Worker& w) const {
         w.ranges = first.ranges, w.spans = first.spans;
-        if (!decode) return;
+        if (!rows_together()) return;
         const i64 row = head * c.n;
         w.x = first.x, w.row = first.row, w.key_indices = first.key_indices, w.own = nullptr;
         w.q = first.q + row * plan.dp, w.out = first.out + row * plan.dvp;
@@ -338,10 +343,11 @@ struct Attention {
     // ------------------------------------------------------------ all_heads.h
 
     void forward_heads(i64 item, Worker& first);
+    void loop_over_keys_of_heads(Worker& first, i64 low, i64 high) const;
     void backward_heads(i64 item, Worker& first);
     void backward_heads(Worker& first, i64 b, i64 number, i64 chunk) const;
     template <class Visit>
-    void for_each_core(Worker& first, const Tile& block, Visit visit) const;
+    void for_each_core(Worker& first, const Tile& block, i64 low, i64 high, Visit visit) const;
     bool scores_of_heads(Worker& first, const Tile& t, i64 column, i64 chunk) const;
     void point_to_row(Worker& first, i64 r) const;
     bool narrow(Worker& first, i64 from, i64 to) const;

@@ -7,13 +7,18 @@ namespace {
 template <class T, class Packing>
 void Attention<T, Packing>::forward_split(i64 item, Worker& first) {
     const i64 part = item % parts_of_group(), shared = item / parts_of_group(), number = shared % splits;
-    const i64 from = part * heads_in_item, heads = min(heads_in_item, plan.group - from), key = number * split_blocks * NB;
-    start_heads(first, shared / splits * plan.group + from, heads);
-    loop_over_keys(first, heads, key, min(c.m, key + split_blocks * NB));
+    const i64 from = part * heads_in_item, heads = min(heads_in_item, joined_heads() - from);
+    const i64 head = shared / splits * joined_heads() + from;
+    const i64 key = number * split_blocks * NB, end = min(c.m, key + split_blocks * NB);
+    start_heads(first, head, heads);
+    if (terms.network.t)
+        loop_over_keys_of_heads(first, key, end);
+    else
+        loop_over_keys(first, heads, key, end);
     for (i64 g = 0; g < heads; g++) {
         const Worker& w = (&first)[g];
         for (i64 r = 0; r < w.tile.rows; r++) {
-            float* to = split_result(shared / splits * plan.group + from + g, number, r);
+            float* to = split_result(head + g, number, r);
             to[0] = w.row_max[r], to[1] = w.row_sum[r];
             memcpy(to + 2, w.out + r * plan.dvp, (size_t)(plan.dvp * 4));
         }
@@ -118,10 +123,10 @@ void Attention<T, Packing>::decode_keys(const float* q, i64 dp, i64 vectors, con
     in_groups<DECODE_KEYS - 1>(keys, multiply, x);
 }
 
+// the scores of ROWS rows and KEYS keys; query(r, v) and key(j, v): the vector v of each
 template <class T, class Packing>
 template <int ROWS, int KEYS, class Query, class Key>
 inline __attribute__((always_inline)) void Attention<T, Packing>::decode_products(i64 vectors, float* score, Query query, Key key) {
-// the scores of ROWS rows and KEYS keys; query(r, v) and key(j, v): the vector v of each
     vf sums[ROWS][KEYS] = {};
     for (i64 v = 0; v < vectors; v++) {
         vf lanes[KEYS];
@@ -163,16 +168,16 @@ void Attention<T, Packing>::decode_output(Worker& w, const Tile& t) const {
     typedef typename T::type type;
     const i64 h = t.h / plan.group, dvp = plan.dvp, keys = t.c1 - t.c0;
     const float* weight = w.score + t.c0;
+    Ahead keys_ahead = ahead(c.k, t, t.j0 + (terms.scans() ? -NB : NB), NB, c.d);
     if (c.v.stride[3] != 1 || c.dv % W) {
         for (i64 x = 0; x < keys; x++) {
             bool any = false;
+            keys_ahead.request(1);
             for (i64 r = 0; r < t.rows; r++) any |= weight[r * LD + x] != 0;
             if (!any) continue;
-    Ahead keys_ahead = ahead(c.k, t, t.j0 + (terms.scans() ? -NB : NB), NB, c.d);
             load_rows<T>(c.v, t.b, h, t.j0 + t.c0 + x, 1, c.dv, w.x, dvp, dvp);
             for (i64 r = 0; r < t.rows; r++)
                 if (weight[r * LD + x] != 0) add_scaled(w.out + r * dvp, w.x, weight[r * LD + x], dvp);
-            keys_ahead.request(1);
         }
         return;
     }
