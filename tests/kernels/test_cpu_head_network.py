@@ -189,7 +189,10 @@ def test_what_is_hidden_reaches_nothing(n: int, width: int) -> None:
     allowed = torch.rand(2, 1, n, 300, generator=torch.Generator().manual_seed(1)) < 0.3
     allowed[:, :, 2] = allowed[..., 7] = False
     inputs = [q, k, v, *network_of(width)]
-    found = agree(inputs, beside(), Boolean(allowed))
+    found = results("cpu", inputs, beside(), Boolean(allowed))
+    exact = results("reference", [x.double() for x in inputs], beside(), Boolean(allowed))
+    for x, right in zip(found, exact, strict=True):
+        torch.testing.assert_close(x.double(), right, rtol=0, atol=1e-5 * right.abs().max().item())
     assert not found[0][:, :, 2].any()
     k[:, :, 7], v[:, :, 7], q[:, :, 2] = math.nan, math.inf, math.nan
     for x, same in zip(results("cpu", inputs, beside(), Boolean(allowed)), found, strict=True):
