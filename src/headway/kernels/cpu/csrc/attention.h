@@ -67,6 +67,8 @@ struct Attention {
     static constexpr float NEGLIGIBLE = 0x1p-100f;
     static constexpr i64 DECODE_QUERIES = 4;  // up to this many queries, packing costs more than it saves
     static constexpr i64 PREFETCHED = (i64)8 << 20;  // bytes from which on keys and values are requested ahead
+    static constexpr i64 AHEAD = (i64)16 << 10;      // by so many bytes, unless those of a tile take at most
+    static constexpr i64 ALTERNATING = (i64)24 << 10;
     // rows and keys whose products are computed at once, and the sums of values that fit into registers beside them
     static constexpr int DECODE_ROWS = REGISTERS / 8, DECODE_KEYS = 4, DECODE_SUMS = REGISTERS / 2;
 
@@ -81,6 +83,7 @@ struct Attention {
     bool split_k = false;        // decode, forward: keys are split among workers, with split_blocks blocks in each split
     i64 splits = 1, split_blocks = 1;
     bool prefetches = false;     // decode, forward: requests keys and values ahead
+    bool alternates = false;     // requests the values of a tile while its keys are multiplied, then the next keys
     i64 heads_in_item = 1;       // heads that share keys and are computed together, so that each key is read once
     float* split_results = nullptr;  // [batch·heads][splits][n][row_max, row_sum, output]
     bool prescaled_q = false;    // q is multiplied by its score_scale, not the scores
@@ -197,6 +200,7 @@ struct Attention {
         plan.workers = hw_workers(c.threads, decode_items());
         const i64 bytes = c.batch * c.kv_heads * c.m * (c.d + c.dv) * (i64)sizeof(typename T::type);
         prefetches = bytes > PREFETCHED;
+        alternates = NB * max(c.d, c.dv) * (i64)sizeof(typename T::type) <= ALTERNATING;
     }
 
     // the heads that an item of work may have, which share keys or a network
@@ -370,6 +374,7 @@ struct Attention {
     template <int ROWS, int VECTORS, bool ZEROS>
     void decode_values(const float* weight, const typename T::type* value, i64 keys, float* out, Ahead ahead) const;
     Ahead ahead(const Tensor& x, const Tile& t, i64 first, i64 count, i64 width) const;
+    static i64 tokens_ahead(i64 width) { return AHEAD / max(1, width * (i64)sizeof(typename T::type)); }
 
     // ------------------------------------------------------------ backward.h
 

@@ -70,24 +70,24 @@ template <class T, class Packing>
 void Attention<T, Packing>::decode_scores(Worker& w, const Tile& t) const {
     typedef typename T::type type;
     const i64 h = t.h / plan.group, dp = plan.dp, keys = t.c1 - t.c0, far = c.k.stride[2];
-    Ahead values_ahead = ahead(c.v, t, t.j0 + t.c0, keys, c.dv);
+    Ahead requested = alternates ? ahead(c.v, t, t.j0 + t.c0, keys, c.dv) : ahead(c.k, t, t.j0 + t.c0 + tokens_ahead(c.d), keys, c.d);
     if (c.k.stride[3] == 1 && c.d % (W * Packing::K_PACK) == 0) {
         const type* key = c.k.template at<type>(t.b, h, t.j0 + t.c0);
         in_groups<DECODE_ROWS>(t.rows, [&](auto rows, i64 r) {
-            const Ahead requested = r ? Ahead() : values_ahead;
+            const Ahead own = r ? Ahead() : requested;
             const float* q = w.q + r * dp;
             float* score = w.score + r * LD + t.c0;
             switch (plan.d_packed / W) {
-                case 2: return decode_keys<rows, 2>(q, dp, 2, key, far, keys, score, requested);
-                case 4: return decode_keys<rows, 4>(q, dp, 4, key, far, keys, score, requested);
-                default: return decode_keys<rows, 0>(q, dp, plan.d_packed / W, key, far, keys, score, requested);
+                case 2: return decode_keys<rows, 2>(q, dp, 2, key, far, keys, score, own);
+                case 4: return decode_keys<rows, 4>(q, dp, 4, key, far, keys, score, own);
+                default: return decode_keys<rows, 0>(q, dp, plan.d_packed / W, key, far, keys, score, own);
             }
         });
         return;
     }
     memset(w.row, 0, (size_t)(DECODE_KEYS * dp * 4));
     in_groups<DECODE_KEYS>(keys, [&](auto many, i64 x) {
-        values_ahead.request(many);
+        requested.request(many);
         load_rows<T>(c.k, t.b, h, t.j0 + t.c0 + x, many, c.d, w.x, dp, dp);
         const float* key = pack_rows<Packing>(w.x, dp, many, plan.d_packed, w.row);
         in_groups<DECODE_ROWS>(t.rows, [&](auto rows, i64 r) {
@@ -168,11 +168,12 @@ void Attention<T, Packing>::decode_output(Worker& w, const Tile& t) const {
     typedef typename T::type type;
     const i64 h = t.h / plan.group, dvp = plan.dvp, keys = t.c1 - t.c0;
     const float* weight = w.score + t.c0;
-    Ahead keys_ahead = ahead(c.k, t, t.j0 + (terms.scans() ? -NB : NB), NB, c.d);
+    const i64 next = t.j0 + (terms.scans() ? -NB : NB);
+    Ahead requested = alternates ? ahead(c.k, t, next, NB, c.d) : ahead(c.v, t, t.j0 + t.c0 + tokens_ahead(c.dv), keys, c.dv);
     if (c.v.stride[3] != 1 || c.dv % W) {
         for (i64 x = 0; x < keys; x++) {
             bool any = false;
-            keys_ahead.request(1);
+            requested.request(1);
             for (i64 r = 0; r < t.rows; r++) any |= weight[r * LD + x] != 0;
             if (!any) continue;
             load_rows<T>(c.v, t.b, h, t.j0 + t.c0 + x, 1, c.dv, w.x, dvp, dvp);
@@ -186,11 +187,11 @@ void Attention<T, Packing>::decode_output(Worker& w, const Tile& t) const {
         for (int one = 0; one < rows; one++) any_zero |= has_zero(weight + (r + one) * LD, keys);
         in_vector_groups<min(8, DECODE_SUMS / rows)>(dvp / W, [&](auto vectors, i64 i) {
             const type* value = c.v.template at<type>(t.b, h, t.j0 + t.c0, i);
-            const Ahead requested = r || i ? Ahead() : keys_ahead;
+            const Ahead own = r || i ? Ahead() : requested;
             if (any_zero)
-                decode_values<rows, vectors, true>(weight + r * LD, value, keys, w.out + r * dvp + i, requested);
+                decode_values<rows, vectors, true>(weight + r * LD, value, keys, w.out + r * dvp + i, own);
             else
-                decode_values<rows, vectors, false>(weight + r * LD, value, keys, w.out + r * dvp + i, requested);
+                decode_values<rows, vectors, false>(weight + r * LD, value, keys, w.out + r * dvp + i, own);
         });
     });
 }
