@@ -11,12 +11,17 @@ compiler would see None, which it cannot compare with None.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from torch import Tensor
 from triton import language as tl
 
 END = tl.constexpr(0)
+
+
+constant = cache(tl.constexpr)
+"""Returns a number as a constant of programs, one object for each number, since making one takes time."""
 
 
 def number(x: int) -> int:
@@ -29,7 +34,7 @@ def number(x: int) -> int:
 
 
 class Plane(NamedTuple):
-    """A tensor [batch, heads, tokens], or [batch, heads, tokens, width] whose rows lie together.
+    """A tensor [batch, heads, tokens], or one with rows that lie together, whose width the program knows.
 
     Its layout states what is known of its strides: nothing, that they are multiples of 16, or that the tokens of a head
     are contiguous.
@@ -45,6 +50,26 @@ class Plane(NamedTuple):
     def of(x: Tensor, strides: Sequence[int], layout: Any) -> Plane:
         b, h, n = map(number, strides)
         return Plane(x, b, h, n, layout)
+
+
+class Matrix(NamedTuple):
+    """A tensor [batch, heads, tokens, width] whose rows lie together, of a layout as for ``Plane``.
+
+    Programs read and write its rows as blocks of the width ``padded``, a power of 2.
+    """
+
+    at: Any
+    b: int
+    h: int
+    n: int
+    layout: Any
+    width: Any
+    padded: Any
+
+    @staticmethod
+    def of(x: Tensor, layout: Any, padded: int) -> Matrix:
+        b, h, n = map(number, x.stride()[:3])
+        return Matrix(x, b, h, n, layout, constant(x.shape[3]), constant(padded))
 
 
 class Pairs(NamedTuple):
@@ -247,11 +272,11 @@ class Dropout(NamedTuple):
 class Inputs(NamedTuple):
     """The operands of products, including the queries of relative keys and the keys of relative queries."""
 
-    q: Plane
-    k: Plane
-    v: Plane | None
-    for_relative_keys: Plane | None
-    for_relative_queries: Plane | None
+    q: Matrix
+    k: Matrix
+    v: Matrix | None
+    for_relative_keys: Matrix | None
+    for_relative_queries: Matrix | None
     end: Any = END
 
 
@@ -265,6 +290,57 @@ class Statistics(NamedTuple):
     offset: Any
     inverse: Any
     delta: Any
+
+
+class Results(NamedTuple):
+    """Where the output goes, if it is wanted, and the statistics of each query, [batch, heads, n]."""
+
+    out: Matrix | None
+    row_max: Any
+    row_sum: Any
+    end: Any = END
+
+
+class Splits(NamedTuple):
+    """Sums over splits of the keys, float32: [splits, batch, heads, n, v_dim], and [splits, batch, heads, n] each."""
+
+    total: Any
+    largest: Any
+    sums: Any
+
+
+class QueryGradients(NamedTuple):
+    """Where gradients of a block of queries go, None for what is not wanted: matrices, and numbers [batch, heads, n].
+
+    ``delta`` is δ, which is computed if it is wanted and read from the statistics if not. Of the rate of a stretched
+    bias each query has a part.
+    """
+
+    delta: Any = None
+    q: Matrix | None = None
+    for_relative_keys: Matrix | None = None
+    factor: Any = None
+    queries: Any = None
+    stretch: Any = None
+    rate: Any = None
+    end: Any = END
+
+
+class KeyGradients(NamedTuple):
+    """Where gradients of a block of keys go, None for what is not wanted: matrices, and numbers [batch, heads, m].
+
+    Each key has a part of those of a formula's parameters, ``first`` and ``second``, and of the first and the last
+    number of a clipped table, ``far``, [2, batch, heads, m].
+    """
+
+    k: Matrix | None
+    for_relative_queries: Matrix | None
+    v: Matrix | None
+    keys: Any
+    first: Any
+    second: Any
+    far: Any
+    end: Any = END
 
 
 class Parts(NamedTuple):

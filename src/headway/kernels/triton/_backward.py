@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from .._results import ForwardResults, Gradients
 from . import programs
-from ._arguments import Parts, Plane, Vectors
+from ._arguments import KeyGradients, Matrix, Parts, QueryGradients, Vectors
 from ._launch import Launch, rows_together, tiles
 from ._lowered import TritonCall
 from ._relative import Relative
@@ -50,7 +51,7 @@ class Backward(Launch):
         self.results, self.partial_keys = results, partial_keys
         self.d_out = d_out.to(call.q.dtype)  # the gradient of merged parts is wider
         self.d_lse = None if d_lse is None else d_lse.float().contiguous()
-        self.up = self.plane_of(rows_together(self.d_out))
+        self.up = self.of_values(rows_together(self.d_out))
         self.found: Gradients = []
         self.far: Tensor | None = None
         """Each key's contribution to the gradients of the first and the last number of a clipped table."""
@@ -111,56 +112,59 @@ class Backward(Launch):
         """Computes the gradients of queries and of terms by query, and δ from this pass's own products."""
         call, scores = self.call, self.call.scores
         stretched = scores.stretched
-        matrices = self._wanted(call.q), self._wanted_tokens(scores.relative_keys)
+        d_q, d_tokens = self._wanted(call.q), self._wanted_tokens(scores.relative_keys)
         numbers = [self._wanted(x, self.statistic(self.n)) for x in (scores.factor, scores.queries)]
         both = (None, None) if stretched is None else (stretched.stretch, stretched.rate)
         sums = [None if x is None or not x.requires_grad else self.statistic(self.n) for x in both]
-        found = *map(self.plane_or_none, matrices), *numbers, *sums
+        found = QueryGradients(None, _if_any(self.of_heads, d_q), _if_any(self.of_relative, d_tokens), *numbers, *sums)
         if self.partial_keys:
-            self._start_queries(*found)
+            self._start_queries(found)
         elif call.q.dtype == torch.float32:
             # queries and keys must use the same δ: the gradients of learned angles cancel between them
-            self._start_queries(*[None] * len(found), delta=True)
-            self._start_queries(*found)
+            self._start_queries(QueryGradients(), delta=True)
+            self._start_queries(found)
         else:
-            self._start_queries(*found, delta=True)
+            self._start_queries(found, delta=True)
         d_stretch, d_rate = sums
         if stretched is not None and d_stretch is not None:
             self.found.append((stretched.stretch, d_stretch.double().sum(1)))
         if stretched is not None and d_rate is not None:
             self.found.append((stretched.rate, d_rate.double().sum()[None]))
 
-    def _start_queries(self, *found: Plane | Tensor | None, delta: bool = False) -> None:
+    def _start_queries(self, found: QueryGradients, delta: bool = False) -> None:
         """Starts the program that writes ``found``. With ``delta``, later programs use the δ that it computes."""
-        if not delta and all(x is None for x in found):
+        if not delta and all(x is None for x in found[:-1]):
             return
-        blocks, own_delta = self.blocks("queries"), self.statistic(self.n) if delta else None
+        blocks = self.blocks("queries")
+        if delta:
+            found = found._replace(delta=self.statistic(self.n))
         self.start(
             programs.queries_gradient, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
-            *self._shared(self.listed(blocks)), self.d_lse, own_delta, *found,
-            self.n, self.m, self.heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
+            *self._shared(self.listed(blocks)), self.d_lse, found,
+            self.n, self.m, self.heads, self.group, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
-        if own_delta is not None:
-            self.statistics = self.statistics._replace(delta=own_delta)
+        if delta:
+            self.statistics = self.statistics._replace(delta=found.delta)
 
     def _of_keys(self) -> None:
         """Computes the gradients of keys, values, terms by key, and the parameters of a formula."""
         call, scores = self.call, self.call.scores
         blocks = self.blocks("keys")
-        matrices = self._wanted(call.k), self._wanted_tokens(scores.relative_queries), self._wanted(call.v)
+        d_k, d_tokens, d_v = self._wanted(call.k), self._wanted_tokens(scores.relative_queries), self._wanted(call.v)
         d_keys = self._wanted(scores.keys, self.statistic(self.m))
         slopes = [self.statistic(self.m) if x.requires_grad else None for x in scores.parameters]
         table = scores.table
         if table is not None and table.ends is not None and table.values.requires_grad:
             self.far = self.buffer(2, self.batch, self.heads, self.m)
-        if all(x is None for x in (*matrices, d_keys, *slopes, self.far)):
+        if all(x is None for x in (d_k, d_tokens, d_v, d_keys, *slopes, self.far)):
             return
-        d_first, d_second = (*slopes, None, None)[:2]
+        matrices = _if_any(self.of_heads, d_k), _if_any(self.of_relative, d_tokens), _if_any(self.of_values, d_v)
+        first, second = (*slopes, None, None)[:2]
         self.start(
             programs.keys_gradient, tiles(self.m, blocks.block) * self.batch * self.kv_heads, blocks,
             *self._shared(self.listed(blocks, of_keys=True)),
-            *map(self.plane_or_none, matrices), d_keys, d_first, d_second, self.far,
-            self.n, self.m, self.kv_heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
+            KeyGradients(*matrices, d_keys, first, second, self.far),
+            self.n, self.m, self.kv_heads, self.group, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
         for x, by_key in zip(scores.parameters, slopes, strict=True):
             if by_key is not None:
@@ -181,7 +185,7 @@ class Backward(Launch):
         self.start(
             programs.diagonals_gradient, self.batch * self.heads * diagonals, blocks,
             *self.shared, partial, self.n, self.m, self.heads, self.group, length,
-            **self.sizes, block=side, beyond=BEYOND,
+            block=side, beyond=BEYOND,
         )  # fmt: skip
         skipped = i_tiles * side - self.n
         total = partial[..., skipped : skipped + count].sum(2)
@@ -198,7 +202,7 @@ class Backward(Launch):
             programs.rows_gradient, self.batch * self.heads * shares * tiles(count, CHUNK), blocks,
             *self.shared, partial[0], partial[1] if by == BY_PIECE else None,
             self.n, self.m, self.heads, self.group, shares, count,
-            **self.sizes, rows=blocks.rows, block=blocks.block, chunk=CHUNK, by=by,
+            rows=blocks.rows, block=blocks.block, chunk=CHUNK, by=by,
         )  # fmt: skip
         return [x.double().sum(1).unflatten(0, (self.batch, self.heads)) for x in partial]
 
@@ -235,7 +239,7 @@ class Backward(Launch):
             programs.vectors_gradient, heads * shares * diagonals, blocks,
             *self.shared, vectors, partial,
             self.n, self.m, self.heads, self.group, heads, members, shares,
-            **self.sizes, block=side, kind=kind,
+            block=side, kind=kind,
         )  # fmt: skip
         near, far = partial.sum(1).unbind(2)
         if kind == RELATIVE_QUERIES:  # nearer distances lie below the corner's, in falling order
@@ -261,7 +265,7 @@ class Backward(Launch):
         self.start(
             programs.dense_gradient, batch * heads * blocks_of_pairs, blocks, *self.shared,
             pairs, self.n, self.m, self.heads, self.group, heads, self.batch // max(batch, 1),
-            self.heads // max(heads, 1), **self.sizes, rows=blocks.rows, block=blocks.block, layout=layout,
+            self.heads // max(heads, 1), rows=blocks.rows, block=blocks.block, layout=layout,
         )  # fmt: skip
         return gradient
 
@@ -270,6 +274,10 @@ def _sink_gradient(sink: Tensor, results: ForwardResults, delta: Tensor) -> Tens
     """Returns −δ times the weight of the sink, [batch, heads, n]; 0 where nothing else is in sight."""
     weight = (sink.detach() - results.row_max).exp() / results.row_sum
     return torch.where(delta == 0, 0.0, -delta * weight)
+
+
+def _if_any(of: Callable[[Tensor], Matrix], x: Tensor | None) -> Matrix | None:
+    return None if x is None else of(x)
 
 
 def _empty_like(x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .._results import ForwardResults, new_results
 from . import programs
-from ._arguments import Plane, Wanted
+from ._arguments import Plane, Results, Splits, Wanted
 from ._choices import Blocks, splits_for
 from ._launch import Launch, tiles
 from .programs import RELATIVE_VALUES
@@ -38,6 +38,10 @@ class Forward(Launch):
         dtype = self.call.q.dtype if values is None or values.q is None else torch.float32
         return new_results(self.call.q, self.call.v, dtype)
 
+    def _results(self, results: ForwardResults, output: bool = True) -> Results:
+        """Where results go."""
+        return Results(self.of_values(results.out) if output else None, results.row_max, results.row_sum)
+
     def _add_relative_values(self, results: ForwardResults) -> None:
         """Adds the looked-up relative values to the output."""
         values = self.call.relative_values
@@ -59,9 +63,8 @@ class Forward(Launch):
         inputs = self.inputs if output else self.inputs._replace(v=None)
         self.start(
             programs.forward, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
-            inputs, self.listed(blocks), wanted, self.plane_of(results.out) if output else None,
-            results.row_max, results.row_sum, self.n, self.m, self.heads, self.group,
-            **self.sizes, rows=blocks.rows, block=blocks.block, width=width,
+            inputs, self.listed(blocks), wanted, self._results(results, output),
+            self.n, self.m, self.heads, self.group, rows=blocks.rows, block=blocks.block, width=width,
         )  # fmt: skip
         if output:
             self._add_relative_values(results)
@@ -72,7 +75,7 @@ class Forward(Launch):
         self.start(
             programs.column_sums, tiles(self.m, blocks.block) * self.batch * self.heads, blocks,
             self.inputs._replace(v=None), self.parts, self.statistics_of(results), counted, sums,
-            self.n, self.m, self.heads, self.group, **self.widths, rows=blocks.rows, block=blocks.block,
+            self.n, self.m, self.heads, self.group, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
         return sums
 
@@ -83,23 +86,21 @@ class Forward(Launch):
         self.start(
             programs.pooled_map, mass.numel(), blocks,
             self.inputs._replace(v=None), self.parts, self.statistics_of(results), counted, mass, largest,
-            self.n, self.m, self.heads, self.group, down, across, **self.widths, rows=blocks.rows, block=blocks.block,
+            self.n, self.m, self.heads, self.group, down, across, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
         return mass, largest.masked_fill(mass.isnan(), torch.nan)  # maxima lose NaN
 
     def _run_in_splits(self, results: ForwardResults, splits: int, blocks: Blocks) -> None:
         rows = self.batch * self.heads * self.n
-        totals = self.buffer(splits, rows, self.v_dim)
-        largests, sums = self.buffer(2, splits, rows)
+        found = Splits(self.buffer(splits, rows, self.v_dim), *self.buffer(2, splits, rows))
         self.start(
             programs.split_forward, self.batch * self.kv_heads * splits, blocks,
-            self.inputs, self.parts, totals, largests, sums, self.n, self.m, self.heads, self.group, splits,
-            **self.sizes, rows=blocks.rows, block=blocks.block,
+            self.inputs, self.parts, found, self.n, self.m, self.heads, self.group, splits,
+            rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
         self.start(
-            programs.merge_splits, rows, blocks, totals, largests, sums, self.parts.sink,
-            self.plane_of(results.out), results.row_max, results.row_sum, self.n, self.heads, splits,
-            v_dim=self.v_dim, v_pad=self.sizes["v_pad"], chunk=SPLITS,
+            programs.merge_splits, rows, blocks, found, self.parts.sink, self._results(results),
+            self.n, self.heads, splits, chunk=SPLITS,
         )  # fmt: skip
         self._add_relative_values(results)
 

@@ -27,9 +27,11 @@ from ._arguments import (
     Grid,
     Inputs,
     Lists,
+    Matrix,
     Pairs,
     Parts,
     Plane,
+    Results,
     Sight,
     SizeArguments,
     Span,
@@ -97,13 +99,13 @@ class Launch:
             known = like.inputs
             assert known.v is not None
             q, k, v = (x if x.stride(3) == 1 else rows_together(x) for x in (call.q, call.k, call.v))
-            self.inputs = Inputs(Plane(q, *known.q[1:]), Plane(k, *known.k[1:]), Plane(v, *known.v[1:]), *known[3:])
+            self.inputs = Inputs(Matrix(q, *known.q[1:]), Matrix(k, *known.k[1:]), Matrix(v, *known.v[1:]), *known[3:])
             return
         relative = call.scores.relative_keys, call.scores.relative_queries
-        planes = [self.plane_of(rows_together(x)) for x in (call.q, call.k, call.v)]
-        self.inputs = Inputs(*planes, *map(self._tokens, relative))
+        queries, keys = (self.of_heads(rows_together(x)) for x in (call.q, call.k))
+        self.inputs = Inputs(queries, keys, self.of_values(rows_together(call.v)), *map(self._tokens, relative))
         sink = self._plane(call.scores.sink, self.n)
-        values = self.vectors(call.relative_values, self.sizes["v_pad"])
+        values = self.vectors(call.relative_values, self.v_pad)
         sight, drop = (self._sight(), self._dropout()) if like is None else (like.parts.sight, like.parts.drop)
         self.parts = Parts(sink, values, None, self._terms(), sight, drop)
 
@@ -116,18 +118,9 @@ class Launch:
         self.aligned = all(_is_aligned(x) for x in (q, k, v))
         relative = call.scores.relative_keys, call.scores.relative_queries
         self.in_blocks = sum(x is not None and x.q is None for x in (*relative, call.relative_values))
-        head_pad, v_pad = padded(self.head_dim), padded(self.v_dim)
-        if (
-            not self.aligned
-        ):  # ptxas 12.8 confuses the addresses of keys and values of different widths in shared memory
-            head_pad = v_pad = max(head_pad, v_pad)
-        self.sizes = {
-            "head_dim": self.head_dim,
-            "v_dim": self.v_dim,
-            "head_pad": head_pad,
-            "v_pad": v_pad,
-            "interpreted": interprets(),
-        }
+        self.head_pad, self.v_pad = padded(self.head_dim), padded(self.v_dim)
+        if not self.aligned:  # ptxas 12.8 confuses keys and values of different widths in shared memory
+            self.head_pad = self.v_pad = max(self.head_pad, self.v_pad)
         self.chosen: dict[str, Blocks] = {}
         self.lists: dict[tuple[int, int, bool], Lists | None] = {}
 
@@ -162,11 +155,6 @@ class Launch:
         return found
 
     @property
-    def widths(self) -> dict[str, Any]:
-        """The sizes for programs that do not read values."""
-        return {name: self.sizes[name] for name in ("head_dim", "head_pad", "interpreted")}
-
-    @property
     def group(self) -> int:
         return self.heads // max(self.kv_heads, 1)
 
@@ -179,7 +167,7 @@ class Launch:
     def _blocks(self, program: str) -> Blocks:
         if interprets():
             return INTERPRETED._replace(rows=64) if program == "wide split" else INTERPRETED
-        width = max(self.sizes["head_pad"], self.sizes["v_pad"])
+        width = max(self.head_pad, self.v_pad)
         stretched, warpgroups = self.call.scores.stretched is not None, _has_warpgroups(self.call.q.device)
         return blocks_for(program, self.call.q.dtype, width, self.in_blocks, stretched, warpgroups)
 
@@ -191,12 +179,21 @@ class Launch:
         """Allocates one number for each head and token."""
         return self.buffer(self.batch, self.heads, tokens)
 
-    def plane_of(self, x: Tensor) -> Plane:
-        """Returns the plane of x [b, heads, tokens, width]."""
-        return Plane.of(x, x.stride()[:3], ALIGNED if self.aligned and _is_aligned(x) else ANY)
+    def _matrix(self, x: Tensor, pad: int) -> Matrix:
+        """Returns the matrix of x [b, heads, tokens, width], whose rows programs pad to ``pad`` numbers."""
+        return Matrix.of(x, ALIGNED if self.aligned and _is_aligned(x) else ANY, pad)
 
-    def plane_or_none(self, x: Tensor | None) -> Plane | None:
-        return None if x is None else self.plane_of(x)
+    def of_heads(self, x: Tensor) -> Matrix:
+        """Returns the matrix of a tensor with the width of queries and keys."""
+        return self._matrix(x, self.head_pad)
+
+    def of_values(self, x: Tensor) -> Matrix:
+        """Returns the matrix of a tensor with the width of values."""
+        return self._matrix(x, self.v_pad)
+
+    def of_relative(self, x: Tensor) -> Matrix:
+        """Returns the matrix of a tensor with the width of relative keys or queries."""
+        return self._matrix(x, padded(x.shape[3]))
 
     def start(self, program: Any, grid: int, blocks: Blocks, *arguments: Any, **constants: Any) -> None:
         """Starts ``grid`` instances of a program."""
@@ -211,9 +208,9 @@ class Launch:
         x = x.detach().resolve_neg().expand(self.batch, self.heads, tokens)
         return Plane.of(x, x.stride(), _layout(x))
 
-    def _tokens(self, x: Relative | None) -> Plane | None:
+    def _tokens(self, x: Relative | None) -> Matrix | None:
         """The tokens that relative vectors are multiplied with in blocks."""
-        return None if x is None or x.q is not None or x.tokens is None else self.plane_of(rows_together(x.tokens))
+        return None if x is None or x.q is not None or x.tokens is None else self.of_relative(rows_together(x.tokens))
 
     def vectors(self, x: Relative | None, pad: int | None = None) -> Vectors | None:
         """The vectors that are multiplied in blocks, padded to ``pad`` numbers, by default to the next power of 2."""
@@ -399,22 +396,22 @@ class Launch:
     # ------------------------------------------------------------ statistics of recomputed weights
 
     def statistics_of(
-        self, results: ForwardResults, up: Plane | None = None, d_lse: Tensor | None = None
+        self, results: ForwardResults, up: Matrix | None = None, d_lse: Tensor | None = None
     ) -> Statistics:
         """Returns the statistics for recomputing weights, with δ from the output if its gradient is given."""
         blocks = self.blocks("queries")
         found = Statistics(*(self.statistic(self.n) for _ in Statistics._fields))
+        out = None if up is None else self.of_values(rows_together(results.out))
         self.start(
             programs.query_statistics, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
-            results.row_max, results.row_sum, None if up is None else self.plane_of(rows_together(results.out)), up,
-            d_lse, found, self.n, self.heads,
-            v_dim=self.v_dim, v_pad=self.sizes["v_pad"], rows=blocks.rows, with_delta=up is not None,
+            Results(out, results.row_max, results.row_sum), up, d_lse, found, self.n, self.heads,
+            rows=blocks.rows, with_delta=up is not None,
         )  # fmt: skip
         return found
 
     # ------------------------------------------------------------ sums of pairs by row
 
-    def sums_by_row(self, term: Relative, kind: Any, statistics: Statistics, up: Plane | None = None) -> Tensor:
+    def sums_by_row(self, term: Relative, kind: Any, statistics: Statistics, up: Matrix | None = None) -> Tensor:
         """Returns, for each token and row, the sum over its pairs with that row, [batch, heads, tokens, rows]."""
         blocks, count = self.blocks("table"), term.vectors.shape[1]
         tokens, size = (self.m, blocks.block) if kind == RELATIVE_QUERIES else (self.n, blocks.rows)
@@ -422,7 +419,7 @@ class Launch:
         self.start(
             programs.sums_by_row, self.batch * self.heads * tiles(tokens, size) * tiles(count, ROWS), blocks,
             self.inputs, self.parts, up, statistics, self.by_row(term, sums), sums,
-            self.n, self.m, self.heads, self.group, count, **self.sizes,
+            self.n, self.m, self.heads, self.group, count,
             rows=blocks.rows, block=blocks.block, chunk=ROWS, kind=kind,
         )  # fmt: skip
         return sums

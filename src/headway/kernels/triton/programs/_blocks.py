@@ -7,8 +7,11 @@ Triton compiles a program for each set of parts.
 import triton
 import triton.language as tl
 
+from .._installed import interprets
+
 # Triton reads global variables only if they are declared constant.
 PRECISION = tl.constexpr("ieee")  # of float32: products by tensor cores (tf32x3) leave out the last two bits
+INTERPRETED = tl.constexpr(interprets())
 LOG2E = tl.constexpr(1.4426950408889634)
 APART = tl.constexpr(2.0**30)  # floats from here on are so far apart that exp of a difference is 0
 ANY, ALIGNED, BESIDE, FLUSH = (tl.constexpr(layout) for layout in range(4))
@@ -55,22 +58,22 @@ def place_of(x, b, h):
 
 
 @triton.jit
-def load_matrix(x, b, h, at, inside, width: tl.constexpr, padded: tl.constexpr):
-    """Loads rows ``at`` of x, [rows, padded]; 0 outside."""
-    column = tl.arange(0, padded)
+def load_matrix(x, b, h, at, inside):
+    """Loads rows ``at`` of x, [rows, x.padded]; 0 outside."""
+    column = tl.arange(0, x.padded)
     row = place_of(x, b, of_head(h, False)) + at.to(tl.int64)[:, None] * last_stride(x.n, x.layout)
     place = row + column[None, :]
-    if padded == width:
+    if x.padded == x.width:
         return tl.load(place, mask=inside[:, None], other=0.0)
     else:
-        return tl.load(place, mask=inside[:, None] & (column < width)[None, :], other=0.0)
+        return tl.load(place, mask=inside[:, None] & (column < x.width)[None, :], other=0.0)
 
 
 @triton.jit
-def store_matrix(x, b, h, at, inside, value, width: tl.constexpr, padded: tl.constexpr):
-    column = tl.arange(0, padded)
+def store_matrix(x, b, h, at, inside, value):
+    column = tl.arange(0, x.padded)
     place = place_of(x, b, h) + at.to(tl.int64)[:, None] * last_stride(x.n, x.layout) + column[None, :]
-    tl.store(place, value.to(x.at.dtype.element_ty), mask=inside[:, None] & (column < width)[None, :])
+    tl.store(place, value.to(x.at.dtype.element_ty), mask=inside[:, None] & (column < x.width)[None, :])
 
 
 @triton.jit
@@ -94,11 +97,11 @@ def load_statistic(x, which, at, inside, n, other):
 
 
 @triton.jit
-def load_exponents(statistics, which, i, inside, n):
-    """The rates, the offsets and the inverse sums of the queries i."""
-    rate = load_statistic(statistics.rate, which, i, inside, n, 0.0)
-    offset = load_statistic(statistics.offset, which, i, inside, n, 0.0)
-    return rate, offset, load_statistic(statistics.inverse, which, i, inside, n, 0.0)
+def load_exponents(statistics, head, q):
+    """The rates, the offsets and the inverse sums of a block of queries."""
+    rate = load_statistic(statistics.rate, head.which, q.at, q.inside, head.n, 0.0)
+    offset = load_statistic(statistics.offset, head.which, q.at, q.inside, head.n, 0.0)
+    return rate, offset, load_statistic(statistics.inverse, head.which, q.at, q.inside, head.n, 0.0)
 
 
 @triton.jit
@@ -107,9 +110,9 @@ def store_statistic(x, which, at, inside, n, value):
 
 
 @triton.jit
-def dot(a, b, interpreted: tl.constexpr):
+def dot(a, b):
     """a @ b in float32. The interpreter would multiply the bits of bfloat16 (triton#11584)."""
-    if interpreted:
+    if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=PRECISION)
     else:
         return tl.dot(a, b, input_precision=PRECISION)
@@ -152,13 +155,13 @@ def excess(largest):
 
 
 @triton.jit
-def look_up(table, at, interpreted: tl.constexpr):
+def look_up(table, at):
     """table[at] for a block of pairs.
 
     On a GPU by assembly: of ``tl.load`` in a loop the compiler makes copies to shared memory, 64 of 4 bytes each, or
     gives the products another layout.
     """
-    if interpreted:
+    if INTERPRETED:
         return tl.load(table + at)
     else:
         return tl.inline_asm_elementwise(
@@ -167,12 +170,12 @@ def look_up(table, at, interpreted: tl.constexpr):
 
 
 @triton.jit
-def read_pairs(place, interpreted: tl.constexpr):
+def read_pairs(place):
     """The numbers of pairs in float32; on a GPU by assembly, as those of a table."""
-    if interpreted:
+    if INTERPRETED:
         return tl.load(place).to(tl.float32)
     elif place.dtype.element_ty == tl.float32:
-        return look_up(place, 0, interpreted)
+        return look_up(place, 0)
     else:
         bits = tl.inline_asm_elementwise(
             "ld.global.nc.b16 $0, [$1];", "=h,l", [place.to(tl.uint64, bitcast=True)], tl.int16, True, 1
@@ -216,14 +219,15 @@ def slots(x):
 
 
 @triton.jit
-def dropout_factors(drop, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr):
+def dropout_factors(drop, tile, flipped: tl.constexpr):
     """What dropout multiplies the weights of a block with: 0, or 1/(1 − dropout)."""
     seed = tl.load(drop.seed)
     one = tl.zeros([1], tl.int64)
-    row, head = one + b + unpacked(drop.first_row), one + h + unpacked(drop.first_head)
+    b = tile.head.b
+    row, head = one + b + unpacked(drop.first_row), one + tile.head.h + unpacked(drop.first_head)
     head = _scrambled(_scrambled(row.to(tl.uint32)) + head.to(tl.uint32))
     head = _scrambled((one + seed).to(tl.uint32) + _scrambled((one + (seed >> 32)).to(tl.uint32) + head))
-    row = _scrambled(head + load_vector(drop.queries, b, b, i, i_inside, 0).to(tl.uint32))
-    column = load_vector(drop.keys, b, b, j, j_inside, 0).to(tl.uint32)
+    row = _scrambled(head + load_vector(drop.queries, b, b, tile.q.at, tile.q.inside, 0).to(tl.uint32))
+    column = load_vector(drop.keys, b, b, tile.k.at, tile.k.inside, 0).to(tl.uint32)
     drawn = _scrambled(by_query(row, flipped) + by_key(column, flipped))
     return tl.where(drawn.to(tl.int64) >= unpacked(drop.below), drop.factor, 0.0)

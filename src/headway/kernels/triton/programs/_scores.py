@@ -1,5 +1,7 @@
 """The scores of a block from its products, with every bias of its pairs, in Triton."""
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -23,38 +25,55 @@ FAR = tl.constexpr(2.0**60)  # beyond every distance
 SQUARE = tl.constexpr(128)  # a multiple of all blocks
 
 
+class Pieces(NamedTuple):
+    """A bias in straight pieces of t = ln(1 + rate·|δ|)·stretch, for each pair.
+
+    Attributes:
+        bias: the bias.
+        piece: the number of the piece.
+        t: its t.
+        by_stretch: the derivative of the bias by the stretch of the query.
+        by_rate: its derivative by the rate, divided by that stretch.
+    """
+
+    bias: Any
+    piece: Any
+    t: Any
+    by_stretch: Any
+    by_rate: Any
+
+
 @triton.jit
-def scores_of(
-    products, terms, beyond, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr, interpreted: tl.constexpr
-):
+def scores_of(products, terms, beyond, tile, flipped: tl.constexpr):
     """The scores of a block from its products, and the derivative by what the cap bounds; 1 without a cap.
 
     beyond is the bias by the table if all pairs share it, and else None.
     """
+    b, h = tile.head.b, tile.head.h
     score = products * terms.scale
     if terms.factor is not None:
-        score *= by_query(load_vector(terms.factor, b, h, i, i_inside, 0.0), flipped)
+        score *= by_query(load_vector(terms.factor, b, h, tile.q.at, tile.q.inside, 0.0), flipped)
     if beyond is not None:
         score += beyond
     elif terms.table is not None:
         table = terms.table.at + of_head(h, flipped).to(tl.int64) * unpacked(terms.table.h)
-        score += look_up(table, table_row(terms, b, i, j, i_inside, j_inside, flipped), interpreted)
+        score += look_up(table, table_row(terms, tile, flipped))
     if terms.grid is not None:
         table = terms.grid.at + of_head(h, flipped).to(tl.int64) * unpacked(terms.grid.h)
-        score += look_up(table, grid_row(terms, b, i, j, i_inside, j_inside, flipped), interpreted)
+        score += look_up(table, grid_row(terms, tile, flipped))
     if terms.formula is not None:
-        score += formula_of(terms, b, h, i, j, i_inside, j_inside, flipped)[0]
+        score += formula_of(terms, tile, flipped)[0]
     if terms.stretched is not None:
-        score += stretched_of(terms, b, h, i, j, i_inside, j_inside, flipped, interpreted)[0]
+        score += stretched_of(terms, tile, flipped).bias
     if terms.queries is not None:
-        score += by_query(load_vector(terms.queries, b, h, i, i_inside, 0.0), flipped)
+        score += by_query(load_vector(terms.queries, b, h, tile.q.at, tile.q.inside, 0.0), flipped)
     if terms.keys is not None:
         place = place_of(terms.keys, b, of_head(h, flipped))
-        place += by_key(j.to(tl.int64) * last_stride(terms.keys.n, terms.keys.layout), flipped)
-        score += tl.load(place, mask=by_key(j_inside, flipped), other=0.0)
+        place += by_key(tile.k.at.to(tl.int64) * last_stride(terms.keys.n, terms.keys.layout), flipped)
+        score += tl.load(place, mask=by_key(tile.k.inside, flipped), other=0.0)
     if terms.dense is not None:
-        i, j = tl.where(i_inside, i, 0), tl.where(j_inside, j, 0)  # what is outside is never used
-        score += read_pairs(place_of_pairs(terms.dense, terms.dense_layout, b, h, i, j, flipped), interpreted)
+        i, j = tl.where(tile.q.inside, tile.q.at, 0), tl.where(tile.k.inside, tile.k.at, 0)  # never used outside
+        score += read_pairs(place_of_pairs(terms.dense, terms.dense_layout, b, h, i, j, flipped))
     if terms.cap is None:
         return score, 1.0
     else:
@@ -66,42 +85,42 @@ def scores_of(
 
 
 @triton.jit
-def with_looked_up(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr, interpreted: tl.constexpr):
+def with_looked_up(products, terms, tile, flipped: tl.constexpr):
     """Adds to the products of a block those of relative keys and queries that are looked up."""
     if terms.query_products is not None:
-        row = row_of(terms.query_products, terms, b, i, j, i_inside, j_inside, flipped)
-        products += look_up_by_query(terms.query_products, b, h, i, i_inside, row, flipped, interpreted)
+        row = row_of(terms.query_products, terms, tile, flipped)
+        products += look_up_by_query(terms.query_products, tile, row, flipped)
     if terms.key_products is not None:
-        row = row_of(terms.key_products, terms, b, i, j, i_inside, j_inside, flipped)
-        at = tl.where(j_inside, j, 0).to(tl.int64) * unpacked(terms.key_products.n)
-        place = place_of(terms.key_products, b, of_head(h, flipped)) + by_key(at, flipped)
-        products += look_up(place, row, interpreted)
+        row = row_of(terms.key_products, terms, tile, flipped)
+        at = tl.where(tile.k.inside, tile.k.at, 0).to(tl.int64) * unpacked(terms.key_products.n)
+        place = place_of(terms.key_products, tile.head.b, of_head(tile.head.h, flipped)) + by_key(at, flipped)
+        products += look_up(place, row)
     return products
 
 
 @triton.jit
-def look_up_by_query(x, b, h, i, i_inside, row, flipped: tl.constexpr, interpreted: tl.constexpr):
+def look_up_by_query(x, tile, row, flipped: tl.constexpr):
     """The number of each query at a row for each pair."""
-    at = tl.where(i_inside, i, 0).to(tl.int64) * unpacked(x.n)
-    return look_up(place_of(x, b, of_head(h, flipped)) + by_query(at, flipped), row, interpreted)
+    at = tl.where(tile.q.inside, tile.q.at, 0).to(tl.int64) * unpacked(x.n)
+    return look_up(place_of(x, tile.head.b, of_head(tile.head.h, flipped)) + by_query(at, flipped), row)
 
 
 @triton.jit
-def row_of(x, terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
+def row_of(x, terms, tile, flipped: tl.constexpr):
     """The row of a table of relative vectors for each pair."""
-    return _row_at(x, terms.relative_q_position, terms.relative_k_position, b, i, j, i_inside, j_inside, flipped)
+    return _row_at(x, terms.relative_q_position, terms.relative_k_position, tile, flipped)
 
 
 # ---------------------------------------------------------------- biases by distance
 
 
 @triton.jit
-def table_row(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
+def table_row(terms, tile, flipped: tl.constexpr):
     """The row of the table of biases for each pair, from the distance key − query."""
     if terms.q_position is None:  # positions rise by one on both sides
-        return by_key(slots(j), flipped) - by_query(slots(i), flipped) + unpacked(terms.table.origin)
+        return by_key(slots(tile.k.at), flipped) - by_query(slots(tile.q.at), flipped) + unpacked(terms.table.origin)
     else:
-        return _row_at(terms.table, terms.q_position, terms.k_position, b, i, j, i_inside, j_inside, flipped)
+        return _row_at(terms.table, terms.q_position, terms.k_position, tile, flipped)
 
 
 @triton.jit
@@ -158,19 +177,19 @@ def are_far(terms, i_start, j_start):
 
 
 @triton.jit
-def grid_row(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
+def grid_row(terms, tile, flipped: tl.constexpr):
     """The row of the table by axes or classes for each pair."""
-    row = _row_at(terms.grid.first, terms.first_q, terms.first_k, b, i, j, i_inside, j_inside, flipped)
+    row = _row_at(terms.grid.first, terms.first_q, terms.first_k, tile, flipped)
     if terms.second_q is not None:
         row *= unpacked(terms.grid.second.last) + 1
-        row += _row_at(terms.grid.second, terms.second_q, terms.second_k, b, i, j, i_inside, j_inside, flipped)
+        row += _row_at(terms.grid.second, terms.second_q, terms.second_k, tile, flipped)
     return row
 
 
 @triton.jit
-def _row_at(table, q_position, k_position, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
+def _row_at(table, q_position, k_position, tile, flipped: tl.constexpr):
     """The row of a table for the distance of each pair in positions, or in numbers of an axis."""
-    distance = _distance(q_position, k_position, b, i, j, i_inside, j_inside, flipped)
+    distance = _distance(q_position, k_position, tile, flipped)
     if distance.dtype.is_floating():
         distance = tl.floor(distance)
         distance = tl.where(distance > -FAR, tl.where(distance < FAR, distance, FAR), -FAR).to(tl.int64)
@@ -179,10 +198,11 @@ def _row_at(table, q_position, k_position, b, i, j, i_inside, j_inside, flipped:
 
 
 @triton.jit
-def _distance(q_position, k_position, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
+def _distance(q_position, k_position, tile, flipped: tl.constexpr):
     """The distance key − query of each pair, in the dtype of the positions."""
-    q = load_vector(q_position, b, b, i, i_inside, 0)
-    k = load_vector(k_position, b, b, j, j_inside, 0)
+    b = tile.head.b
+    q = load_vector(q_position, b, b, tile.q.at, tile.q.inside, 0)
+    k = load_vector(k_position, b, b, tile.k.at, tile.k.inside, 0)
     return by_key(k, flipped) - by_query(q, flipped)
 
 
@@ -201,19 +221,19 @@ def _distance_of_slots(i, j, start, flipped: tl.constexpr):
 
 
 @triton.jit
-def formula_of(terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr):
+def formula_of(terms, tile, flipped: tl.constexpr):
     """A bias of the distance for each pair, and its derivatives by both parameters."""
     formula = terms.formula
     if terms.formula_q is None:  # positions rise by one on both sides; slots are exact in float32
-        distance = _distance_of_slots(i, j, tl.load(terms.formula_start).to(tl.float32), flipped)
+        distance = _distance_of_slots(tile.q.at, tile.k.at, tl.load(terms.formula_start).to(tl.float32), flipped)
     else:
-        distance = _distance(terms.formula_q, terms.formula_k, b, i, j, i_inside, j_inside, flipped).to(tl.float32)
+        distance = _distance(terms.formula_q, terms.formula_k, tile, flipped).to(tl.float32)
     far = tl.abs(distance)
-    first = tl.load(formula.first + of_head(h, flipped) * unpacked(formula.first_h))
+    first = tl.load(formula.first + of_head(tile.head.h, flipped) * unpacked(formula.first_h))
     if formula.kind == SLOPE:
         return -far * first, -far, tl.zeros_like(far)
     else:
-        second = tl.load(formula.second + of_head(h, flipped) * unpacked(formula.second_h))
+        second = tl.load(formula.second + of_head(tile.head.h, flipped) * unpacked(formula.second_h))
         return _of_two(formula.kind, distance, far, first, second)
 
 
@@ -233,34 +253,35 @@ def _of_two(kind: tl.constexpr, distance, far, first, second):
 
 
 @triton.jit
-def _sizes(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr, interpreted: tl.constexpr):
+def _sizes(terms, tile, flipped: tl.constexpr):
     """ln(1 + rate·|δ|) of each pair, and its derivative by the rate."""
     if terms.sizes is not None:  # positions rise by one on both sides
-        at = by_key(slots(j), flipped) - by_query(slots(i), flipped) + unpacked(terms.sizes.origin)
-        return look_up(terms.sizes.at, at, interpreted), look_up(terms.sizes.by_rate, at, interpreted)
+        at = by_key(slots(tile.k.at), flipped) - by_query(slots(tile.q.at), flipped) + unpacked(terms.sizes.origin)
+        return look_up(terms.sizes.at, at), look_up(terms.sizes.by_rate, at)
     else:
-        distance = _distance(terms.stretched_q, terms.stretched_k, b, i, j, i_inside, j_inside, flipped)
+        distance = _distance(terms.stretched_q, terms.stretched_k, tile, flipped)
         far, rate = tl.abs(distance.to(tl.float32)), tl.load(terms.stretched.rate)
         return _log1p(rate * far), far / (1 + rate * far)
 
 
 @triton.jit
-def stretched_of(terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr, interpreted: tl.constexpr):
-    """A bias in straight pieces of t = ln(1 + rate·|δ|)·stretch for each pair.
+def stretched_of(terms, tile, flipped: tl.constexpr):
+    """A bias in straight pieces for each pair.
 
-    Also the piece, t, and the derivatives by the stretch of the query, and by the rate divided by that stretch. A block
-    begins with the piece of its smallest t, and goes through the edges below its largest one, where the slope changes.
+    A block begins with the piece of its smallest t, and goes through the edges below its largest one, where the slope
+    changes.
     """
     pieces = terms.stretched
-    size, by_rate = _sizes(terms, b, i, j, i_inside, j_inside, flipped, interpreted)
-    t = size * by_query(load_vector(terms.stretch, b, b, i, i_inside, 0.0), flipped)
-    inside = by_query(i_inside, flipped) & by_key(j_inside, flipped) & (t == t)
+    size, by_rate = _sizes(terms, tile, flipped)
+    b = tile.head.b
+    t = size * by_query(load_vector(terms.stretch, b, b, tile.q.at, tile.q.inside, 0.0), flipped)
+    inside = by_query(tile.q.inside, flipped) & by_key(tile.k.inside, flipped) & (t == t)
     edges = tl.load(pieces.edges + tl.arange(0, terms.stretched.padded))
     first = tl.sum((edges <= tl.min(tl.where(inside, t, float("inf")))).to(tl.int32), 0)
     first = tl.minimum(first, unpacked(pieces.last))
     last = tl.sum((edges <= tl.max(tl.where(inside, t, float("-inf")))).to(tl.int32), 0)
     last = tl.minimum(last, unpacked(pieces.last))
-    own = of_head(h, flipped).to(tl.int64) * unpacked(pieces.h)
+    own = of_head(tile.head.h, flipped).to(tl.int64) * unpacked(pieces.h)
     slope = tl.load(pieces.slope + own + first) + tl.zeros_like(t)
     bias = tl.load(pieces.intercept + own + first) + slope * t
     piece = first + tl.zeros_like(t).to(tl.int32)
@@ -269,7 +290,7 @@ def stretched_of(terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr, i
         bias += step * tl.maximum(beyond, 0.0)
         slope += tl.where(beyond >= 0, step, 0.0)
         piece += (beyond >= 0).to(tl.int32)
-    return bias, piece, t, slope * size, slope * by_rate
+    return Pieces(bias, piece, t, slope * size, slope * by_rate)
 
 
 # ---------------------------------------------------------------- functions

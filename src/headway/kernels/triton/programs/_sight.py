@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from ._blocks import by_key, by_query, load_vector, place_of, place_of_pairs, unpacked
+from ._tiles import Head, tile_of
 
 NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
 COUNTS = tl.constexpr(2)  # the numbers in front of a list
@@ -61,63 +62,67 @@ def _in_interval(span, b, i, j, i_inside, m, flipped: tl.constexpr):
 
 
 @triton.jit
-def in_sight(sight, b, h, i, j, i_inside, m, flipped: tl.constexpr):
-    """Which keys j the queries i see."""
-    seen = _in_interval(sight.first, b, i, j, i_inside, m, flipped)
+def in_sight(sight, tile, flipped: tl.constexpr):
+    """Which keys of a tile its queries see."""
+    b, m, i, j = tile.head.b, tile.head.m, tile.q.at, tile.k.at
+    seen = _in_interval(sight.first, b, i, j, tile.q.inside, m, flipped)
     if sight.second is not None:
-        seen |= _in_interval(sight.second, b, i, j, i_inside, m, flipped)
+        seen |= _in_interval(sight.second, b, i, j, tile.q.inside, m, flipped)
     if sight.q_document is not None:
-        q = load_vector(sight.q_document, b, b, i, i_inside, 0)
+        q = load_vector(sight.q_document, b, b, i, tile.q.inside, 0)
         k = load_vector(sight.k_document, b, b, j, j < m, 0)
         seen &= by_query(q, flipped) == by_key(k, flipped)
     if sight.rest is not None:
-        seen &= tl.load(place_of_pairs(sight.rest, sight.rest_layout, b, h, i, j, flipped), mask=seen, other=0) != 0
+        place = place_of_pairs(sight.rest, sight.rest_layout, b, tile.head.h, i, j, flipped)
+        seen &= tl.load(place, mask=seen, other=0) != 0
     return seen
 
 
 @triton.jit
-def _in_any(span, seen, b, j, i_start, rows: tl.constexpr, n, m):
-    """Which keys j are in the interval of any query of a block."""
+def _in_any(span, seen, tile, rows: tl.constexpr):
+    """Which keys are in the interval of any query of a block."""
     if span.start.kind == EACH or span.stop.kind == EACH:
         return tl.max(seen.to(tl.int32), 0) != 0
     else:  # bounds are the same for all or move by one: the intervals together are one
+        b, m, first = tile.head.b, tile.head.m, tile.q.start
         begin, end = _keys_of(span, b, m)
-        start = tl.maximum(_bound(span.start, b, i_start, True, 0), begin)
-        stop = tl.minimum(_bound(span.stop, b, tl.minimum(i_start + rows, n) - 1, True, m), end)
+        start = tl.maximum(_bound(span.start, b, first, True, 0), begin)
+        stop = tl.minimum(_bound(span.stop, b, tl.minimum(first + rows, tile.head.n) - 1, True, m), end)
         if span.start.kind == SLOT and span.stop.kind == SLOT:
             stop = tl.where(unpacked(span.start.value) < unpacked(span.stop.value), stop, 0)
-        return (j >= start) & (j < stop)
+        return (tile.k.at >= start) & (tile.k.at < stop)
 
 
 @triton.jit
-def keys_in_sight(sight, seen, b, j, i_start, rows: tl.constexpr, n, m):
-    """Which keys j any query of a block sees; ``seen`` are the pairs in sight, [queries, keys]."""
+def keys_in_sight(sight, seen, tile, rows: tl.constexpr):
+    """Which keys of a tile any of its queries sees; ``seen`` are the pairs in sight, [queries, keys]."""
     if sight.q_document is not None or sight.rest is not None:
         return tl.max(seen.to(tl.int32), 0) != 0
     elif sight.second is None:
-        return _in_any(sight.first, seen, b, j, i_start, rows, n, m)
+        return _in_any(sight.first, seen, tile, rows)
     else:
-        first = _in_any(sight.first, seen, b, j, i_start, rows, n, m)
-        return first | _in_any(sight.second, seen, b, j, i_start, rows, n, m)
+        first = _in_any(sight.first, seen, tile, rows)
+        return first | _in_any(sight.second, seen, tile, rows)
 
 
 @triton.jit
-def _meets(span, b, i, i_inside, start, stop, m):
-    """Which of the queries i see any of the keys start … stop − 1."""
-    first, last = _interval(span, b, i, i_inside, m)
-    return tl.maximum(first, start) < tl.minimum(last, stop)
+def _meets(span, tile, block: tl.constexpr):
+    """Which queries see any of the keys of a tile."""
+    start = tile.k.start
+    first, last = _interval(span, tile.head.b, tile.q.at, tile.q.inside, tile.head.m)
+    return tl.maximum(first, start) < tl.minimum(last, start + block)
 
 
 @triton.jit
-def queries_in_sight(sight, seen, b, i, i_inside, j_start, block: tl.constexpr, m):
-    """Which queries i see any key of a block; ``seen`` are the pairs in sight, [keys, queries]."""
+def queries_in_sight(sight, seen, tile, block: tl.constexpr):
+    """Which queries of a tile see any of its keys; ``seen`` are the pairs in sight, [keys, queries]."""
     if sight.q_document is not None or sight.rest is not None:
         return tl.max(seen.to(tl.int32), 0) != 0
     elif sight.second is None:
-        return _meets(sight.first, b, i, i_inside, j_start, j_start + block, m)
+        return _meets(sight.first, tile, block)
     else:
-        first = _meets(sight.first, b, i, i_inside, j_start, j_start + block, m)
-        return first | _meets(sight.second, b, i, i_inside, j_start, j_start + block, m)
+        first = _meets(sight.first, tile, block)
+        return first | _meets(sight.second, tile, block)
 
 
 @triton.jit
@@ -298,15 +303,16 @@ def classify_tiles(
     row, first = tl.program_id(0) // chunks, tl.program_id(0) % chunks * chunk
     which, own = row // tiles, row % tiles
     b, h = which // heads, which % heads
+    head = Head(b, h, h, which, n, m)  # no keys are read
     for other in range(first, tl.minimum(first + chunk, others)):
         if of_keys:
-            i, j = other * rows + tl.arange(0, rows), own * block + tl.arange(0, block)
+            tile = tile_of(head, other, own, rows, block)
         else:
-            i, j = own * rows + tl.arange(0, rows), other * block + tl.arange(0, block)
-        seen = in_sight(sight, b, h, i, j, i < n, m, False)
+            tile = tile_of(head, own, other, rows, block)
+        seen = in_sight(sight, tile, False)
         some = tl.max(tl.max(seen.to(tl.int32), 1), 0)
         if not of_keys:  # queries beyond the last one are never stored
-            seen |= (i >= n)[:, None]
+            seen |= (tile.q.at >= n)[:, None]
         whole = tl.min(tl.min(seen.to(tl.int32), 1), 0)
         tl.store(kinds + row.to(tl.int64) * others + other, (some * (1 + whole)).to(tl.int8))
 
@@ -330,10 +336,9 @@ def list_tiles(lists, kinds, others, chunk: tl.constexpr):
 
 
 @triton.jit
-def is_in_sight(sight, b, h, i_tile, j_tile, n, m, rows: tl.constexpr, block: tl.constexpr):
-    """Whether any pair of a block is in sight, where intervals do not say it."""
+def is_in_sight(sight, tile):
+    """Whether any pair of a tile is in sight, where intervals do not say it."""
     if (sight.rest is None) and (sight.q_document is None):
         return True
     else:
-        i, j = i_tile * rows + tl.arange(0, rows), j_tile * block + tl.arange(0, block)
-        return tl.max(tl.max(in_sight(sight, b, h, i, j, i < n, m, False).to(tl.int32), 1), 0) != 0
+        return tl.max(tl.max(in_sight(sight, tile, False).to(tl.int32), 1), 0) != 0

@@ -32,14 +32,15 @@ def have_one_vector(x, i_start, j_start, block: tl.constexpr):
 
 
 @triton.jit
-def _one_vector(x, h, i_start, j_start):
-    return tl.reshape(_vectors(x, h, _first(x, i_start, j_start) + tl.zeros([1], tl.int32)), [x.padded])
+def _one_vector(x, tile):
+    row = _first(x, tile.q.start, tile.k.start) + tl.zeros([1], tl.int32)
+    return tl.reshape(_vectors(x, tile.head.h, row), [x.padded])
 
 
 @triton.jit
-def vectors_of(x, h, i_start, j_start, of_queries: tl.constexpr, block: tl.constexpr):
+def _both_vectors(x, tile, of_queries: tl.constexpr, block: tl.constexpr):
     """The vectors of the nearer and of the farther distances of a block."""
-    step, first = tl.arange(0, block), _first(x, i_start, j_start)
+    h, step, first = tile.head.h, tl.arange(0, block), _first(x, tile.q.start, tile.k.start)
     if of_queries:
         return _vectors(x, h, first - step), _vectors(x, h, first - step + block)
     else:
@@ -90,59 +91,49 @@ def unskewed(pairs, axis: tl.constexpr, block: tl.constexpr):
 
 
 @triton.jit
-def products_by_distance(
-    tokens, x, h, i_start, j_start, of_queries: tl.constexpr, flipped: tl.constexpr, block: tl.constexpr,
-    interpreted: tl.constexpr,
-):  # fmt: skip
+def products_by_distance(tokens, x, tile, of_queries: tl.constexpr, flipped: tl.constexpr, block: tl.constexpr):
     """The products of tokens [block, width] with the vectors of each pair: of queries, or of keys if ``of_queries``."""
     if x.clipped:
-        if have_one_vector(x, i_start, j_start, block):
-            one = tl.sum(tokens.to(tl.float32) * _one_vector(x, h, i_start, j_start).to(tl.float32)[None, :], 1)
+        if have_one_vector(x, tile.q.start, tile.k.start, block):
+            one = tl.sum(tokens.to(tl.float32) * _one_vector(x, tile).to(tl.float32)[None, :], 1)
             found = by_query(one, flipped != of_queries) + tl.zeros([block, block], tl.float32)
         else:
-            found = _skewed_products(tokens, x, h, i_start, j_start, of_queries, flipped, block, interpreted)
+            found = _skewed_products(tokens, x, tile, of_queries, flipped, block)
         return found
     else:
-        return _skewed_products(tokens, x, h, i_start, j_start, of_queries, flipped, block, interpreted)
+        return _skewed_products(tokens, x, tile, of_queries, flipped, block)
 
 
 @triton.jit
-def _skewed_products(
-    tokens, x, h, i_start, j_start, of_queries: tl.constexpr, flipped: tl.constexpr, block: tl.constexpr,
-    interpreted: tl.constexpr,
-):  # fmt: skip
-    near, far = vectors_of(x, h, i_start, j_start, of_queries, block)
+def _skewed_products(tokens, x, tile, of_queries: tl.constexpr, flipped: tl.constexpr, block: tl.constexpr):
+    near, far = _both_vectors(x, tile, of_queries, block)
     if of_queries == flipped:
-        near, far = dot(tokens, tl.trans(near), interpreted), dot(tokens, tl.trans(far), interpreted)
+        near, far = dot(tokens, tl.trans(near)), dot(tokens, tl.trans(far))
         return skewed(near, far, 1, block)
     else:
-        near, far = dot(near, tl.trans(tokens), interpreted), dot(far, tl.trans(tokens), interpreted)
+        near, far = dot(near, tl.trans(tokens)), dot(far, tl.trans(tokens))
         return skewed(near, far, 0, block)
 
 
 @triton.jit
-def add_vectors(
-    total, pairs, x, h, i_start, j_start, of_queries: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr
-):
+def add_vectors(total, pairs, x, tile, of_queries: tl.constexpr, block: tl.constexpr):
     """Adds to total [block, width] the vectors of each pair times the numbers of pairs.
 
     These have along their first axis the queries, or, of relative queries, the keys.
     """
     if x.clipped:
-        if have_one_vector(x, i_start, j_start, block):
-            total += tl.sum(pairs, 1)[:, None] * _one_vector(x, h, i_start, j_start).to(tl.float32)[None, :]
+        if have_one_vector(x, tile.q.start, tile.k.start, block):
+            total += tl.sum(pairs, 1)[:, None] * _one_vector(x, tile).to(tl.float32)[None, :]
         else:
-            total = _add_skewed(total, pairs, x, h, i_start, j_start, of_queries, block, interpreted)
+            total = _add_skewed(total, pairs, x, tile, of_queries, block)
         return total
     else:
-        return _add_skewed(total, pairs, x, h, i_start, j_start, of_queries, block, interpreted)
+        return _add_skewed(total, pairs, x, tile, of_queries, block)
 
 
 @triton.jit
-def _add_skewed(
-    total, pairs, x, h, i_start, j_start, of_queries: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr
-):
-    near, far = vectors_of(x, h, i_start, j_start, of_queries, block)
+def _add_skewed(total, pairs, x, tile, of_queries: tl.constexpr, block: tl.constexpr):
+    near, far = _both_vectors(x, tile, of_queries, block)
     nearer, farther = unskewed(pairs, 1, block)
-    total += dot(nearer.to(near.dtype), near, interpreted)
-    return total + dot(farther.to(far.dtype), far, interpreted)
+    total += dot(nearer.to(near.dtype), near)
+    return total + dot(farther.to(far.dtype), far)

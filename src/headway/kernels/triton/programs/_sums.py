@@ -10,7 +10,8 @@ from ._blocks import by_query, dot, load_vector, place_of_pairs, unpacked
 from ._scores import SQUARE, are_far, grid_row, row_of, squares_apart, stretched_of, table_row
 from ._sight import SLOT, is_in_sight, key_tiles, query_tiles, seen_tiles
 from ._skew import have_one_vector, unskewed
-from ._weights import kept_weights, tile_gradient, tile_of
+from ._tiles import Head, Tile, tile_of, tokens_at
+from ._weights import gradient_of, kept_weights
 
 RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES = (tl.constexpr(kind) for kind in range(3))
 BY_DISTANCE, BY_AXES, BY_PIECE = (tl.constexpr(kind) for kind in range(3))
@@ -43,8 +44,7 @@ def _is_near(terms, i_start, j_start):
 @triton.jit(do_not_specialize=["n", "m"])
 def diagonals_gradient(
     x, parts, d_out, statistics, partial, n, m, heads, group, length,
-    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
-    block: tl.constexpr, beyond: tl.constexpr, interpreted: tl.constexpr,
+    block: tl.constexpr, beyond: tl.constexpr,
 ):  # fmt: skip
     """The sums of the gradients of scores at each distance, over a diagonal of square tiles.
 
@@ -63,13 +63,12 @@ def diagonals_gradient(
         all_far = (-offset * block >= behind * SQUARE + SQUARE) | (offset * block >= before * SQUARE + SQUARE)
         last = tl.where(all_far, first, last)
     total = tl.zeros([block, block], tl.float32)
-    for tile in range(first, last):
-        near = _is_near(parts.terms, tile * block, (tile + offset) * block)
-        if near & is_in_sight(parts.sight, b, h, tile, tile + offset, n, m, block, block):
-            total += tile_gradient(
-                x, parts, d_out, statistics, b, h, h // group, which, tile, tile + offset, n, m,
-                head_dim, v_dim, head_pad, v_pad, block, block, interpreted,
-            )  # fmt: skip
+    for step in range(first, last):
+        near = _is_near(parts.terms, step * block, (step + offset) * block)
+        head = Head(b, h, h // group, which, n, m)
+        if near & is_in_sight(parts.sight, tile_of(head, step, step + offset, block, block)):
+            tile = tile_of(head, step, step + offset, block, block)  # made here, it takes fewer registers
+            total += gradient_of(x, parts, d_out, statistics, tile, False).of_scores
     row, column = tl.arange(0, block)[:, None], tl.arange(0, block)[None, :]
     place = partial + which.to(tl.int64) * 2 * length + beyond + diagonal * block + tl.arange(0, block)
     at = row + column - (block - 1)
@@ -83,8 +82,7 @@ def diagonals_gradient(
 @triton.jit(do_not_specialize=["n", "m", "shares", "count"])
 def rows_gradient(
     x, parts, d_out, statistics, partial, partial_slopes, n, m, heads, group, shares, count,
-    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
-    rows: tl.constexpr, block: tl.constexpr, chunk: tl.constexpr, by: tl.constexpr, interpreted: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr, chunk: tl.constexpr, by: tl.constexpr,
 ):  # fmt: skip
     """The sums of the gradients of scores in each row of a table: by distance, for positions with any gaps, or by axes.
 
@@ -101,22 +99,19 @@ def rows_gradient(
     for j_tile in range(share, tl.cdiv(m, block), shares):
         _, _, left, _, _, last = query_tiles(parts.sight, b, j_tile * block, (j_tile + 1) * block, n, m, rows)
         for i_tile in range(left, last):
-            i, j = i_tile * rows + tl.arange(0, rows), j_tile * block + tl.arange(0, block)
+            tile = tile_of(Head(b, h, h // group, which, n, m), i_tile, j_tile, rows, block)
             if by == BY_DISTANCE:
-                row = table_row(parts.terms, b, i, j, i < n, j < m, False)
+                row = table_row(parts.terms, tile, False)
             elif by == BY_AXES:
-                row = grid_row(parts.terms, b, i, j, i < n, j < m, False)
+                row = grid_row(parts.terms, tile, False)
             else:
-                found = stretched_of(parts.terms, b, h, i, j, i < n, j < m, False, interpreted)
-                row, t = found[1], found[2]
-            inside = (i < n)[:, None] & (j < m)[None, :]
+                pieces = stretched_of(parts.terms, tile, False)
+                row, t = pieces.piece, pieces.t
+            inside = tile.q.inside[:, None] & tile.k.inside[None, :]
             low = tl.maximum(tl.min(tl.where(inside, row, count)), start)
             high = tl.minimum(tl.max(tl.where(inside, row, -1)), start + chunk - 1)
-            if (low <= high) & is_in_sight(parts.sight, b, h, i_tile, j_tile, n, m, rows, block):
-                gradient = tile_gradient(
-                    x, parts, d_out, statistics, b, h, h // group, which, i_tile, j_tile, n, m,
-                    head_dim, v_dim, head_pad, v_pad, rows, block, interpreted,
-                )  # fmt: skip
+            if (low <= high) & is_in_sight(parts.sight, tile):
+                gradient = gradient_of(x, parts, d_out, statistics, tile, False).of_scores
                 for one in range(low, high + 1):
                     part = tl.where(row == one, gradient, 0.0)
                     sums += tl.where(own == one, tl.sum(part), 0.0)
@@ -134,8 +129,7 @@ def rows_gradient(
 @triton.jit(do_not_specialize=["n", "m", "members", "shares"])
 def vectors_gradient(
     x, parts, d_out, statistics, vectors, partial, n, m, heads, group, own_heads, members, shares,
-    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
-    block: tl.constexpr, kind: tl.constexpr, interpreted: tl.constexpr,
+    block: tl.constexpr, kind: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the vectors of the distances of a diagonal of square tiles, two blocks of them.
 
@@ -154,30 +148,30 @@ def vectors_gradient(
         alike = have_one_vector(vectors, 0, offset * block, block)
     for member in range(share, members, shares):
         b, h = member // each, own * each + member % each
-        for tile in range(first, last):
-            gradient, kept, seen, for_relative_keys, for_relative_queries, up = tile_of(
-                x, parts, d_out, statistics, b, h, h // group, b * heads + h, tile, tile + offset, n, m,
-                head_dim, v_dim, head_pad, v_pad, block, block, kind != RELATIVE_QUERIES, interpreted,
-            )  # fmt: skip
+        for step in range(first, last):
+            head = Head(b, h, h // group, b * heads + h, n, m)
+            tile = tile_of(head, step, step + offset, block, block)
+            found = gradient_of(x, parts, d_out, statistics, tile, kind != RELATIVE_QUERIES)
+            gradient = found.of_scores
             if kind == RELATIVE_VALUES:
-                gradient, tokens = kept, up
+                gradient, tokens = found.kept, found.up
             else:
                 if parts.terms.factor is not None:
-                    i = tile * block + tl.arange(0, block)
-                    gradient *= by_query(load_vector(parts.terms.factor, b, h, i, i < n, 0.0), kind != RELATIVE_QUERIES)
+                    factor = load_vector(parts.terms.factor, b, h, tile.q.at, tile.q.inside, 0.0)
+                    gradient *= by_query(factor, kind != RELATIVE_QUERIES)
                 if kind == RELATIVE_QUERIES:
-                    tokens = for_relative_queries
+                    tokens = found.for_relative_queries
                 else:
-                    tokens = for_relative_keys
+                    tokens = found.for_relative_keys
                 # a token without pairs may hold NaN
-                tokens = tl.where((tl.max(seen.to(tl.int32), 0) != 0)[:, None], tokens, 0.0)
+                tokens = tl.where((tl.max(found.seen.to(tl.int32), 0) != 0)[:, None], tokens, 0.0)
             if alike:
                 both = tl.sum(tl.sum(gradient, 0)[:, None] * tokens.to(tl.float32), 0)
                 near += tl.where(tl.arange(0, block)[:, None] == 0, both[None, :], 0.0)
             else:
                 nearer, farther = unskewed(gradient, 0, block)
-                near += dot(nearer.to(tokens.dtype), tokens, interpreted)
-                far += dot(farther.to(tokens.dtype), tokens, interpreted)
+                near += dot(nearer.to(tokens.dtype), tokens)
+                far += dot(farther.to(tokens.dtype), tokens)
     row, column = tl.arange(0, block)[:, None], tl.arange(0, vectors.padded)[None, :]
     place = partial + (tl.program_id(0).to(tl.int64) * (2 * block) + row) * vectors.width + column
     tl.store(place, near, mask=(row < block) & (column < vectors.width))
@@ -187,8 +181,7 @@ def vectors_gradient(
 @triton.jit(do_not_specialize=["n", "m", "count"])
 def sums_by_row(
     x, parts, d_out, statistics, table, sums, n, m, heads, group, count,
-    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
-    rows: tl.constexpr, block: tl.constexpr, chunk: tl.constexpr, kind: tl.constexpr, interpreted: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr, chunk: tl.constexpr, kind: tl.constexpr,
 ):  # fmt: skip
     """The sums over the pairs of each token with the same row of a table of relative vectors.
 
@@ -202,40 +195,34 @@ def sums_by_row(
         tiles = tl.cdiv(m, block)
     else:
         tiles = tl.cdiv(n, rows)
-    which, tile = tl.program_id(0) // chunks // tiles, tl.program_id(0) // chunks % tiles
+    which, number = tl.program_id(0) // chunks // tiles, tl.program_id(0) // chunks % tiles
     b, h = which // heads, which % heads
     own = start + tl.arange(0, chunk)[None, :]
     if kind == RELATIVE_QUERIES:
-        token, tokens = tile * block + tl.arange(0, block), m
-        _, _, first, _, _, last = query_tiles(parts.sight, b, tile * block, (tile + 1) * block, n, m, rows)
+        token, tokens = number * block + tl.arange(0, block), m
+        _, _, first, _, _, last = query_tiles(parts.sight, b, number * block, (number + 1) * block, n, m, rows)
         found = tl.zeros([block, chunk], tl.float32)
     else:
-        token, tokens = tile * rows + tl.arange(0, rows), n
+        token, tokens = number * rows + tl.arange(0, rows), n
         first, _, _, last = seen_tiles(parts.sight, b, token, token < n, m, block)
         found = tl.zeros([rows, chunk], tl.float32)
     for other in range(first, last):
+        head = Head(b, h, h // group, which, n, m)
         if kind == RELATIVE_QUERIES:
-            i_tile, j_tile = other, tile
+            tile = tile_of(head, other, number, rows, block)
         else:
-            i_tile, j_tile = tile, other
-        i, j = i_tile * rows + tl.arange(0, rows), j_tile * block + tl.arange(0, block)
-        row = row_of(table, parts.terms, b, i, j, i < n, j < m, False)
-        inside = (i < n)[:, None] & (j < m)[None, :]
+            tile = tile_of(head, number, other, rows, block)
+        row = row_of(table, parts.terms, tile, False)
+        inside = tile.q.inside[:, None] & tile.k.inside[None, :]
         low = tl.maximum(tl.min(tl.where(inside, row, count)), start)
         high = tl.minimum(tl.max(tl.where(inside, row, -1)), start + chunk - 1)
-        if (low <= high) & is_in_sight(parts.sight, b, h, i_tile, j_tile, n, m, rows, block):
+        if (low <= high) & is_in_sight(parts.sight, tile):
             if kind == RELATIVE_VALUES:
-                value = kept_weights(
-                    x, parts, statistics, b, h, h // group, which, i_tile, j_tile, n, m,
-                    head_dim, head_pad, rows, block, interpreted,
-                )  # fmt: skip
+                value = kept_weights(x, parts, statistics, tile)
             else:
-                value = tile_gradient(
-                    x, parts, d_out, statistics, b, h, h // group, which, i_tile, j_tile, n, m,
-                    head_dim, v_dim, head_pad, v_pad, rows, block, interpreted,
-                )  # fmt: skip
+                value = gradient_of(x, parts, d_out, statistics, tile, False).of_scores
                 if parts.terms.factor is not None:
-                    value *= load_vector(parts.terms.factor, b, h, i, i < n, 0.0)[:, None]
+                    value *= load_vector(parts.terms.factor, b, h, tile.q.at, tile.q.inside, 0.0)[:, None]
                 value *= parts.terms.scale
             for one in range(low, high + 1):
                 part = tl.where(row == one, value, 0.0)
@@ -254,30 +241,25 @@ def sums_by_row(
 @triton.jit(do_not_specialize=["n", "m", "sequences", "members"])
 def dense_gradient(
     x, parts, d_out, statistics, d_dense, n, m, heads, group, own_heads, sequences, members,
-    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
-    rows: tl.constexpr, block: tl.constexpr, layout: tl.constexpr, interpreted: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr, layout: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a tile of a dense bias: the sum over the sequences and heads that share it, in their order.
 
     The bias has own_heads heads; each of its numbers is for ``sequences`` sequences and ``members`` heads.
     """
     i_tiles, j_tiles = tl.cdiv(n, rows), tl.cdiv(m, block)
-    own, tile = tl.program_id(0) // (i_tiles * j_tiles), tl.program_id(0) % (i_tiles * j_tiles)
-    own_b, own_h, i_tile, j_tile = own // own_heads, own % own_heads, tile // j_tiles, tile % j_tiles
-    i, j = i_tile * rows + tl.arange(0, rows), j_tile * block + tl.arange(0, block)
-    i_inside, j_inside = i < n, j < m
+    own, number = tl.program_id(0) // (i_tiles * j_tiles), tl.program_id(0) % (i_tiles * j_tiles)
+    own_b, own_h, i_tile, j_tile = own // own_heads, own % own_heads, number // j_tiles, number % j_tiles
+    q, k = tokens_at(i_tile, rows, n), tokens_at(j_tile, block, m)
     total = tl.zeros([rows, block], tl.float32)
     for step in range(sequences * members):
         b, h = own_b + step // members, own_h + step % members
-        _, _, first, _, _, last = key_tiles(parts.sight, b, i, i_inside, m, block)
-        near = (first <= j_tile) & (j_tile < last)
-        if near & is_in_sight(parts.sight, b, h, i_tile, j_tile, n, m, rows, block):
-            total += tile_gradient(
-                x, parts, d_out, statistics, b, h, h // group, b * heads + h, i_tile, j_tile, n, m,
-                head_dim, v_dim, head_pad, v_pad, rows, block, interpreted,
-            )  # fmt: skip
-    place = place_of_pairs(d_dense, layout, own_b, own_h, i, j, False)
-    tl.store(place, total.to(d_dense.at.dtype.element_ty), mask=i_inside[:, None] & j_inside[None, :])
+        _, _, first, _, _, last = key_tiles(parts.sight, b, q.at, q.inside, m, block)
+        tile = Tile(Head(b, h, h // group, b * heads + h, n, m), q, k)
+        if (first <= j_tile) & (j_tile < last) & is_in_sight(parts.sight, tile):
+            total += gradient_of(x, parts, d_out, statistics, tile, False).of_scores
+    place = place_of_pairs(d_dense, layout, own_b, own_h, q.at, k.at, False)
+    tl.store(place, total.to(d_dense.at.dtype.element_ty), mask=q.inside[:, None] & k.inside[None, :])
 
 
 @triton.jit
