@@ -57,6 +57,8 @@ BY_ROWS = frozenset({"auto", "cpu"})
 PREPARE, TERMS = frozenset({"prepare"}), frozenset({"terms"})
 OF_STREAM = torch.int64, False
 """What a step depends on of the default coordinates."""
+FROM_ZERO = 0, 0
+"""What any other call depends on of them."""
 CPU = torch.device("cpu")
 
 
@@ -371,45 +373,82 @@ def key_of(request: Request) -> Hashable:
     if watched() or forward_mode() or not _are_plain(q, k, v):
         return None
     on_gpu = _runs_on_gpu(q, kernel)
+    environment = _key_of_environment(q, k, v, on_gpu)
+    if environment is None:
+        return None
+    shapes = q.shape, k.shape, v.shape
+    short, decodes = _lengths(shapes, encoding, on_gpu)
+    if not short and not decodes:
+        return None
+    parts = _key_of_parts(encoding, mask, scale, prepared_by, kernel)
+    if parts is None:
+        return None
+    wanted = (q.requires_grad, k.requires_grad, v.requires_grad) if torch.is_grad_enabled() else None
+    others = q.dtype, k.dtype, v.dtype, wanted, parts, environment
+    if decodes and _same_for_any_keys(encoding, wanted):
+        places = OF_STREAM if q_at is None and k_at is None else _key_of_stream(request)
+        q_shape, k_shape, v_shape = shapes
+        if places is None or v_shape[2] != k_shape[2]:
+            return None
+        return "step", q_shape, k_shape[:2], k_shape[3], v_shape[:2], v_shape[3], places, others
+    if not short or (wanted is not None and (q is k or k is v or q is v)):  # autograd saves each tensor once
+        return None
+    places = FROM_ZERO if q_at is None and k_at is None else _key_of_places(q_at, k_at, encoding, on_gpu)
+    return None if places is None else ("call", shapes, q.stride(), k.stride(), v.stride(), places, others)
+
+
+def _key_of_environment(q: Tensor, k: Tensor, v: Tensor, on_gpu: bool) -> Hashable:
+    """Returns what results depend on besides the call; None if no kernel prepares calls in it."""
     environment = of_triton(q, k, v) if on_gpu else of_cpu(q, k, v)
     autocast = any_autocast()
     if environment is None or (autocast and not (on_gpu and _are_cast(q, k, v))):
         return None
-    q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
+    return environment, autocast, torch.get_default_dtype()
+
+
+def _lengths(
+    shapes: tuple[torch.Size, torch.Size, torch.Size], encoding: PositionEncoding | None, on_gpu: bool
+) -> tuple[bool, bool]:
+    """Returns whether a call is short enough for a plan, and whether it is a decoding step that may have one."""
+    q_shape, k_shape, v_shape = shapes
     if not len(q_shape) == len(k_shape) == len(v_shape) == 4:
-        return None
+        return False, False
     n, m = q_shape[2], k_shape[2]
-    longest = LONGEST_OF_GPU if on_gpu else LONGEST if _rotates(encoding) else WITHOUT_TABLES * LONGEST
-    short, decodes = n + m <= longest, 0 < n <= STEP_QUERIES and n < m
-    if (not short and not decodes) or (decodes and on_gpu):
+    decodes = 0 < n <= STEP_QUERIES and n < m
+    if on_gpu:
+        return not decodes and n + m <= LONGEST_OF_GPU, False
+    has_tables = isinstance(encoding, PositionEncoding) and "prepare" in encoding.acts  # cosines and sines
+    return n + m <= (LONGEST if has_tables else WITHOUT_TABLES * LONGEST), decodes
+
+
+def _key_of_parts(
+    encoding: PositionEncoding | None,
+    mask: AnyMask,
+    scale: float | None,
+    prepared_by: PositionEncoding | None,
+    kernel: str,
+) -> Hashable:
+    """Returns what a call is made of besides q, k, v and their coordinates; None if any of it has no key."""
+    if not (encoding is None or isinstance(encoding, PositionEncoding)) or not (mask is None or isinstance(mask, Mask)):
         return None
-    of_encoding = () if encoding is None else _key_of(encoding, PositionEncoding)
-    of_mask = () if mask is None else _key_of(mask, Mask)
-    if of_encoding is None or of_mask is None or not (scale is None or type(scale) is float):
+    if not (scale is None or type(scale) is float) or not (prepared_by is None or prepared_by is encoding):
         return None
-    if prepared_by is not None and prepared_by is not encoding:
+    of_encoding = () if encoding is None else encoding.plan_key()
+    of_mask = () if mask is None else mask.plan_key()
+    if of_encoding is None or of_mask is None:
         return None
-    wanted = (q.requires_grad, k.requires_grad, v.requires_grad) if torch.is_grad_enabled() else None
-    others = (
-        q.dtype, k.dtype, v.dtype, of_encoding, of_mask, scale, prepared_by is None, kernel, wanted,
-        torch.get_default_dtype(), environment, autocast,
-    )  # fmt: skip
-    if decodes and _same_for_any_keys(encoding, wanted):
-        of_stream = OF_STREAM if q_at is None and k_at is None else _key_of_stream(request)
-        if of_stream is None or v_shape[2] != m:
-            return None
-        return "step", q_shape, k_shape[:2], k_shape[3], v_shape[:2], v_shape[3], of_stream, others
-    if not short or (wanted is not None and (q is k or k is v or q is v)):  # autograd saves each tensor once
+    return of_encoding, of_mask, scale, prepared_by is None, kernel
+
+
+def _key_of_places(q_at: Any, k_at: Any, encoding: PositionEncoding | None, on_gpu: bool) -> Hashable:
+    """Returns what a call that is no decoding step depends on of its coordinates; None if it has no plan."""
+    if not isinstance(q_at, Coordinates) or not isinstance(k_at, Coordinates):
         return None
-    places: Hashable = 0, 0
-    if q_at is not None or k_at is not None:
-        if not isinstance(q_at, Coordinates) or not isinstance(k_at, Coordinates):
-            return None
-        places = id(q_at), id(k_at)  # which the plan keeps alive
-        if on_gpu:  # on a GPU, streams are made anew for each call
-            of_q, of_k = q_at.stream_key(encoding), k_at.stream_key(encoding)
-            places = places if of_q is None or of_k is None else (of_q, of_k, q_at is k_at)
-    return "call", q_shape, k_shape, v_shape, q.stride(), k.stride(), v.stride(), places, others
+    if on_gpu:  # on a GPU, streams are made anew for each call
+        of_q, of_k = q_at.stream_key(encoding), k_at.stream_key(encoding)
+        if of_q is not None and of_k is not None:
+            return of_q, of_k, q_at is k_at
+    return id(q_at), id(k_at)  # which the plan keeps alive
 
 
 def _runs_on_gpu(q: Tensor, kernel: str) -> bool:
@@ -438,16 +477,6 @@ def _are_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
 def _are_cast(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Returns whether autocast, which is enabled on some device, leaves these as they are."""
     return autocasts(q) and q.dtype == k.dtype == v.dtype == torch.get_autocast_dtype(q.device.type)
-
-
-def _key_of(part: Any, kind: type[PositionEncoding] | type[Mask]) -> Hashable:
-    """Returns the key of a part of a call: what results depend on; None if it has none."""
-    return part.plan_key() if isinstance(part, kind) else None
-
-
-def _rotates(encoding: PositionEncoding | None) -> bool:
-    """Returns whether a call has cosines and sines for each token."""
-    return isinstance(encoding, PositionEncoding) and "prepare" in encoding.acts
 
 
 def _same_for_any_keys(encoding: PositionEncoding | None, wanted: tuple[bool, ...] | None) -> bool:
