@@ -140,13 +140,7 @@ def run(
     from ..inspection._run import chosen
     from ..inspection.texts import encode
 
-    if too_long not in _answers_to_long_texts():
-        raise unknown("--too-long", too_long, _answers_to_long_texts())
-    if language in LANGUAGES:
-        raise HeadwayError(
-            f"--language {language}: here it is that of the small model, chinese or english; that of the output is set "
-            f"before the command, headway --language {language} inspect"
-        )
+    _check_words(too_long, language)
     say, telling = consoles(as_json, quiet)
     wanted = _names(roles, ROLES, "role")
     shown = _names(statistics, STATISTICS, "statistic")
@@ -154,16 +148,7 @@ def run(
         chosen(shown)
     place = device_named(device)
     _check_places(out, csv, report)
-    if model is not None and not model.strip():
-        raise HeadwayError("the model or text is empty: give a model, a text in quotes, or a file")
-    if model is not None and text is None and not is_model(model):
-        if model.startswith(PATHS) and not os.path.exists(given_path(model)) and len(model.split()) == 1:
-            raise HeadwayError(f"there is no {model}: give a model's folder or .gguf file, a text, or a text's file")
-        model, text = None, model
-    if report is not None and text is None:
-        raise HeadwayError("--report shows what heads attend to in a text: give one")
-    if train and model is not None:
-        raise HeadwayError(f"--train trains the small model, and {model} is another: leave one of them out")
+    model, text = _model_and_text(model, text, report, train)
     given = [] if text is None else texts_of(text)
     with Screen(telling) as progress:
         inspected = published(model) if model is not None else small_model(language, given, train, progress.progressed)
@@ -179,22 +164,13 @@ def run(
         others = f", and {FEWEST_TEXTS} texts or more, of which there are {len(told)}" if told and not own else ""
         raise HeadwayError(f"no role can be measured: {measured.lacking}{others}; give such texts, or other --roles")
     about = said("{count} texts", count=len(told)) if own else inspected.about
-    left_out = len(given) - len(told)
-    long = said(
-        "{left_out} of {given} texts have more than {longest} tokens and are left out",
-        left_out=left_out,
-        given=len(given),
-        longest=inspected.longest,
-    )
-    warnings = [long] if left_out else []
-    if left_out:
-        say.print(long, style="yellow", markup=False, soft_wrap=True)
+    left_out = _left_out(len(given), len(told), inspected.longest)
+    _print_warning(say, left_out)
     measured_on = said("roles measured on {about}, of which every other one is held out", about=about)
     say.print(f"[bold]{inspected.name}[/bold]{said(': ')}{measured_on}\n")
     _print_roles(say, measured)
-    if unknown_words := _unknown_words(inspected.tokenizer, told):
-        warnings.append(unknown_words)
-        say.print(unknown_words, style="yellow", markup=False, soft_wrap=True)
+    unknown_words = _unknown_words(inspected.tokenizer, told)
+    _print_warning(say, unknown_words)
     rows = measured.table()
     if shown:
         _print_statistics(say, inspected.model, told or inspected.texts(), shown, rows)
@@ -218,7 +194,8 @@ def run(
         say.print(said(sentence, count=len(told), report=report), markup=False, soft_wrap=True)
     if as_json:
         lacking = [f"{role} is not measured: it needs {what}" for role, what in measured.not_measured.items()]
-        print_json("inspect", rows, notes=[f"roles measured on {about}", *warnings, *lacking], files=files)
+        notes = [f"roles measured on {about}", *filter(None, (left_out, unknown_words)), *lacking]
+        print_json("inspect", rows, notes=notes, files=files)
 
 
 def _measured(
@@ -240,6 +217,34 @@ def _measured(
         seed=seed,
         watch=lambda done, every: progress.progressed(said("measuring roles"), done / every),
     )
+
+
+def _check_words(too_long: str, language: str | None) -> None:
+    """Raises HeadwayError for a word that an option does not take."""
+    if too_long not in _answers_to_long_texts():
+        raise unknown("--too-long", too_long, _answers_to_long_texts())
+    if language in LANGUAGES:
+        raise HeadwayError(
+            f"--language {language}: here it is that of the small model, chinese or english; that of the output is set "
+            f"before the command, headway --language {language} inspect"
+        )
+
+
+def _model_and_text(
+    model: str | None, text: str | None, report: Path | None, train: bool
+) -> tuple[str | None, str | None]:
+    """The model and the text that were given: one word alone may be either. Raises HeadwayError if any is wrong."""
+    if model is not None and not model.strip():
+        raise HeadwayError("the model or text is empty: give a model, a text in quotes, or a file")
+    if model is not None and text is None and not is_model(model):
+        if model.startswith(PATHS) and not os.path.exists(given_path(model)) and len(model.split()) == 1:
+            raise HeadwayError(f"there is no {model}: give a model's folder or .gguf file, a text, or a text's file")
+        model, text = None, model
+    if report is not None and text is None:
+        raise HeadwayError("--report shows what heads attend to in a text: give one")
+    if train and model is not None:
+        raise HeadwayError(f"--train trains the small model, and {model} is another: leave one of them out")
+    return model, text
 
 
 def _answers_to_long_texts() -> Iterable[str]:
@@ -281,6 +286,23 @@ def _names(given: str | None, known: dict[str, Any], what: str) -> list[str] | N
 
 
 # ---------------------------------------------------------------- what is printed
+
+
+def _left_out(given: int, told: int, longest: int | None) -> str:
+    """A warning about texts that are too long; empty if there are none."""
+    if given == told:
+        return ""
+    return said(
+        "{left_out} of {given} texts have more than {longest} tokens and are left out",
+        left_out=given - told,
+        given=given,
+        longest=longest,
+    )
+
+
+def _print_warning(say: Console, warning: str) -> None:
+    if warning:
+        say.print(warning, style="yellow", markup=False, soft_wrap=True)
 
 
 def _print_roles(say: Console, measured: HeadRoles) -> None:
