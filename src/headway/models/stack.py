@@ -250,17 +250,8 @@ class Stack(nn.Module):
         if last is not None:
             need_last(last, x.shape[1])
             last = None if last == x.shape[1] else last
-        if cache is not None and memory is not None:
-            raise HeadwayError("cache and memory are both given: keep keys and values, or segments, and leave one out")
-        if cache is not None and len(cache.layers) != len(self.masks):
-            raise HeadwayError(
-                f"the cache has {len(cache.layers)} layers but the model {len(self.masks)}: give its own new_cache()"
-            )
+        self._check_past(x, cache, memory)
         before = cache if cache is not None else memory
-        if memory is not None and len(memory) and memory.states[0].shape[0] != x.shape[0]:
-            raise HeadwayError(
-                f"the batch is {x.shape[0]} but the memory holds {memory.states[0].shape[0]} rows: start a new memory"
-            )
         shared = sharing_of(self)
         if shared is not None:
             shared.refuse(self, memory=memory, cache=None if context is None else cache)
@@ -286,6 +277,19 @@ class Stack(nn.Module):
             before.need_new_lengths(shown, 0 if past is None else past.index.shape[1], x.shape[1])
         with transaction(cache, memory), _sharing(*masks, context_shown):
             return self._run(x, masks, past, coordinates, cache, memory, cross, last)
+
+    def _check_past(self, x: Tensor, cache: StackCache | None, memory: SegmentMemory | None) -> None:
+        """Raises HeadwayError unless cache and memory fit x and the layers."""
+        if cache is not None and memory is not None:
+            raise HeadwayError("cache and memory are both given: keep keys and values, or segments, and leave one out")
+        if cache is not None and len(cache.layers) != len(self.masks):
+            raise HeadwayError(
+                f"the cache has {len(cache.layers)} layers but the model {len(self.masks)}: give its own new_cache()"
+            )
+        if memory is not None and len(memory) and memory.states[0].shape[0] != x.shape[0]:
+            raise HeadwayError(
+                f"the batch is {x.shape[0]} but the memory holds {memory.states[0].shape[0]} rows: start a new memory"
+            )
 
     def _needs_no_coordinates(self, x: Tensor, masks: Sequence[Mask | Tensor | None], cache: StackCache) -> bool:
         """Returns whether layers that count their tokens compute a call as fast as layers that share coordinates."""
