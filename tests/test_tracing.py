@@ -329,7 +329,7 @@ JIT = r"torch.jit.trace (would keep what attention decides|cannot keep prepacked
 SYMBOLIC = r"torch.fx.symbolic_trace gives a Proxy without a shape: use torch.export.export"
 PREPACKED = "x requires a gradient, which prepacked weights do not have"
 FORWARD = "forward-mode differentiation and functionalize support only plain torch operations: use kernel='reference'"
-BATCHED = "kernel 'cpu' takes one gradient at a time .* choose kernel='reference'"
+BATCHED = "kernel 'cpu' takes one gradient at a time, .* choose kernel='reference'"
 ONCE = "supports first derivatives only: to differentiate a gradient choose kernel='reference'"
 
 OF_CPU = [*(case for case in CASES if case.startswith("cpu")), "a module"]
