@@ -90,6 +90,7 @@ print("right", len(found))
 """
 
 
+@pytest.mark.slow
 def test_a_version_without_them_computes_the_same() -> None:
     owners = {
         id(torch._C): "_C",

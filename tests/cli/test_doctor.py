@@ -53,6 +53,7 @@ def test_what_works(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.endswith("What is installed works.\n")
 
 
+@pytest.mark.slow
 def test_a_source_tree_that_is_not_installed_works() -> None:
     code = """
 import sys

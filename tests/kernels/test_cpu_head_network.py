@@ -33,6 +33,7 @@ from headway.terms import (
 pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library is not there")
 WIDTHS = [1, 3, 25]
 """Keys that a convolution reads: one, as tiles need no halo; the authors' three; as many as the kernel takes."""
+OF_MANY_TILES = [1, 3, pytest.param(25, marks=pytest.mark.slow)]
 APART = torch.rand(2, 4, 260, 700, generator=torch.Generator().manual_seed(3)) < 0.4
 APART[:, 0, :, :300], APART[:, 0, :, 300:] = False, True
 """In its tiles, the first head sees nothing or everything, the others some keys."""
@@ -73,7 +74,7 @@ SINK: dict[str, Any] = {"sink": torch.linspace(-1, 1, 4)}
 """Without one, the gradient of what is added to all scores of a head is 0."""
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", OF_MANY_TILES)
 @pytest.mark.parametrize(("n", "m"), LENGTHS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_every_length_and_dtype(n: int, m: int, width: int, dtype: torch.dtype) -> None:
@@ -92,7 +93,7 @@ def test_every_instruction_set(width: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", OF_MANY_TILES)
 def test_what_a_head_does_not_see_reads_as_zero(width: int, mask: str) -> None:
     agree([*inputs_of(260, 700), *network_of(width)], beside(), MASKS[mask], **SINK)
 
@@ -132,7 +133,7 @@ def test_a_dense_bias_that_heads_or_rows_share(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", OF_MANY_TILES)
 @pytest.mark.parametrize(("n", "m"), [(70, 70), (260, 700)])
 def test_gradients_of_what_is_added(n: int, m: int, width: int, dtype: torch.dtype) -> None:
     weights = network_of(width)

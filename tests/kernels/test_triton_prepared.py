@@ -379,6 +379,7 @@ def test_a_checkpoint_may_compute_a_call_again_with_a_plan_or_without(
     second(out.float().sum().backward)
 
 
+@pytest.mark.slow
 def test_large_rotations_are_not_kept(recorder: Recorder) -> None:
     """32 plans of an encoding would hold them."""
     encoding = hw.encoding("rope", head_dim=128)

@@ -205,7 +205,7 @@ def test_angles_of_a_stream_are_those_of_its_positions(head_dim: int, base: floa
 # ---------------------------------------------------------------- compiled steps
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rope", "none", "alibi", "t5", "window"])
 def test_one_compilation_for_prompts_and_one_for_steps(name: str) -> None:
     masks = [Window(5)] if name == "window" else None

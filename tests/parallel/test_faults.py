@@ -49,6 +49,7 @@ def test_others_stop_when_one_raises_alone(two: Pool, method: str, place: str) -
     assert any(one in second[1] for one in later)
 
 
+@pytest.mark.slow
 def test_a_call_that_is_refused_on_one_process_alone(two: Pool) -> None:
     first, second = two.run(2, cases.refused_alone)
     assert second.startswith("q has ")

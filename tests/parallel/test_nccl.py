@@ -22,6 +22,7 @@ def far(found: dict[str, Any]) -> dict[str, Any]:
     return {name: one for name, one in found.items() if isinstance(one, str) or not one < CLOSE}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("shape", ["contiguous", "zigzag"])
 @pytest.mark.parametrize("method", METHODS)
 def test_calls_of_two_processes(pool: Pool, method: str, shape: str) -> None:
@@ -29,6 +30,7 @@ def test_calls_of_two_processes(pool: Pool, method: str, shape: str) -> None:
         assert far(found) == {}
 
 
+@pytest.mark.slow
 def test_a_ring_of_four_processes(pool: Pool) -> None:
     """Keys and gradients of several steps are under way at once."""
     for found in pool.run(4, cases.calls, "ring", "zigzag"):

@@ -125,7 +125,7 @@ def test_prints_as_text_and_html_and_json(capsys: pytest.CaptureFixture[str]) ->
     assert "hidden from" in capsys.readouterr().out
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.slow
 @pytest.mark.xdist_group("parallel")
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("method", METHODS)

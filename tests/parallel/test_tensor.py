@@ -54,6 +54,7 @@ def test_every_encoding_on_a_mesh_of_sequence_and_heads(pool: Pool, method: str)
         assert {name: one for name, one in found.items() if name not in refused and one > CLOSE} == {}
 
 
+@pytest.mark.slow
 def test_layers_on_a_mesh_of_sequence_and_heads(pool: Pool) -> None:
     for found in pool.run(4, tensor_cases.layers_on_mesh):
         assert {name: one for name, one in found.items() if one > CLOSE} == {}

@@ -26,6 +26,7 @@ def test_training_on_a_mesh_of_two_by_two(pool: Pool) -> None:
         assert {name: one for name, one in found.items() if one > CLOSE} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_a_checkpoint_resumes_on_one_and_two_processes(pool: Pool, tmp_path: Path) -> None:
     for found in pool.run(2, training_cases.saved, tmp_path):
