@@ -49,10 +49,11 @@ def test_in_short(name: str) -> None:
 @pytest.mark.parametrize("kept", ["bytes", "objects"])
 def test_what_grows_is_found(kept: str) -> None:
     meter, held = long_runs.Meter(300), []
+    size = max(100_000, int(long_runs.GROWTH * long_runs.resident()) // 100)  # growth is a share of what is there
     for step in range(1, 301):
         if kept == "bytes":  # of new pages: the heap may have free ones that are resident
-            pages = mmap.mmap(-1, 100_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            pages.write(b"x" * 100_000)
+            pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            pages.write(b"x" * size)
             held.append(pages)
         else:
             held += [[step] for _ in range(100)]
