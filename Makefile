@@ -43,7 +43,7 @@ setup: library  ## make .venv: done by every other target when needed
 compare: library  ## train one small model per position encoding and compare them (at most 5 minutes on 2 cores)
 	$(BIN)/headway compare --seeds 1 --out compare-out $(ARGS)
 
-test: library  ## run a cross-section of the tests, in four to six minutes on 2 cores
+test: library  ## run a cross-section of the tests, in three to four minutes on 2 cores
 	$(PYTEST) --cross-section $(ARGS)
 
 test-all: library  ## run all tests

@@ -21,8 +21,8 @@ from recent import EVERYTHING, GROUPS, ROOMS, ROOT, Group
 from .test_import_arrows import imports_in, sources
 
 ALWAYS = {
-    *(f"tests/cli/test_{name}.py" for name in ("new_encoding", "options")),
-    *("tests/test_extras.py", "tests/test_lean_import.py", "tests/test_site.py"),
+    *(f"tests/cli/test_{name}.py" for name in ("doctor", "new_encoding", "options")),
+    *("tests/test_extras.py", "tests/test_lean_import.py", "tests/test_site.py", "tests/test_torch.py"),
     *("tests/test_docs_run.py", "tests/test_jagged.py", "tests/test_public_surface.py"),
     *("tests/weights/test_fetch.py", "tests/weights/test_weights.py"),
 }
