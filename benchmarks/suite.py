@@ -156,9 +156,9 @@ def measured_within(seconds: float, jobs: int) -> None:
     picture = (["majority"], SUITES["quick"].encodings)
     firsts = sorted(map(first_of, STATEMENTS), key=lambda part: len(part[0]) * len(part[1]))
     try:
-        for tasks, encodings in (picture, *firsts, *others()):
+        for tasks, encodings in (picture, *firsts, *by_task()):
             measure(tasks, encodings, protocol, seeds=range(FEWEST_SEEDS), out=FOLDER, jobs=jobs, watch=watch)
-        for tasks, encodings in (*others(), (PAPER.tasks, PAPER.encodings)):
+        for tasks, encodings in (*by_task(), (PAPER.tasks, PAPER.encodings)):
             measure(tasks, encodings, protocol, seeds=range(PAPER.seeds), out=FOLDER, jobs=jobs, watch=watch)
     except TimeoutError:
         pass
@@ -193,8 +193,8 @@ def first_of(statement: Statement) -> tuple[list[str], list[str]]:
     return list(dict.fromkeys(task for task, _ in cells)), list(dict.fromkeys(name for _, name in cells))
 
 
-def others() -> list[tuple[list[str], list[str]]]:
-    """Returns each task of the statements, with the encodings of which anything is said there."""
+def by_task() -> list[tuple[list[str], list[str]]]:
+    """Returns each task of the statements, with the encodings that they compare there."""
     encodings: dict[str, list[str]] = {}
     for statement in STATEMENTS:
         for pair in statement.pairs:
@@ -248,9 +248,8 @@ def scores(results: SuiteResults, task: str, language: str) -> str:
     if language == "en":
         return text
     titles, rest = text.split("\n", 1)
-    titles = titles.replace("| tokens (2×) |", f"| {CHINESE['tokens']} (2×) |")
-    for title in ("encoding", "learned", "steps"):
-        titles = titles.replace(f"| {title} |", f"| {CHINESE[title]} |")
+    for title in ("encoding", "learned", "tokens", "steps"):
+        titles = titles.replace(f"| {title} ", f"| {CHINESE[title]} ")
     return titles + "\n" + re.sub(r"\| (\d+) of (\d+) \|", r"| \1/\2 |", rest)
 
 
@@ -286,7 +285,7 @@ def literature(results: SuiteResults, language: str = "en") -> str:
         text = one.chinese if language == "zh" else one.text
         lines.append(f"| {text} | {one.source} | {given} | {verdict} |")
     given, verdict = on_texts(language)
-    lines.append(f"| {ON_A_TEXT[language]} | {OF_A_TEXT} | {given} | {in_words(verdict, language)} |")
+    lines.append(f"| {ON_A_TEXT[language]} | {OF_A_TEXT} | {given} | {verdict} |")
     return "\n".join(lines)
 
 
@@ -299,11 +298,10 @@ def judged(statement: Statement, results: SuiteResults, language: str = "en") ->
     ]
     if not found:
         needed = {cell for pair in statement.pairs for cell in pair if cell[0] in first_of(statement)[0]}
-        if all(len(results.runs(*cell)) >= FEWEST_SEEDS for cell in needed):
-            return in_words("no pair of which both learned the task", language), in_words("not learned", language)
-        if any(results.runs(*cell) for pair in statement.pairs for cell in pair):
-            return in_words("no pair of which both learned the task", language), in_words("not measured yet", language)
-        return "", in_words("not measured yet", language)
+        known = all(len(results.runs(*cell)) >= FEWEST_SEEDS for cell in needed)
+        begun = any(results.runs(*cell) for pair in statement.pairs for cell in pair)
+        given = in_words("no pair of which both learned the task", language) if begun else ""
+        return given, in_words("not learned" if known else "not measured yet", language)
     differences = [(pair, words) for pair, (words, _) in found]
     return listed(differences, language), verdict_of([sign for _, (_, sign) in found], language)
 
@@ -338,7 +336,7 @@ def listed(found: Sequence[tuple[tuple[Cell, Cell], str]], language: str = "en")
 
 def on_texts(language: str = "en") -> tuple[str, str]:
     """What the comparisons on texts say of a loss beyond the trained length, with Student's intervals over seeds."""
-    parts, as_said = [], []
+    parts, signs = [], []
     for name, titles in TEXTS.items():
         folder = FOLDER.parent / f"comparison-{name}"
         protocol = FixedProtocol.from_settings(from_json((folder / "settings.json").read_text(encoding="utf-8")))
@@ -353,11 +351,10 @@ def on_texts(language: str = "en") -> tuple[str, str]:
             assert half is not None
             numbers = f"{middle:+.2f} ({middle - half:+.2f} … {middle + half:+.2f})".replace("-", "−")
             words.append(f"{one} {numbers}")
-            as_said.append((middle - half > 0) == (one in RISE))
+            signs.append(1 if (middle - half > 0) == (one in RISE) else -1)
         where = f"{protocol.lengths[-1]:,} − {protocol.train_length} {in_words('bytes', language)}"
         parts.append(f"{titles[language]}, {where}, {in_words('bits per byte', language)}: {', '.join(words)}")
-    verdict = "agree" if all(as_said) else "differ in part" if any(as_said) else "differ"
-    return "<br>".join(parts), verdict
+    return "<br>".join(parts), verdict_of(signs, language)
 
 
 def difference(

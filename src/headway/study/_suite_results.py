@@ -73,6 +73,11 @@ class SuiteNumbers:
         """The lengths, as multiples of the trained one."""
         return list(self.settings["times"])
 
+    @property
+    def longer(self) -> list[int]:
+        """Those of ``times`` that are beyond the trained length."""
+        return [times for times in self.times if times > 1]
+
     def runs(self, task: str, encoding: str) -> dict[int, Row]:
         """Returns the rows of the trained length by seed, of a ``task`` with an ``encoding``."""
         return {
@@ -108,22 +113,19 @@ class SuiteNumbers:
 
         It is empty if it equals the exact match, as where an answer is one token, or if there is no longer length.
         """
-        longer = next((times for times in self.times if times > 1), None)
-        if longer is None:
+        if not self.longer:
             return {}
-        tokens = {name: self.score(task, name, longer, "accuracy") for name in self.encodings}
-        shares = {name: score.mean for name, score in tokens.items() if score is not None}
-        exact = {name: self.score(task, name, longer) for name in shares}
-        return {} if all(score is not None and score.mean == shares[name] for name, score in exact.items()) else shares
+        shares, exact = (
+            {name: found.mean for name in self.encodings if (found := self.score(task, name, self.longer[0], field))}
+            for field in ("accuracy", "exact")
+        )
+        return {} if shares == exact else shares
 
     def beyond(self, task: str, encoding: str) -> dict[int, float]:
         """Returns the mean exact match over all lengths beyond the trained one, by seed; 0 counts where it refuses."""
-        longer = [times for times in self.times if times > 1]
-        scores = {times: self.by_seed(task, encoding, times) for times in longer}
-        return {
-            seed: mean(scores[times].get(seed, 0.0) for times in longer)
-            for seed in (self.learned(task, encoding) if longer else ())
-        }
+        scores = [self.by_seed(task, encoding, times) for times in self.longer]
+        learned = self.learned(task, encoding) if scores else []
+        return {seed: mean(one.get(seed, 0.0) for one in scores) for seed in learned}
 
     def pairs(self, task: str) -> list[Pair]:
         """Returns the differences beyond the trained length of all pairs of encodings that learned a ``task``."""
