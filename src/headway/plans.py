@@ -56,9 +56,9 @@ of_cpu, of_triton = KERNELS["cpu"].environment, KERNELS["triton"].environment
 BY_ROWS = frozenset({"auto", "cpu"})
 PREPARE, TERMS = frozenset({"prepare"}), frozenset({"terms"})
 OF_STREAM = torch.int64, False
-"""What a step depends on of the default coordinates."""
+"""The part of a step's key for the default coordinates."""
 FROM_ZERO = 0, 0
-"""What any other call depends on of them."""
+"""The same for any other call."""
 CPU = torch.device("cpu")
 
 
@@ -398,7 +398,7 @@ def key_of(request: Request) -> Hashable:
 
 
 def _key_of_environment(q: Tensor, k: Tensor, v: Tensor, on_gpu: bool) -> Hashable:
-    """Returns what results depend on besides the call; None if no kernel prepares calls in it."""
+    """Returns the key of everything outside the call; None if no kernel prepares calls there."""
     environment = of_triton(q, k, v) if on_gpu else of_cpu(q, k, v)
     autocast = any_autocast()
     if environment is None or (autocast and not (on_gpu and _are_cast(q, k, v))):
@@ -428,7 +428,7 @@ def _key_of_parts(
     prepared_by: PositionEncoding | None,
     kernel: str,
 ) -> Hashable:
-    """Returns what a call is made of besides q, k, v and their coordinates; None if any of it has no key."""
+    """Returns the key of the encoding, the mask and the other arguments; None if one of them has none."""
     if not (encoding is None or isinstance(encoding, PositionEncoding)) or not (mask is None or isinstance(mask, Mask)):
         return None
     if not (scale is None or type(scale) is float) or not (prepared_by is None or prepared_by is encoding):
@@ -441,7 +441,7 @@ def _key_of_parts(
 
 
 def _key_of_places(q_at: Any, k_at: Any, encoding: PositionEncoding | None, on_gpu: bool) -> Hashable:
-    """Returns what a call that is no decoding step depends on of its coordinates; None if it has no plan."""
+    """Returns the key of the coordinates of a call that is not a decoding step; None if it has no plan."""
     if not isinstance(q_at, Coordinates) or not isinstance(k_at, Coordinates):
         return None
     if on_gpu:  # on a GPU, streams are made anew for each call

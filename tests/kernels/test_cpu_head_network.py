@@ -34,6 +34,7 @@ pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library 
 WIDTHS = [1, 3, 25]
 """Keys that a convolution reads: one, as tiles need no halo; the authors' three; as many as the kernel takes."""
 OF_MANY_TILES = [1, 3, pytest.param(25, marks=pytest.mark.slow)]
+"""The same for tests of many tiles, in which 25 keys take seconds."""
 APART = torch.rand(2, 4, 260, 700, generator=torch.Generator().manual_seed(3)) < 0.4
 APART[:, 0, :, :300], APART[:, 0, :, 300:] = False, True
 """In its tiles, the first head sees nothing or everything, the others some keys."""

@@ -61,30 +61,30 @@ def query_statistics(results, d_out, d_lse, statistics, n, heads, rows: tl.const
 
 
 class QueryBlock(NamedTuple):
-    """A block of queries and the gradients of its output, which a program goes through the keys with."""
+    """A block of queries and the gradients of its output, combined with each block of keys."""
 
     queries: Factors
     up: Any
 
 
 class Sums(NamedTuple):
-    """Of each query the sums of weights, and of the weights times their gradients."""
+    """The sums of each query's weights times their gradients, and of the weights."""
 
     of_gradients: Any
     of_weights: Any
 
 
 class QuerySums(NamedTuple):
-    """The sums over keys of which the gradients of a block of queries are made; 0 for those that are not wanted.
+    """The sums over keys for the gradients of a block of queries; 0 for those that are not wanted.
 
     Attributes:
         q: Σ gradient·key.
-        relative: what is multiplied with relative keys has likewise.
+        relative: likewise for the tokens that relative keys are multiplied with.
         factor: Σ gradient·product.
         delta: Σ weight·(gradient of the weight).
-        queries: those of biases of queries.
-        stretch: those of the stretches.
-        rate: those of the rate.
+        queries: for the biases of queries.
+        stretch: for the stretches.
+        rate: for the rate of the stretched bias.
     """
 
     q: Any
@@ -230,18 +230,18 @@ def queries_gradient(
 
 
 class KeyBlock(NamedTuple):
-    """A block of keys and values, which a program goes through the queries with."""
+    """A block of keys and values, combined with each block of queries."""
 
     keys: Factors
     v: Any
 
 
 class KeySums(NamedTuple):
-    """The sums over queries of which the gradients of a block of keys are made; 0 for those that are not wanted.
+    """The sums over queries for the gradients of a block of keys; 0 for those that are not wanted.
 
     Attributes:
         k: Σ gradient·query.
-        relative: what is multiplied with relative queries has likewise.
+        relative: likewise for the tokens that relative queries are multiplied with.
         v: Σ weight·d_out.
         keys: Σ gradient.
         first: Σ gradient·(derivative of a formula by its first parameter).
